@@ -21,7 +21,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.filtering.stages import FilterRequest, filter_dataset
-from coderl_tasks.insight.listing import tree_bytes
+from coderl_tasks.insight.record import tree_bytes
 from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.services.supervisor import processes_with
 

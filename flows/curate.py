@@ -21,7 +21,7 @@ from coderl_tasks.curation.solutions import Status, split_by_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
 from coderl_tasks.filtering import KeptProblems
-from coderl_tasks.insight.artifacts import pool_markdown
+from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet

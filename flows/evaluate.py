@@ -13,8 +13,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import changed_text, compared, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint
 from coderl_tasks.evaluation.policy import FoundPolicy
-from coderl_tasks.insight.artifacts import evaluation_markdown
-from coderl_tasks.insight.comparison import compared_lines
+from coderl_tasks.insight.diagnosis import compared_lines, evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
 from coderl_tasks.journal.recorded_json import recorded_config, recorded_settings, working_in

@@ -9,7 +9,7 @@ from prefect import flow
 from rich.console import Console
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.insight.summary import print_summary
+from coderl_tasks.insight.terminal import print_summary
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.recorded_json import find_unfinished, recorded_settings, working_in
 from coderl_tasks.journal.run_directory import new_run_path

@@ -16,12 +16,11 @@ from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.find_pool import is_finished as is_finished_pool
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
-from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, early_lines, run_logger
 from coderl_tasks.insight.record import RunRecord, load_run
-from coderl_tasks.insight.report import write_report
-from coderl_tasks.insight.summary import pool_lines
+from coderl_tasks.insight.report import step_history_markdown, write_report
+from coderl_tasks.insight.terminal import pool_lines
 from coderl_tasks.insight.token_uses import costs
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.atomic import held_by

@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from coderl_tasks.insight.console import render_frame, write_frame
-from coderl_tasks.insight.tables import markdown_text
+from coderl_tasks.insight.tables import markdown_text, render_frame, write_frame
 from coderl_tasks.untrusted_text import csv_cell, printable, printable_json, printable_lines
 
 HOSTILE = [

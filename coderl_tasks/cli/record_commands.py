@@ -14,10 +14,9 @@ from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import sampling_noise
-from coderl_tasks.insight.console import render_frame, write_frame
-from coderl_tasks.insight.listing import pools_table, runs_table
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.record import naming_damaged_tables
+from coderl_tasks.insight.record import naming_damaged_tables, pools_table, runs_table
+from coderl_tasks.insight.tables import render_frame, write_frame
 from coderl_tasks.journal.recorded_json import Summary, read_shaped
 from coderl_tasks.journal.run_names import record_path, runs_root
 from coderl_tasks.journal.steps import FINAL, EvalJournal
@@ -75,7 +74,7 @@ def watch(options: Namespace) -> int:
     if not options.every > 0:
         raise ConfigError("--every is a number of seconds above 0")
     record = record_path(options.run)
-    from coderl_tasks.insight.watch import watch_run  # which takes seconds to import
+    from coderl_tasks.insight.terminal import watch_run  # which takes seconds to import
 
     watch_run(record, Console(), every_s=options.every, once=options.once)
     return 0

@@ -1,4 +1,1 @@
-"""Pass@1 of a policy on the test splits, and paired comparisons of two policies.
-
-Nothing is imported here: a report compares evaluations without the Tinker SDK, which takes seconds to import.
-"""
+"""Pass@1 and paired comparisons. Imports nothing: a report needs no Tinker SDK, which takes seconds to import."""

@@ -12,12 +12,10 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
 
+# What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
-"""What of an evaluation's summary says what was evaluated, and how."""
 USUAL = {"n_samples": 1, "top_p": 1.0}
-"""And these, which a summary leaves out where they are so."""
-SERVICE_KEY = "served_by"
-"""And what answered, where that is known."""
+SERVICE_KEY = "served_by"  # and what answered, where that is known
 MOST_IN_COMMON = 0.9
 """Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""
 
@@ -36,7 +34,7 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     before, after = pairs["before"].to_list(), pairs["after"].to_list()
     # Shares of several completions fall into no cell of a table of four.
     if not _is_one_each(pairs):
-        deltas = [other - one for one, other in zip(before, after, strict=True)]
+        deltas = [right - left for left, right in zip(before, after, strict=True)]
         interval = clustered_bootstrap(deltas, seed=seed)
         return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
@@ -85,20 +83,20 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
     if not repeated.is_empty():
         n, passed = pl.col("n"), pl.col("passed")
         within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
-        said = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-        return Noise(by_problem.height, within, None, said)
+        why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
+        return Noise(by_problem.height, within, None, why)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
         # Single completions do not show which changes were chance: assume that more completions average out none.
         losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
-        said = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-        return Noise(by_problem.height, 0.0, losses, said)
+        why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
+        return Noise(by_problem.height, 0.0, losses, why)
     # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
     pass_rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
-    said = (
+    why = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
     )
-    return Noise(by_problem.height, pass_rate * (1 - pass_rate), None, said)
+    return Noise(by_problem.height, pass_rate * (1 - pass_rate), None, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def over_seeds(after: Sequence[pl.DataFrame], before: Sequence[pl.DataFrame] | N
     scores = [shared[str(number)].to_list() for number in range(len(sides))]
     if before is not None:
         pairs = zip(scores[: len(after)], scores[len(after) :], strict=True)
-        scores = [[one - other for one, other in zip(*pair, strict=True)] for pair in pairs]
+        scores = [[right - left for right, left in zip(*pair, strict=True)] for pair in pairs]
     means = [math.fsum(row) / len(row) for row in scores]
     return OverSeeds(shared.height, crossed_interval(scores), means, statistics.stdev(means))
 
@@ -139,13 +137,13 @@ def compared(
     pairs = None if before is None else paired_outcomes(before, after)
     if pairs is None or pairs.is_empty():
         return {}
-    found = paired_difference(pairs)
-    difference = {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
-    one, other = (
+    difference = dict(zip(("difference", "ci_low", "ci_high"), paired_difference(pairs), strict=True))
+    earlier, later = (
         {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in (*USUAL, SERVICE_KEY) if key in side}
         for side in sides
     )
-    return {"compare": {**difference, **changed(pairs), "n": pairs.height, "before": one, "after": other}}
+    counts = {**changed(pairs), "n": pairs.height}
+    return {"compare": {"to": to, **difference, **counts, "before": earlier, "after": later}}
 
 
 def side_text(side: Mapping[str, Any]) -> str:
@@ -166,9 +164,9 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
     None if nothing does. That one was made on some of the other's problems does not count: they are paired."""
     differing = []
     for key in ("temperature", "max_tokens", *USUAL):
-        one, other = before.get(key, USUAL.get(key)), after.get(key, USUAL.get(key))
-        if None not in (one, other) and one != other:
-            differing.append(f"{key} {one:g} against {other:g}")
+        values = before.get(key, USUAL.get(key)), after.get(key, USUAL.get(key))
+        if None not in values and values[0] != values[1]:
+            differing.append(f"{key} {values[0]:g} against {values[1]:g}")
     services = before.get(SERVICE_KEY), after.get(SERVICE_KEY)
     if None not in services and services[0] != services[1]:
         differing.append(" against ".join(map(str, services)))

@@ -118,12 +118,12 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
     n_samples = rollouts["sample_index"].n_unique()
     return {
         **_share(graded, n_samples),
-        "by_split": {split: _share(graded.filter(pl.col("split") == split), n_samples) for split in splits},
+        "by_split": {split: _share(graded.filter(split=split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
         # Custom rewards may never reach 1: then Pass@1 says nothing about them.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
-        "format_rate": _mean(graded["format_score"] >= 0),
-        "truncated_rate": _mean(rollouts["stop_reason"] == TRUNCATED),
+        "format_rate": int((graded["format_score"] >= 0).sum()) / graded.height,
+        "truncated_rate": int((rollouts["stop_reason"] == TRUNCATED).sum()) / rollouts.height,
         "infra_errors": rollouts.height - graded.height,
         "temperature": temperature,
         "max_tokens": max_tokens,
@@ -132,6 +132,8 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
 
 
 def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
+    """How many problems have graded completions (`n`), and Pass@1 with its interval. With several completions per
+    problem also `pass_at_k`: the same by k, over the problems that have k graded completions (null if none has)."""
     if n_samples == 1:
         n, passed = graded.height, int((graded["correctness_score"] == 1.0).sum())
         interval = wilson_interval(passed, n)
@@ -139,27 +141,20 @@ def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     by_problem = graded.group_by("split", "problem_id", maintain_order=True).agg(
         passed=(pl.col("correctness_score") == 1.0).sum(), n=pl.len()
     )
-    counts = list(by_problem.select("n", "passed").iter_rows())
-    ks = [2**power for power in range(n_samples.bit_length()) if 2**power <= n_samples]
-    found = {str(k): _pass_at(k, counts) for k in dict.fromkeys([*ks, n_samples])}
-    of_one = found["1"]
-    interval_of_one = {key: of_one[key] for key in ("ci_low", "ci_high")}
-    return {"n": of_one["n"], "pass_at_1": of_one["estimate"], **interval_of_one, "pass_at_k": found}
-
-
-def _pass_at(k: int, counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """pass@k over the problems, by (graded, passed) of each, that have as many graded completions."""
-    values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
-    if not values:
-        return {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
-    if values in ([0.0] * len(values), [1.0] * len(values)):
-        # Draws of what is all the same are all the same, and would be certain of it.
-        interval = wilson_interval(round(math.fsum(values)), len(values))
-    else:
-        interval = clustered_bootstrap(values)
-    low, high = max(0.0, interval.low), min(1.0, interval.high)
-    return {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
-
-
-def _mean(flags: pl.Series) -> float:
-    return int(flags.sum()) / len(flags)
+    counts = by_problem.select("n", "passed").rows()
+    by_k: dict[str, dict[str, Any]] = {}
+    powers = [2**power for power in range(n_samples.bit_length())]
+    for k in dict.fromkeys([*powers, n_samples]):
+        values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
+        if not values:
+            by_k[str(k)] = {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
+            continue
+        # The bootstrap would be certain where all values are equal: its draws are equal too.
+        is_constant = values in ([0.0] * len(values), [1.0] * len(values))
+        passed_all = round(math.fsum(values))
+        interval = wilson_interval(passed_all, len(values)) if is_constant else clustered_bootstrap(values)
+        low, high = max(0.0, interval.low), min(1.0, interval.high)
+        by_k[str(k)] = {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
+    first = by_k["1"]
+    interval_of_one = {key: first[key] for key in ("ci_low", "ci_high")}
+    return {"n": first["n"], "pass_at_1": first["estimate"], **interval_of_one, "pass_at_k": by_k}

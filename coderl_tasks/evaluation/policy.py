@@ -67,10 +67,15 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
     )
 
 
-def _of_run(run: Path) -> FoundPolicy:
+def _config(run: Path) -> dict[str, Any]:
     config = recorded_config(run)
     if config is None:
         raise ConfigError(f"{run} is no run directory: it has no config.json")
+    return config
+
+
+def _of_run(run: Path) -> FoundPolicy:
+    config = _config(run)
     rows = [row for row in read_checkpoints(run) if row.get("sampler_path")]
     if not rows:
         raise ConfigError(f"{run} has no checkpoint to sample from yet")
@@ -106,11 +111,9 @@ class SavedPolicy:
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
     """Returns the policy of `run` that `wanted` names: a step's number, `last`, `best`, or None for the one that
     `coderl evaluate` takes. Raises ConfigError, naming the steps with a training state, if it has none."""
-    config = recorded_config(run)
-    if config is None:
-        raise ConfigError(f"{run} is no run directory: it has no config.json")
-    kept = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
-    trained = {step: path for step, path in kept.items() if step >= 0}  # step -1 is the base model
+    config = _config(run)
+    states = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
+    trained = {step: path for step, path in states.items() if step >= 0}  # step -1 is the base model
     expiring = {state.step: state.path for state in expiring_states(run, config)}
     steps = ", ".join(map(str, sorted({*trained, *expiring})))
     known = f" (there are: {steps})" if steps else ""
@@ -137,7 +140,7 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
             "evaluated on them (train with eval=on:validation; on the test problems it would be the best of several "
             "tries): take --step last, or a step's number"
         )
-    step = find_policy(str(run.resolve()), None).step
+    step = _of_run(run).step
     if step not in trained:
         raise ConfigError(f"{run}: of step {step} there is no state to export{known}")
     why = "the last checkpoint"

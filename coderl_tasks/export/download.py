@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # the SDK takes seconds to import
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 TTL_S = 3600  # the least that a service takes; a killed export leaves one that is gone after that
-_RENAMED = {"model.unembed_tokens": "lm_head"}
-"""What Tinker calls a layer that transformers calls otherwise, in every model."""
+_RENAMED = {"model.unembed_tokens": "lm_head"}  # what Tinker calls a layer that transformers calls otherwise
 _CHUNK = 1 << 20
 logger = logging.getLogger(__name__)
 

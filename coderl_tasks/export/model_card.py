@@ -92,13 +92,13 @@ def _data(config: dict[str, Any]) -> str:
         manifest = read_shaped(folder / MANIFEST_FILE, Manifest)
     except DataError:
         return f"{named}, pool `{folder.name}`"
-    said, pool_file = f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems", folder / POOL_FILE
+    text, pool_file = f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems", folder / POOL_FILE
     # Of the problems and not of the manifest: its band is what was asked for.
     if not pool_file.is_file() or "pass_rate" not in pl.read_parquet_schema(pool_file):
-        return said
+        return text
     if rates := pl.read_parquet(pool_file, columns=["pass_rate"])["pass_rate"].drop_nulls().to_list():
-        said += f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
-    return said
+        text += f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
+    return text
 
 
 def _evaluations(evals: list[EvalRecord], step: int) -> str:

@@ -72,17 +72,17 @@ def load_model(model: str, *, exact: bool) -> Any:
     return loaded.eval()
 
 
-def agreement(model: Any, sequences: Sequence[SampledSequence]) -> Agreement:
-    differences = torch.cat([(_logprobs(model, one) - torch.tensor(one.logprobs)).abs() for one in sequences])
-    return Agreement(len(sequences), len(differences), float(differences.max()), float(differences.mean()))
-
-
 @torch.no_grad()
-def _logprobs(model: Any, sequence: SampledSequence) -> torch.Tensor:
-    tokens = torch.tensor([sequence.prompt + sequence.completion])
-    logits = model(tokens).logits[0, len(sequence.prompt) - 1 : -1].float()
-    chosen = torch.tensor(sequence.completion)
-    return torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None])[:, 0]
+def agreement(model: Any, sequences: Sequence[SampledSequence]) -> Agreement:
+    """How far the model's log-probabilities are from those in `sequences`."""
+    parts = []
+    for sequence in sequences:
+        logits = model(torch.tensor([sequence.prompt + sequence.completion])).logits
+        logprobs = torch.log_softmax(logits[0, len(sequence.prompt) - 1 : -1].float(), dim=-1)
+        chosen = logprobs.gather(1, torch.tensor(sequence.completion)[:, None])[:, 0]
+        parts.append((chosen - torch.tensor(sequence.logprobs)).abs())
+    differences = torch.cat(parts)
+    return Agreement(len(sequences), len(differences), float(differences.max()), float(differences.mean()))
 
 
 def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
@@ -102,10 +102,10 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
 
 def require_agreement(what: str, model: Any, sequences: Sequence[SampledSequence], *, exact: bool) -> Agreement:
     """CoderlError if `what` (an adapter, a merged model) does not give the log-probabilities that were sampled."""
-    found = agreement(model, sequences)
-    if fault := found.fault(exact=exact):
+    result = agreement(model, sequences)
+    if fault := result.fault(exact=exact):
         raise CoderlError(
             f"{what} does not give the log-probabilities that were sampled: {fault}; nothing was exported (--no-check "
             "exports it all the same)"
         )
-    return found
+    return result

@@ -1,4 +1,5 @@
-"""Did the run learn? The smoke-test protocol as checks that pass or fail; `warning_signs.py` says what is off.
+"""Did the run learn? Two evaluations compared, paired by problem, and the smoke-test protocol as checks that pass or
+fail. `warning_signs.py` says what is off.
 
 1. The mean format rate after the first 5 steps is over 95%.
 2. The mean reward trends up: Mann-Kendall, one-sided, p < 0.05, over all steps. It fails where it falls as clearly, or
@@ -8,20 +9,183 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from coderl_tasks.insight.comparison import compare_evals
-from coderl_tasks.insight.record import MAX_POINTS, RunRecord
-from coderl_tasks.insight.tables import Column, Table, Tag
+from coderl_tasks.errors import DataError
+from coderl_tasks.evaluation import paired
+from coderl_tasks.insight.plots import pass_at_1_plot
+from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord
+from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
+from coderl_tasks.settings import HUB_DATASET
 
 WARM_UP_STEPS = 5
 FORMAT_THRESHOLD, TREND_P = 0.95, 0.05
 TREND_MIN_STEPS, TREND_FAILS_FROM = 8, 30
+
+
+def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
+    """Those of `splits` whose passes prove less, with the reason: of the hub's data set, or a copy under its name."""
+    if "codeforces" not in splits or Path(dataset).name != Path(HUB_DATASET).name:
+        return {}
+    return {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
+
+
+@dataclass(frozen=True, slots=True)
+class PairedPassAt1:
+    """Pass@1 on `n` shared problems; the 95% interval is that of the paired `difference`. `changed` has how many
+    problems were `gained` and `lost`, and mcnemar_p with one completion per problem."""
+
+    n: int
+    before: float
+    after: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    changed: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two evaluations and their paired difference. `pairs` has one row per shared problem: split, problem_id, before,
+    after (the share of its completions that passed). `warning` says what differs besides the policies."""
+
+    before: EvalRecord
+    after: EvalRecord
+    overall: PairedPassAt1
+    by_split: dict[str, PairedPassAt1]
+    pairs: pl.DataFrame
+    sides: tuple[str, str]
+    warning: str | None
+
+
+def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
+    """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
+    overall interval is the one in the later summary where that compares to `before`."""
+    if before is None or after is None:
+        return None
+    pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
+    if pairs.is_empty():
+        return None
+
+    def pass_at_1(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
+        n, difference = len(pairs), recorded or paired.paired_difference(pairs)
+        return PairedPassAt1(n, sum(pairs["before"]) / n, sum(pairs["after"]) / n, *difference, paired.changed(pairs))
+
+    compare = after.summary.get("compare") or {}
+    is_recorded = compare.get("to") == before.name
+    recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
+    splits = pairs["split"].unique(maintain_order=True)
+    by_split = {split: pass_at_1(pairs.filter(split=split)) for split in splits}
+    earlier, later = (record.summary | {"step": record.step} for record in (before, after))
+    sides = (paired.side_text(earlier), paired.side_text(later))
+    warning = paired.unlike(earlier, later, pairs.height)
+    return Comparison(before, after, pass_at_1(pairs, recorded), by_split, pairs, sides, warning)
+
+
+def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
+    """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
+    before, after = comparison.before, comparison.after
+
+    def change(row: tuple[str, PairedPassAt1]) -> Estimate:
+        return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
+
+    return Table(
+        (
+            Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
+            Column("problems", lambda row: row[1].n, ",", "num", short="n"),
+            Column(before.name, lambda row: _estimate(before, row[0]), "", "num", "console html", "before"),
+            Column(after.name, lambda row: _estimate(after, row[0]), "", "num", "console html", "after"),
+            Column("points, paired", change, style="num", short="paired difference", interval="paired 95% interval"),
+        ),
+        list({"all": comparison.overall, **comparison.by_split}.items()),
+        "stacked",
+    )
+
+
+def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
+    """The evaluations of one side or two (A and B), and their comparison, as lines: of two evaluations the paired
+    difference by split, else the mean over seeds. A side has one evaluation per seed of one configuration. Raises
+    DataError if the sides share no problem or have different numbers of seeds."""
+    lines = []
+    for number, records in enumerate(sides):
+        for record in records:
+            low, high = record.interval
+            letter = chr(ord("A") + number) if len(sides) > 1 else ""
+            policy = paired.side_text(record.summary | {"step": record.step})
+            lines.append(f"{letter:<1} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
+    if len({len(records) for records in sides}) > 1:
+        raise DataError("the two sides have different numbers of seeds: name as many of each, in the same order")
+    if len(sides) == 2 and len(sides[0]) == 1:
+        comparison = compare_evals(sides[0][0], sides[1][0])
+        if comparison is None:
+            raise DataError("the two evaluations share no graded problem")
+        for split, result in {"all": comparison.overall, **comparison.by_split}.items():
+            interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
+            change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
+            lines.append(f"B - A, {split}: {change} on {result.n} problems")
+        return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
+    *before, after = ([_rollouts(record) for record in side] for side in sides)
+    seeds = paired.over_seeds(after, *before)
+    what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
+    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)
+    by_seed = " ".join(f"{100 * value:{sign}.1f}" for value in seeds.by_seed)
+    lines.append(
+        f"{what}: {by_seed}; mean {mean} [{', '.join(ends)}] for other seeds and "
+        f"problems, standard deviation between seeds {100 * seeds.spread:.1f}, on {seeds.n} problems"
+    )
+    return lines
+
+
+def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
+    """Markdown about an evaluation, overall and by split, and its paired comparison with `before` if they share
+    problems. `dataset` is what it was made on: it decides which splits are marked as weak evidence."""
+    summary = record.summary
+    low, high = record.interval
+    lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
+    lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
+    columns: tuple[Column[tuple[str, Any]], ...] = (
+        Column("split", lambda row: row[0]),
+        Column("problems", lambda row: row[1]["n"], ",", "num"),
+        Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
+    )
+    lines += [*markdown_table(Table(columns, [row for row in _shares(record).items() if row[1]])), ""]
+    lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
+    if summary.get("mean_reward") is not None:
+        lines.append(f"- mean reward {summary['mean_reward']:.3f}")
+    facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
+    lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
+    lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
+    comparison = compare_evals(before, record)
+    if before is not None and comparison is not None:
+        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(before, record).markdown()]
+        lines += markdown_table(comparison_table(comparison))
+        lines += ["", "{gained} problems gained, {lost} lost.".format(**comparison.overall.changed), ""]
+        sides = zip((before.name, record.name), comparison.sides, strict=True)
+        lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
+        lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
+    return "\n".join(lines)
+
+
+def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
+    return {"all": record.summary, **record.summary.get("by_split", {})}
+
+
+def _estimate(record: EvalRecord, split: str) -> Estimate | None:
+    share = _shares(record).get(split)
+    return None if share is None else Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+
+
+def _rollouts(record: EvalRecord) -> pl.DataFrame:
+    if record.rollouts is None:
+        raise DataError(f"evaluation {record.name} has no rollouts.parquet")
+    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +223,7 @@ def checks_table(checks: Sequence[Check]) -> Table[Check]:
 
 
 def check_format(metrics: pl.DataFrame) -> Check:
+    """Whether the mean format rate after the warm-up is high enough; undecided (None) without later steps."""
     name, threshold = "format rate", f"> {FORMAT_THRESHOLD:.0%} after step {WARM_UP_STEPS - 1}"
     later = _values(metrics.filter(pl.col("step") >= WARM_UP_STEPS), "format_rate")
     if not later:
@@ -96,6 +261,8 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
 
 
 def check_pass_at_1(run: RunRecord) -> Check:
+    """Whether Pass@1 of the newest evaluation is above the baseline's; None if they cannot be compared, or if it is
+    lower by what may be chance."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:
@@ -118,13 +285,10 @@ def _values(metrics: pl.DataFrame, name: str) -> list[float]:
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """The Theil-Sen slope (the median change per step) of equally spaced values, and the one-sided p value of "not
-    rising" by the Mann-Kendall test (small: rising).
-
-    Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the
-    regression coefficient based on Kendall's tau" (1968). Both assume independent noise per step: true of mean rewards
-    over freshly drawn problems, not of smoothed curves. Time and memory grow with the square of the number of values:
-    average long series first.
-    """
+    rising" by the Mann-Kendall test (small: rising). Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank
+    Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968). Both
+    assume independent noise per step: true of mean rewards over freshly drawn problems, not of smoothed curves. Time
+    and memory grow with the square of the number of values: average long series first."""
     n = len(values)
     earlier, later = np.triu_indices(n, k=1)
     series = np.asarray(values, dtype=np.float64)

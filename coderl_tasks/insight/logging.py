@@ -13,10 +13,9 @@ from typing import Any, Self
 
 import polars as pl
 
-from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.shown_metrics import line_texts
-from coderl_tasks.insight.spans import StepSpans
-from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
+from coderl_tasks.insight.tables import duration
+from coderl_tasks.insight.trackers import StepSpans, Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.run_directory import MetricsLog, RunDirectory, is_eval_row
@@ -123,8 +122,9 @@ class RunLogger:
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
         """Logs each group's rewards, and what is wrong with it. `clone_groups` is the step's metric of that name."""
         # Finding the cloned groups sums over every token, so look for them only if there are some.
-        found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
-        clones: dict[int, int] = dict(found)
+        clones: dict[int, int] = {}
+        if clone_groups:
+            clones = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
         # Without tokens and texts: partition_by copies each group.
         columns = ("step", "group_index", "problem_id", "reward", "trained")
         about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())

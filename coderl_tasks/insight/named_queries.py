@@ -44,7 +44,7 @@ _CHANGED = """
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
         WHERE a.eval = 'final' AND b.eval = 'baseline' AND {}
         ORDER BY a.run, a.split, a.problem_id"""
-_QUERIES = (
+NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     # kl has three significant digits: on the embedded server it is about 1e-9, and decimals would show 0.
     NamedQuery("steps", RUN, "How did training go, step by step?", """
         SELECT run, step, round(mean_reward, 3) AS reward, round(mean_correct, 3) AS correct,
@@ -256,7 +256,5 @@ _QUERIES = (
                round(sum(medium_probability), 1) AS expected_medium, round(sum(easy_probability), 1) AS expected_easy,
                sum(n_samples) AS samples
         FROM profile GROUP BY run, split ORDER BY run, split"""),
-)
+)}
 # fmt: on
-
-NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in _QUERIES}

@@ -1,27 +1,164 @@
-"""All figures: a run's history, one question per panel; Pass@1 before and after; what a curation dropped and kept."""
+"""Figures: the one style that all have; a run's history, one question per panel; Pass@1 before and after.
 
+They are drawn without pyplot: there is no global state, and nothing to close. Text stays text in SVG: small files, the
+page's own font. Series colours read on white and on near-black.
+"""
+
+import base64
+import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from coderl_tasks.insight import figure, shown_metrics
-from coderl_tasks.insight.figure import Draw, Plot, draw_panels, short_name
-from coderl_tasks.insight.pool_view import Remaining
-from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
+from coderl_tasks.insight import shown_metrics
+from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SHOWN, Shown
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # half a second to import, which a command that starts to train can spend later
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-SIZE, SHARE = (figure.WIDTH, 2.4), (-0.02, 1.04)
-DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
+INK, MUTED, RULE, PAPER = "#1f2430", "#6b7280", "#e3e6ea", "#ffffff"
+BLUE, ORANGE, TEAL, ROSE, VIOLET, GREY = "#3f7fd9", "#e08a2c", "#26a08a", "#d9546e", "#8b6fd1", "#9aa3af"
+SERIES = (BLUE, ORANGE, TEAL, VIOLET, ROSE, GREY)
+THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)"}
+
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "text.color": INK,
+    "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 8,
+    "axes.titlecolor": INK, "axes.labelsize": 8.5, "axes.labelcolor": MUTED, "axes.edgecolor": RULE,
+    "axes.facecolor": "none", "axes.linewidth": 1.0, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "axes.formatter.limits": (-3, 5),
+    "axes.formatter.useoffset": False,  # 1.00002 on an axis and not 2 below a corner's 1e-5+1
+    "grid.color": RULE, "grid.linewidth": 0.8,
+    "xtick.color": RULE, "xtick.labelcolor": MUTED, "xtick.labelsize": 8.5,
+    "ytick.color": RULE, "ytick.labelcolor": MUTED, "ytick.labelsize": 8.5, "ytick.major.size": 0,
+    "legend.frameon": False, "legend.fontsize": 8, "legend.handlelength": 1.1, "legend.borderaxespad": 0.0,
+    "lines.linewidth": 1.8, "lines.solid_capstyle": "round", "path.simplify": True,
+    "figure.facecolor": PAPER,
+    "svg.fonttype": "none",
+    # Fixed, as the ids in an SVG are hashes with a random salt otherwise: the same data draws the same bytes.
+    "svg.hashsalt": "coderl",
+    # Names come from data: a dollar sign in one is no formula.
+    "text.parse_math": False,
+}  # fmt: skip
+
+TOP, BOTTOM, RIGHT = 0.42, 0.5, 0.16
+WIDTH, LABELS = 4.6, 1.1
+"""Inches: a panel's width, two of which fill a page, and the margin of a panel whose rows are named."""
+
+Draw = Callable[["Axes"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A drawn figure and `alt`, one sentence that says what it shows to those who cannot see it."""
+
+    figure: "Figure"
+    alt: str
+
+    def inline_svg(self) -> str:
+        """SVG to put into a page that defines --ink, --muted, --rule and --paper; transparent, as wide as its place."""
+        svg = self.svg(transparent=True)
+        for colour, variable in THEMED.items():
+            svg = svg.replace(colour, variable)
+        head, body = svg.replace("'DejaVu Sans'", "inherit").split(">", 1)
+        head = re.sub(r' (width|height)="[^"]*"', "", head)
+        return f'{head} role="img" aria-label="{escape(self.alt)}" class="plot">{body}'
+
+    def markdown(self) -> list[str]:
+        """Lines that show the figure in markdown that escapes raw HTML: an image with its data in the address."""
+        return [f"![{self.alt}](data:image/svg+xml;base64,{base64.b64encode(self.svg().encode()).decode()})", ""]
+
+    def svg(self, *, transparent: bool = False) -> str:
+        """The <svg> element alone: no XML header, no metadata, no ids that clash with those of a second figure."""
+        import matplotlib
+
+        buffer = io.BytesIO()
+        # No date and no version of matplotlib: the same data draws the same bytes, today and tomorrow.
+        metadata = {"Date": None, "Creator": None}
+        # The style again: fonts, ids and simplified paths are settled when a figure is saved, not when it is drawn.
+        with matplotlib.rc_context(STYLE):
+            self.figure.savefig(buffer, format="svg", metadata=metadata, transparent=transparent)
+        svg = "<svg" + buffer.getvalue().decode().partition("<svg")[2]
+        svg = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+        return re.sub(r"\n\s*", "\n", re.sub(r'<g id="[^"]*"', "<g", svg))
+
+
+def draw_panels(
+    panels: list[Draw],
+    columns: int,
+    panel_size: tuple[float, float],
+    alt: str,
+    left: float = 0.6,
+    bottom: float = BOTTOM,
+    same_heights: bool = False,
+) -> Plot:
+    """A grid of axes, one drawn on by each of `panels`; sizes and margins are in inches. Margins are fixed: fitting
+    them would double the drawing time, during training. With `same_heights` panels with data get the same y limits."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = -(-len(panels) // columns)
+    width, height = panel_size[0] * columns, panel_size[1] * rows
+    inner_width, inner_height = panel_size[0] - left - RIGHT, panel_size[1] - TOP - bottom
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height))
+        for index, draw in enumerate(panels):
+            row, column = divmod(index, columns)
+            x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom
+            draw(figure.add_axes((x / width, y / height, inner_width / width, inner_height / height)))
+        filled = [axes for axes in figure.axes if axes.has_data()] if same_heights else []
+        limits = [limit for axes in filled for limit in axes.get_ylim()]
+        for axes in filled:
+            axes.set_ylim(min(limits), max(limits))
+    return Plot(figure, alt)
+
+
+def prepare(axes: "Axes", title: str, metrics: pl.DataFrame | None = None) -> None:
+    """The title and, for a panel over steps, the step axis."""
+    axes.set_title(title)
+    if metrics is not None:
+        axes.set_xlabel("step")
+        whole_numbers(axes.xaxis, 6)
+        if not len(metrics):
+            axes.text(0.5, 0.5, "no steps yet", transform=axes.transAxes, ha="center", color=MUTED)
+
+
+def whole_numbers(axis: "Axis", most: int = 5) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, integer=True))
+
+
+def percentages(axis: "Axis") -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def add_legend(axes: "Axes", columns: int = 3) -> None:
+    """A legend in one row under the title's line, out of the data's way."""
+    style: dict[str, Any] = {"columnspacing": 0.9, "handletextpad": 0.45, "labelcolor": MUTED}
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, **style)
+
+
+def short_name(name: str) -> str:
+    """A split's name as a label: cut where it would not fit the margin."""
+    return name if len(name) <= 15 else f"{name[:14]}…"
+
+
+SIZE, SHARE = (WIDTH, 2.4), (-0.02, 1.04)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +167,7 @@ class Panel:
 
     heading: str
     draw: Callable[["Axes", pl.DataFrame], None] | None = None
-    colours: tuple[str, ...] = figure.SERIES
+    colours: tuple[str, ...] = SERIES
     level: float | None = None
     limits: tuple[float | None, float | None] = (None, None)
     number: str = ""
@@ -54,21 +191,23 @@ def history_plots(run: RunRecord) -> dict[str, Plot]:
 
 
 def flat_panels(run: RunRecord) -> dict[str, str]:
-    """Panels that would show nothing but level lines, as they are to be named with their values, by title."""
+    """The panels that would show nothing but level lines: by title a text that names the panel and its values."""
     if len(run.metrics) < 2:
         return {}
     flat = {}
     for title in history_panels(run):
-        shown = _in_panel(title).items()
-        series = {one.curve: values for name, one in shown if (values := _series(run.metrics, name)) is not None}
-        if title == KL:
-            series = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in series.items()}
-        levels = {label: float(np.nanmax(values)) for label, values in series.items()}
-        level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(levels[label]) for label, values in series.items())
+        curves = {}
+        for name, shown in _in_panel(title).items():
+            if (values := _series(run.metrics, name)) is not None:
+                # Of the KL, values that are rounding alone count as 0.
+                curves[shown.curve] = np.where(np.abs(values) < KL_NOISE, 0, values) if title == KL else values
+        largest = {label: float(np.nanmax(values)) for label, values in curves.items()}
+        level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(largest[label]) for label, values in curves.items())
+        # Pass@1 of the evaluations is drawn too, and may move where the curve of training is level.
         if level and not (title == CORRECT and run.evals):
             panel = PANELS.get(title, Panel(title))
-            said = (f"{label} {value:{panel.number or '.4g'}}".strip() for label, value in levels.items())
-            flat[title] = f"{panel.heading} ({', '.join(said) or 'not recorded'})"
+            texts = (f"{label} {value:{panel.number or '.4g'}}".strip() for label, value in largest.items())
+            flat[title] = f"{panel.heading} ({', '.join(texts) or 'not recorded'})"
     return flat
 
 
@@ -90,29 +229,30 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
 
 
 def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
-    """Draws the history panel `title`: by its own function, else a line per metric; CORRECT also shows Pass@1."""
+    """Draws the history panel `title` of `metrics` (a row per step): by the panel's own function if it has one, else a
+    line per metric. The panel CORRECT also shows Pass@1 of `evals`. `prefix` goes before the heading."""
     panel = PANELS.get(title, Panel(title))
-    figure.prepare(axes, prefix + panel.heading, metrics)
+    prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
         panel.draw(axes, metrics)
         return
     if panel.level is not None and len(metrics):
-        axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
+        axes.axhline(panel.level, color=MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
     # The other colours follow the panel's own, so that a metric added to a panel has one.
-    colours = cycle(dict.fromkeys((*panel.colours, *figure.SERIES)))
-    shown = zip(_in_panel(title).items(), colours, strict=False)
-    drawn = [_line(axes, metrics, name, colour, one.curve) for (name, one), colour in shown]
+    colours = cycle(dict.fromkeys((*panel.colours, *SERIES)))
+    coloured = zip(_in_panel(title).items(), colours, strict=False)
+    drawn = [_line(axes, metrics, name, colour, shown.curve) for (name, shown), colour in coloured]
     if title == CORRECT and evals:
         rates = np.array([record.pass_at_1 for record in evals])
         errors = np.abs(np.array([record.interval for record in evals]).T - rates)
-        style: dict[str, Any] = {"fmt": "o", "color": figure.ORANGE, "markersize": 4, "elinewidth": 1.4}
+        style: dict[str, Any] = {"fmt": "o", "color": ORANGE, "markersize": 4, "elinewidth": 1.4}
         axes.errorbar([record.step for record in evals], rates, yerr=errors, **style, label="Pass@1, 95%")
-    if any(values is not None for values in drawn):
+    if any(drawn):
         axes.set_ylim(*panel.limits)
     if panel.number:
         axes.yaxis.set_major_formatter(lambda value, _: format(value, panel.number))
     if axes.get_legend_handles_labels()[0]:
-        figure.add_legend(axes)
+        add_legend(axes)
 
 
 def _in_panel(title: str) -> dict[str, Shown]:
@@ -125,23 +265,24 @@ def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:
     return metrics[name].cast(pl.Float64).to_numpy()
 
 
-def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: str) -> np.ndarray | None:
-    """A faint line of each step's value under a clear line of its centred moving mean over a tenth of the run."""
+def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: str) -> bool:
+    """Draws a faint line of each step's value under a clear line of its centred moving mean over a tenth of the run.
+    Returns whether the metric was recorded, and so drawn."""
     values = _series(metrics, name)
     if values is None:
-        return None
+        return False
     known = ~np.isnan(values)  # of what is measured every so many steps the line goes from one to the next
     steps, values = metrics["step"].to_numpy()[known], values[known]
     # Too few steps for a mean to be smoother than its points.
     if len(steps) < 8:
         axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)
-        return values
+        return True
     # An odd number of steps, else the mean would be of a time between two of them.
     window = max(3, len(values) // 10) | 1
     axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1.0)
     smooth = pl.Series(values).rolling_mean(window, center=True, min_samples=1).to_numpy()
     axes.plot(steps, smooth, color=colour, label=label)
-    return values
+    return True
 
 
 def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
@@ -149,17 +290,17 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     if skipped is None or total is None:
         return
     share = pl.Series("signal", 1 - skipped / np.maximum(total, 1))
-    _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
-    _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
+    _line(axes, metrics.with_columns(share), "signal", BLUE, "found")
+    _line(axes, metrics, "signal_expected", ORANGE, "expected when chosen")
     axes.set_ylim(*SHARE)
-    figure.percentages(axes.yaxis)
-    figure.add_legend(axes)
+    percentages(axes.yaxis)
+    add_legend(axes)
 
 
 def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     """Draws the seconds per step, stacked by phase; if phases overlap, also the step's own time as a line."""
-    series = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
-    known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}
+    recorded = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
+    known = {phase: np.nan_to_num(values) for phase, values in recorded.items() if values is not None}
     if not known:
         return
     whole = _series(metrics, "time_step_s")
@@ -168,7 +309,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
     if whole is not None and not overlap:
         known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
-    colours, steps = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY), metrics["step"].to_numpy()
+    colours, steps = (BLUE, TEAL, ORANGE, GREY), metrics["step"].to_numpy()
     # An area is invisible with one step.
     if len(steps) == 1:
         bottom = 0.0
@@ -178,23 +319,22 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     else:
         axes.stackplot(steps, *known.values(), labels=list(known), colors=colours, alpha=0.85, linewidth=0)
     if whole is not None and overlap:
-        axes.plot(steps, whole, color=figure.INK, linewidth=1.5, label="step")
+        axes.plot(steps, whole, color=INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
-    figure.add_legend(axes, columns=4)
+    add_legend(axes, columns=4)
 
 
-FLAT = 1e-4
-"""How far a curve's values may lie apart, as a share of the largest, for it to count as level."""
+FLAT = 1e-4  # how far a curve's values may lie apart, as a share of the largest, for it to count as level
 PANELS = {
     shown_metrics.REWARD: Panel("Mean reward"),
-    CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
-    shown_metrics.FORMAT: Panel("Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=SHARE, number=".0%"),
+    CORRECT: Panel("Correct", colours=(BLUE,), number=".0%"),
+    shown_metrics.FORMAT: Panel("Format", colours=(TEAL, ORANGE), level=0.95, limits=SHARE, number=".0%"),
     shown_metrics.SIGNAL: Panel("Groups with a signal", _signal),
     KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     shown_metrics.LOSS: Panel("Loss, summed over tokens"),
     shown_metrics.LENGTH: Panel("Completion tokens", limits=(0, None)),
     shown_metrics.ENTROPY: Panel("Entropy, nats per token", limits=(0, None)),
-    shown_metrics.EQUAL: Panel("Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=SHARE, number=".0%"),
+    shown_metrics.EQUAL: Panel("Groups of one reward", colours=(ROSE, TEAL), limits=SHARE, number=".0%"),
     shown_metrics.TIME_LIMIT: Panel("Out of time", limits=(0, None), number=".0%"),
     shown_metrics.SPREAD: Panel("Spread of the advantages", limits=(0, None)),
     shown_metrics.SECONDS: Panel("Seconds", _times),
@@ -207,11 +347,11 @@ FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGN
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
     """Pass@1 of two evaluations, labelled `labels`, with 95% intervals, overall and by split."""
     names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
-    looks = ((before, figure.GREY, 0.14), (after, figure.BLUE, -0.14))
+    looks = ((before, GREY, 0.14), (after, BLUE, -0.14))
 
     def draw(axes: "Axes") -> None:
-        figure.prepare(axes, "Pass@1")
-        axes.grid(axis="x", color=figure.RULE)
+        prepare(axes, "Pass@1")
+        axes.grid(axis="x", color=RULE)
         axes.grid(visible=False, axis="y")
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 8.5}
         for label, (record, colour, offset) in zip(labels, looks, strict=True):
@@ -221,111 +361,13 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
                 y = len(names) - 1 - row + offset
                 axes.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.55)
                 axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
-                axes.annotate(f"{rate:.1%}", (rate, y), xytext=(0, 60 * offset), **style, color=figure.INK)
+                axes.annotate(f"{rate:.1%}", (rate, y), xytext=(0, 60 * offset), **style, color=INK)
         axes.set_yticks(range(len(names)), [short_name(name) for name in reversed(names)])
-        axes.tick_params(axis="y", labelcolor=figure.INK)
+        axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.margins(x=0.12)
-        figure.percentages(axes.xaxis)
-        figure.add_legend(axes)
+        percentages(axes.xaxis)
+        add_legend(axes)
 
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
-    return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.5 * len(names)), alt, left=figure.LABELS)
-
-
-def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
-    """A histogram of pass rates, stacked by split: counts are expected ones, by the posteriors. `band` is shaded."""
-    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
-
-    def draw(axes: "Axes") -> None:
-        figure.prepare(axes, "Pass rate of the base model")
-        bottom = np.zeros(bins)
-        for split, colour in zip(splits, figure.SERIES, strict=False):
-            counts = expected_counts(profile.filter(split=split))
-            axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
-            bottom += counts
-        if band is not None:
-            axes.axvspan(*(bins * end - 0.5 for end in band), color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
-        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
-        axes.tick_params(axis="x", labelsize=7.5)
-        axes.set_xlabel("pass rate")
-        axes.set_ylabel("problems expected")
-        figure.whole_numbers(axes.yaxis)
-        if splits:
-            figure.add_legend(axes, columns=4)
-
-    return draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
-
-
-def expected_counts(profile: pl.DataFrame) -> np.ndarray:
-    """How many problems are expected in each of POSTERIOR_BINS equal parts of 0 to 1, by their posteriors."""
-    known = profile["posterior"].drop_nulls()
-    return np.array(known.to_list()).sum(axis=0) if len(known) else np.zeros(POSTERIOR_BINS)
-
-
-def funnel_plot(rows: Sequence[Remaining]) -> Plot:
-    """Bars of the problems left after each stage, from the rows read to the pool, and of those that it dropped."""
-    places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
-
-    def draw(axes: "Axes") -> None:
-        figure.prepare(axes, "Problems left after each stage")
-        axes.grid(visible=False)
-        axes.barh(places, left, height=0.68, color=figure.BLUE)
-        axes.barh(places, dropped, left=left, height=0.68, color=figure.ROSE, alpha=0.45)
-        style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
-        for place, row in enumerate(rows):
-            text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
-            axes.annotate(text, (row.left + row.dropped, place), (5, 0), **style)
-        axes.set_yticks(places, [row.stage for row in rows])
-        axes.tick_params(axis="y", labelcolor=figure.INK)
-        axes.set_xlim(0, 1.2 * max(1, rows[0].left))
-        axes.invert_yaxis()
-        axes.xaxis.set_visible(False)
-        axes.spines["bottom"].set_visible(False)
-
-    alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
-    return draw_panels([draw], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, left=figure.LABELS, bottom=0.1)
-
-
-def samples_plot(profile: pl.DataFrame) -> Plot:
-    """How many problems took how many graded completions, stacked by split."""
-
-    def draw(axes: "Axes") -> None:
-        figure.prepare(axes, "Samples")
-        numbers = sorted(profile["n_samples"].unique())
-        bottom = np.zeros(len(numbers))
-        for split, colour in zip(sorted(profile["split"].unique()), figure.SERIES, strict=False):
-            counts = np.array([profile.filter(split=split, n_samples=n).height for n in numbers])
-            axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=short_name(split))
-            bottom += counts
-        axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
-        axes.set_xlabel("samples per problem")
-        axes.set_ylabel("problems")
-        figure.whole_numbers(axes.yaxis)
-        figure.add_legend(axes)
-
-    return draw_panels([draw], 1, SIZE, f"Histogram of the samples spent on {len(profile)} profiled problems.")
-
-
-def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The expected number of problems of each split and difficulty: the sum of the labels' probabilities."""
-    splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
-
-    def draw(axes: "Axes") -> None:
-        figure.prepare(axes, "Pool, as expected")
-        axes.grid(axis="x", color=figure.RULE)
-        axes.grid(visible=False, axis="y")
-        left = np.zeros(len(splits))
-        for difficulty in DIFFICULTIES:
-            colour, column = DIFFICULTY_COLOURS[difficulty], f"{difficulty}_probability"
-            expected = np.array([pool.filter(split=split)[column].sum() for split in splits])
-            axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
-            left = left + expected
-        axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
-        axes.tick_params(axis="y", labelcolor=figure.INK)
-        figure.whole_numbers(axes.xaxis, 6)
-        if splits:
-            figure.add_legend(axes, columns=4)
-
-    size = (figure.WIDTH, 1.2 + 0.4 * (len(splits) or 1))
-    return draw_panels([draw], 1, size, f"The pool's {len(pool)} problems by split and difficulty.", left=figure.LABELS)
+    return draw_panels([draw], 1, (WIDTH, 1.2 + 0.5 * len(names)), alt, left=LABELS)

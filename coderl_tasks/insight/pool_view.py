@@ -1,16 +1,28 @@
-"""What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of."""
+"""What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of, as
+numbers, tables and plots; with them the report's page and the markdown of the artifact."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
-from coderl_tasks.insight.record import DIFFICULTIES, STAGES, CurationRecord
-from coderl_tasks.insight.tables import Column, Noted, Table
+from coderl_tasks.curation.difficulty import DIFFICULTIES
+from coderl_tasks.insight import plots
+from coderl_tasks.insight.named_queries import PROFILED
+from coderl_tasks.insight.plots import Plot
+from coderl_tasks.insight.record import STAGES, CurationRecord
+from coderl_tasks.insight.tables import Column, Noted, Table, markdown_table, markdown_text
 from coderl_tasks.problems import TOLD
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
-EXAMPLES = 10
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EXAMPLES, EXCERPT_CHARS = 10, 160
+QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
 FIXED_SAMPLES = 16
 """So few samples tell that a problem can teach (one passes, one fails), and hardly its pass rate."""
 
@@ -204,3 +216,189 @@ def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
     counts = solutions.group_by("status").len().sort(["len", "status"], descending=[True, False])
     shown: Column[tuple[str, int]] = Column("what the problem's own solutions show", lambda row: row[0])
     return Table((shown, Column("problems", lambda row: row[1], ",", "num")), list(counts.iter_rows()))
+
+
+def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
+    """A histogram of the pass rates in a profile table, stacked by split: each count is the number of problems expected
+    there, by their posteriors. `band`, the lowest and highest pass rate that are kept, is shaded."""
+    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
+
+    def draw(axes: "Axes") -> None:
+        plots.prepare(axes, "Pass rate of the base model")
+        bottom = np.zeros(bins)
+        for split, colour in zip(splits, plots.SERIES, strict=False):
+            counts = expected_counts(profile.filter(split=split))
+            axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=plots.short_name(split))
+            bottom += counts
+        if band is not None:
+            axes.axvspan(*(bins * end - 0.5 for end in band), color=plots.BLUE, alpha=0.07, linewidth=0, zorder=0)
+        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
+        axes.tick_params(axis="x", labelsize=7.5)
+        axes.set_xlabel("pass rate")
+        axes.set_ylabel("problems expected")
+        plots.whole_numbers(axes.yaxis)
+        if splits:
+            plots.add_legend(axes, columns=4)
+
+    return plots.draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
+
+
+def expected_counts(profile: pl.DataFrame) -> np.ndarray:
+    """How many problems are expected in each of POSTERIOR_BINS equal parts of 0 to 1, by their posteriors."""
+    known = profile["posterior"].drop_nulls()
+    return np.array(known.to_list()).sum(axis=0) if len(known) else np.zeros(POSTERIOR_BINS)
+
+
+def funnel_plot(rows: Sequence[Remaining]) -> Plot:
+    """Bars of the problems left after each stage, from the rows read to the pool, and of those that it dropped."""
+    places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
+
+    def draw(axes: "Axes") -> None:
+        plots.prepare(axes, "Problems left after each stage")
+        axes.grid(visible=False)
+        axes.barh(places, left, height=0.68, color=plots.BLUE)
+        axes.barh(places, dropped, left=left, height=0.68, color=plots.ROSE, alpha=0.45)
+        style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        for place, row in enumerate(rows):
+            text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
+            axes.annotate(text, (row.left + row.dropped, place), (5, 0), **style)
+        axes.set_yticks(places, [row.stage for row in rows])
+        axes.tick_params(axis="y", labelcolor=plots.INK)
+        axes.set_xlim(0, 1.2 * max(1, rows[0].left))
+        axes.invert_yaxis()
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+
+    alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
+    return plots.draw_panels([draw], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, left=plots.LABELS, bottom=0.1)
+
+
+def samples_plot(profile: pl.DataFrame) -> Plot:
+    """How many problems took how many graded completions, stacked by split."""
+
+    def draw(axes: "Axes") -> None:
+        plots.prepare(axes, "Samples")
+        numbers = sorted(profile["n_samples"].unique())
+        bottom = np.zeros(len(numbers))
+        for split, colour in zip(sorted(profile["split"].unique()), plots.SERIES, strict=False):
+            counts = np.array([profile.filter(split=split, n_samples=n).height for n in numbers])
+            axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=plots.short_name(split))
+            bottom += counts
+        axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
+        axes.set_xlabel("samples per problem")
+        axes.set_ylabel("problems")
+        plots.whole_numbers(axes.yaxis)
+        plots.add_legend(axes)
+
+    alt = f"Histogram of the samples spent on {len(profile)} profiled problems."
+    return plots.draw_panels([draw], 1, plots.SIZE, alt)
+
+
+def difficulty_plot(pool: pl.DataFrame) -> Plot:
+    """The expected number of problems of each split and difficulty: the sum of the labels' probabilities."""
+    splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
+
+    def draw(axes: "Axes") -> None:
+        plots.prepare(axes, "Pool, as expected")
+        axes.grid(axis="x", color=plots.RULE)
+        axes.grid(visible=False, axis="y")
+        left = np.zeros(len(splits))
+        for difficulty, colour in zip(DIFFICULTIES, (plots.ROSE, plots.ORANGE, plots.TEAL), strict=True):
+            expected = np.array([pool.filter(split=split)[f"{difficulty}_probability"].sum() for split in splits])
+            axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
+            left = left + expected
+        axes.set_yticks(range(len(splits)), [plots.short_name(split) for split in splits])
+        axes.tick_params(axis="y", labelcolor=plots.INK)
+        plots.whole_numbers(axes.xaxis, 6)
+        if splits:
+            plots.add_legend(axes, columns=4)
+
+    size, alt = (
+        (plots.WIDTH, 1.2 + 0.4 * (len(splits) or 1)),
+        f"The pool's {len(pool)} problems by split and difficulty.",
+    )
+    return plots.draw_panels([draw], 1, size, alt, left=plots.LABELS)
+
+
+def pool_page(curation: CurationRecord) -> dict[str, Any]:
+    """The variables of the template pool.html.j2, which lays out a curation's page: numbers, `Table`s and `Plot`s. None
+    or an empty tuple stands for what the curation does not have, without a profile for instance."""
+    pool, profile = curation.pool, curation.profile
+    place, rows = shlex.quote(str(curation.path)), funnel(curation)
+    spent, parts = spending(profile), make_up(pool)
+    queries = (name for name in QUERIES if len(profile) or name not in PROFILED)
+    suspected = suspects(curation)
+    if len(suspected):  # else a frame without columns; problems in the pool come first
+        suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
+    return {
+        "title": curation.path.name,
+        "curation": curation,
+        "funnel": rows,
+        "drops": drops_table(rows),
+        "funnel_plot": funnel_plot(rows),
+        "rates_plot": pass_rate_plot(profile, curation.band) if len(profile) else None,
+        "rates_note": NOTE_ON_RATES,
+        "labels_note": NOTE_ON_LABELS,
+        "samples_plot": samples_plot(profile) if len(profile) else None,
+        "spending": spending_table(spent),
+        "total": spent[-1] if spent else None,
+        "pool_plot": difficulty_plot(pool) if is_profiled(pool) else None,
+        "make_up": make_up_table(parts) if parts else None,
+        "some_few": bool(parts and sum(parts[-1].few)),
+        "references": references_table(curation.solutions) if len(curation.solutions) else None,
+        "suspects": len(suspected),
+        "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
+        "suspect_examples": examples(suspected) if len(suspected) else (),
+        "manifest": flatten(curation.manifest),
+        "queries": [f"coderl query {place} --name {name}" for name in queries],
+        "sql": f'coderl query {place} "SELECT split, count(*) FROM pool GROUP BY split"',
+    }
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """The entries of nested dicts in one list, their keys joined with dots."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        pairs += flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
+    """Markdown about a curation: what each stage dropped, with examples, the profile, the pool. `band` replaces the
+    recorded band in the histogram of pass rates."""
+    pool, profile, rows = curation.pool, curation.profile, funnel(curation)
+    lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
+    lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
+    lines += funnel_plot(rows).markdown()
+    if len(curation.dropped):
+        lines += [*markdown_table(drops_table(rows)), ""]
+    if len(profile):
+        lines += ["## Pass rates", "", *pass_rate_plot(profile, band or curation.band).markdown()]
+        lines += [NOTE_ON_RATES, ""]
+        lines += ["## Samples spent", "", *markdown_table(spending_table(spending(profile))), ""]
+    if len(pool):
+        parts = make_up(pool)
+        lines += ["## The pool", "", *(difficulty_plot(pool).markdown() if is_profiled(pool) else [])]
+        lines += [*markdown_table(make_up_table(parts)), ""]
+        lines += [NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []
+    if len(curation.solutions):
+        lines += ["## Reference solutions", "", *markdown_table(references_table(curation.solutions)), ""]
+    suspected = suspects(curation)
+    if len(suspected):
+        lines += _example_lines(f"Suspects of several right answers: {len(suspected)}", examples(suspected))
+    for row in rows:
+        for reason in row.reasons:
+            lines += _example_lines(f"Dropped at {row.stage}: {reason.reason}", reason.examples)
+    return "\n".join(lines)
+
+
+def _example_lines(title: str, shown: Sequence[Example]) -> list[str]:
+    lines = [f"## {markdown_text(title)}", ""]
+    for example in shown:
+        beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
+        lines.append(
+            f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
+            + (f" {markdown_text(example.detail)}" if example.detail else "")
+            + (f": {markdown_text(beginning)}" if beginning else "")
+        )
+    return [*lines, ""]

@@ -7,7 +7,7 @@ output are read where the problems lie (the pool, or the data set that was evalu
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
-from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
@@ -34,36 +34,24 @@ from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.problems.sources import find_source
 from coderl_tasks.untrusted_text import printable, printable_lines
 
-MOST_LINES, MOST_CHARS = 40, 2000
-"""What is printed of a statement, a program or a test, unless all is asked for."""
+MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class FailedTest:
-    """The test that a program failed first. `input` and `expected` are None where the problem's tests are not at hand,
-    `got` where nothing came back; `error` says why there was nothing to compare."""
-
-    index: int
-    input: str | None
-    expected: str | None
-    got: str | None
-    difference: str | None
-    error: str | None
-
-
-def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now is unknown."""
+def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, Any] | None:
+    """The test that a rollout (ROLLOUT_SCHEMA) failed first, None if it failed none: its `index`, and texts or None for
+    `input`, `expected` (both None if `problem` is not at hand, or has other tests by now), `got` (what came back),
+    `difference` (of the last two), and `error` (why there was nothing to compare)."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None
     error = row["reward_error"] or (row["reason"] or "").removeprefix(f"test {index}: ") or None
+    failed = {"index": index, "input": None, "expected": None, "got": got, "difference": None, "error": error}
     if problem is None or len(problem.tests) != row["tests_total"]:
-        return FailedTest(index, None, None, got, None, error)
-    test = problem.tests[index]
-    wrong = row["verdict"] == Verdict.WRONG_ANSWER
-    difference = _difference(problem.kind, test.expected, got) if wrong else None
-    return FailedTest(index, test.input, test.expected, got, difference, error)
+        return failed
+    test, is_wrong = problem.tests[index], row["verdict"] == Verdict.WRONG_ANSWER
+    difference = _difference(problem.kind, test.expected, got) if is_wrong else None
+    return failed | {"input": test.input, "expected": test.expected, "difference": difference}
 
 
 def _difference(kind: str, expected: str, got: str | None) -> str | None:
@@ -79,9 +67,9 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
     if len(got) <= SHOWN_CHARS:
         return first_difference(expected, got)
     # Of an output that was cut, the lines that are whole; of a single line its words.
-    kept = got[:SHOWN_CHARS]
-    end = "\n" if "\n" in kept else " "
-    whole = kept.rpartition(end)[0]
+    beginning = got[:SHOWN_CHARS]
+    end = "\n" if "\n" in beginning else " "
+    whole = beginning.rpartition(end)[0]
     same_part = end.join(expected.split(end)[: whole.count(end) + 1])
     return first_difference(same_part, whole) or f"after the first {len(whole):,} characters, which are kept"
 
@@ -95,10 +83,10 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
             raise ConfigError(f"the pool {config.get('pool')} is not there any more")
         file = file / POOL_FILE if file.is_dir() else file
         try:
-            found = PoolFile(file).problems()
+            in_pool = PoolFile(file).problems()
         except (OSError, ValueError) as error:
             raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
-        return {problem.problem_id: problem for problem in found if problem.problem_id in ids}
+        return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
     side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
 
     def keep(problem: Problem) -> Problem:  # a whole data set's tests take gigabytes
@@ -201,7 +189,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
         [
             {name: value for name, value in row.items() if name not in lengths}
             | {"n_completion_tokens": len(row["completion_tokens"])}
-            | {"failed_test": None if (failed := failed_test(row, problem)) is None else asdict(failed)}
+            | {"failed_test": failed_test(row, problem)}
             for row in rows
         ],
         missing,
@@ -217,12 +205,12 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
 
     def block(text: str, label: str = "") -> None:
         shown = printable_lines(text).rstrip("\n")
-        kept = shown if full else "\n".join(shown[:MOST_CHARS].split("\n")[:MOST_LINES])
+        printed = shown if full else "\n".join(shown[:MOST_CHARS].split("\n")[:MOST_LINES])
         width = 14 if label else 2
-        for number, line in enumerate(kept.split("\n")):
+        for number, line in enumerate(printed.split("\n")):
             head = f"  {label:<{width - 2}}" if number == 0 else " " * width
             console.print(Text(f"{head}{line}"), soft_wrap=True)
-        if kept != shown:
+        if printed != shown:
             console.print(Text(f"{' ' * width}[cut: --full shows {len(shown):,} characters]", "dim"), soft_wrap=True)
 
     console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
@@ -322,17 +310,17 @@ def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
     ids = seen["problem_id"].unique(maintain_order=True).to_list()
     if wanted in ids:
         return wanted
-    found = [problem_id for problem_id in ids if problem_id.startswith(wanted)]
+    matches = [problem_id for problem_id in ids if problem_id.startswith(wanted)]
     statements: dict[str, str] = {}
-    if not found:
+    if not matches:
         statements = _statements(run, ids)
         words = " ".join(wanted.lower().split())
-        found = [key for key, text in statements.items() if words in " ".join(text.lower().split())]
-    if len(found) == 1:
-        return str(found[0])
-    if found:
-        some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in found[:5]] + ["..."] * (len(found) > 5)
-        raise ConfigError(printable(f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}"))
+        matches = [key for key, text in statements.items() if words in " ".join(text.lower().split())]
+    if len(matches) == 1:
+        return str(matches[0])
+    if matches:
+        some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in matches[:5]] + ["..."] * (len(matches) > 5)
+        raise ConfigError(printable(f"{wanted!r} names {len(matches)} problems of the run: {'; '.join(some)}"))
     near = did_you_mean(difflib.get_close_matches(wanted, ids, n=3))
     none = f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
     raise ConfigError(printable(f"{none}{near} (coderl show RUN lists the hardest)"))
@@ -346,15 +334,15 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
         problems = {}
     if others := set(ids) - problems.keys():
         problems |= problems_at_hand(run, others)[0]
-    found = {key: problem.statement for key, problem in problems.items()}
+    statements = {key: problem.statement for key, problem in problems.items()}
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     for record in run.evals.values():
         if decode is not None and record.rollouts is not None:
             prompts = pl.scan_parquet(record.rollouts).select("problem_id", "prompt_tokens")
-            lacking = [problem_id for problem_id in ids if problem_id not in found]
+            lacking = [problem_id for problem_id in ids if problem_id not in statements]
             rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
-            found |= {problem_id: _asked(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
-    return found
+            statements |= {problem_id: _asked(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
+    return statements
 
 
 def _asked(prompt: str) -> str:
@@ -367,11 +355,11 @@ def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluati
     if step is None and evaluation is None:
         return next((place for place in reversed(places) if place.evaluation is None), places[-1])
     asked = f"step {step}" if step is not None else f"evaluation {evaluation}"
-    found = next((place for place in reversed(places) if place.name == asked), None)
-    if found is None:
+    chosen = next((place for place in reversed(places) if place.name == asked), None)
+    if chosen is None:
         there = ", ".join(place.name for place in places)
         raise ConfigError(f"problem {problem_id} is not in {asked}; it is in: {there}")
-    return found
+    return chosen
 
 
 def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:

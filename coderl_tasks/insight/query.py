@@ -16,7 +16,7 @@ without `external_access` it can read the views only.
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
-from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
+from coderl_tasks.insight.record import CURATION_SCHEMAS, is_curation, is_run, load_evals
+from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
 from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, StepJournal, index_files, scored_files
@@ -39,25 +39,24 @@ from coderl_tasks.untrusted_text import printable
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
 METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}}
 METRICS_SCHEMA |= {"act": TEXT, "eval/mean_correct": FLOAT}
-CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {
-    "name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT,
-}  # fmt: skip
 SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
 EVAL_SCHEMA: dict[str, pl.DataType] = {
     "eval": TEXT, "step": INT, **SHARE_SCHEMA, "mean_reward": FLOAT, "format_rate": FLOAT, "truncated_rate": FLOAT,
     "infra_errors": INT, "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
-UPDATE_SCHEMA: dict[str, pl.DataType] = {
-    "step": INT, "update": INT, "epoch": INT, "n_datums": INT, "n_tokens": INT, "loss": FLOAT, "kl_sample_train": FLOAT,
-    "ratio_mean": FLOAT, "ratio_max": FLOAT, "clipped_share": FLOAT, "grad_norm": FLOAT,
+ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+    "metrics": METRICS_SCHEMA,
+    "checkpoints": {"name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT},
+    "updates": {
+        "step": INT, "update": INT, "epoch": INT, "n_datums": INT, "n_tokens": INT, "loss": FLOAT,
+        "kl_sample_train": FLOAT, "ratio_mean": FLOAT, "ratio_max": FLOAT, "clipped_share": FLOAT, "grad_norm": FLOAT,
+    },
+    "evals": EVAL_SCHEMA,
+    "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
-EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA}
-
-VIEWS = (
-    "rollouts", "outcomes", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits",
-    *CURATION_SCHEMAS,
-)  # fmt: skip
+"""The views that are read into memory, and their columns."""
+VIEWS = ("rollouts", "outcomes", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
 
 
 def find_directories(path: Path) -> list[Path]:
@@ -108,9 +107,8 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             files = [file for directory in directories if (file := directory / f"{view}.parquet").is_file()]
             read += _file_view(connection, view, "-2", files, CURATION_SCHEMAS[view])
         else:
-            schema, rows_of = _ROW_TABLES[view]
-            rows = [{"run": directory.name} | row for directory in directories for row in rows_of(directory)]
-            _row_table(connection, view, rows, schema)
+            rows = [{"run": directory.name} | row for directory in directories for row in _rows(view, directory)]
+            _row_table(connection, view, rows, ROW_SCHEMAS[view])
     if not external_access:
         connection.execute(f"SET allowed_paths = [{_listed(read)}]")
         connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
@@ -308,18 +306,6 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     return [*indexed, *others]
 
 
-def _update_rows(directory: Path) -> list[dict[str, Any]]:
-    metrics = metrics_rows(directory / "metrics.jsonl")
-    several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
-    commits = {step: StepJournal(directory, step).path("commit") for step in several}
-    return [
-        {"step": step, "update": number, **row}
-        for step, file in commits.items()
-        if file.is_file()
-        for number, row in enumerate(read_json(file).get("updates", []))
-    ]
-
-
 def _row_table(
     connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
 ) -> None:
@@ -342,40 +328,35 @@ def _row_table(
     connection.unregister("_rows")
 
 
-def _eval_rows(directory: Path) -> list[dict[str, Any]]:
-    compared = {
-        "compare_to": "to",
-        "difference": "difference",
-        "difference_low": "ci_low",
-        "difference_high": "ci_high",
-    }
-    return [
-        {column: record.summary.get(column) for column in EVAL_SCHEMA}
-        | {"eval": record.name, "step": record.step}
-        | {column: (record.summary.get("compare") or {}).get(key) for column, key in compared.items()}
-        for record in _evals(directory)
-    ]
-
-
-def _split_rows(directory: Path) -> list[dict[str, Any]]:
-    return [
-        {"eval": record.name, "step": record.step, "split": split}
-        | {column: share.get(column) for column in SHARE_SCHEMA}
-        for record in _evals(directory)
-        for split, share in {"overall": record.summary, **record.summary.get("by_split", {})}.items()
-    ]
-
-
-def _evals(directory: Path) -> Iterable[EvalRecord]:
-    steps = [int(row["step"]) for row in metrics_rows(directory / "metrics.jsonl") if not is_eval_row(row)]
-    return load_evals(directory / "evals", max(steps, default=-1)).values()
-
-
-_ROW_TABLES: dict[str, tuple[dict[str, pl.DataType], Callable[[Path], list[dict[str, Any]]]]] = {
-    "metrics": (METRICS_SCHEMA, lambda directory: metrics_rows(directory / "metrics.jsonl")),
-    "checkpoints": (CHECKPOINT_SCHEMA, lambda directory: read_rows(directory / "checkpoints.jsonl")),
-    "updates": (UPDATE_SCHEMA, _update_rows),
-    "evals": (EVAL_SCHEMA, _eval_rows),
-    "eval_splits": (EVAL_SPLIT_SCHEMA, _split_rows),
-}
-"""Views that are read into memory: their columns, and how the rows of a directory are read."""
+def _rows(view: str, directory: Path) -> list[dict[str, Any]]:
+    """The rows that a directory has in `view`, one of ROW_SCHEMAS."""
+    if view == "checkpoints":
+        return read_rows(directory / "checkpoints.jsonl")
+    metrics = metrics_rows(directory / "metrics.jsonl")
+    if view == "metrics":
+        return metrics
+    if view == "updates":
+        several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
+        commits = {step: StepJournal(directory, step).path("commit") for step in several}
+        return [
+            {"step": step, "update": number, **row}
+            for step, file in commits.items()
+            if file.is_file()
+            for number, row in enumerate(read_json(file).get("updates", []))
+        ]
+    last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)
+    rows = []
+    for record in load_evals(directory / "evals", last_step).values():
+        place, summary = {"eval": record.name, "step": record.step}, record.summary
+        if view == "eval_splits":
+            shares = {"overall": summary, **summary.get("by_split", {})}
+            rows += [
+                {**place, "split": split} | {column: share.get(column) for column in SHARE_SCHEMA}
+                for split, share in shares.items()
+            ]
+            continue
+        compare = summary.get("compare") or {}
+        difference = {"difference": "difference", "difference_low": "ci_low", "difference_high": "ci_high"}
+        compared = {column: compare.get(key) for column, key in {"compare_to": "to", **difference}.items()}
+        rows.append({column: summary.get(column) for column in EVAL_SCHEMA} | place | compared)
+    return rows

@@ -1,7 +1,9 @@
-"""Reads a run or a curation, also one at work, as far as it goes: small things loaded, rollouts left on disk."""
+"""Reads a run or a curation, also one at work, as far as it goes: small things loaded, rollouts left on disk. Lists the
+runs and the pools there are, one row each, for `coderl runs` and `coderl pools`. Nothing here takes a lock."""
 
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +12,21 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
-from coderl_tasks.journal.recorded_json import Manifest, Summary, read_shaped, recorded_config
-from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.insight.tables import duration
+from coderl_tasks.journal.atomic import DamagedFileError, held_by, read_parquet, read_rows
+from coderl_tasks.journal.recorded_json import (
+    LOCK_FILE,
+    Manifest,
+    Summary,
+    is_untouched,
+    read_shaped,
+    recorded_config,
+    recorded_settings,
+)
+from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_eval_row, is_unstarted, metrics_rows
 from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_files
+from coderl_tasks.paths import shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
@@ -26,12 +38,19 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
 }
 """The tables of a curation: NAME.parquet."""
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
-DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
     "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "screen", "profile", "band",
     "mix",
 )  # fmt: skip
 """The stages of a curation in order; others follow in the order of the file."""
+INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
+RUN_SCHEMA: dict[str, pl.DataType] = {
+    "name": TEXT, "state": TEXT, "model": TEXT, "steps": INT, "max_steps": INT, "baseline_percent": FLOAT,
+    "latest_percent": FLOAT, "megabytes": FLOAT, "age": TEXT,
+}  # fmt: skip
+POOL_SCHEMA: dict[str, pl.DataType] = {
+    "name": TEXT, "state": TEXT, "model": TEXT, "problems": INT, "megabytes": FLOAT, "age": TEXT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +111,17 @@ class RunRecord:
     def groups(self) -> pl.DataFrame:
         """The groups in order: completions `sampled` and `graded`, the `lowest` reward, and `has_signal`, whether the
         update learned from any."""
-        reward = pl.col("reward")
         columns = ["step", "group_index", "problem_id", "stop_reason", "reward", "trained"]
-        groups = self.rollouts(columns).group_by("step", "group_index")
-        counted = groups.agg(
-            pl.col("problem_id").first(),
-            sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
-            graded=reward.count(),
-            lowest=reward.min(),
-            has_signal=pl.col("trained").any(),
+        counted = (
+            self.rollouts(columns)
+            .group_by("step", "group_index")
+            .agg(
+                pl.col("problem_id").first(),
+                sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
+                graded=pl.col("reward").count(),
+                lowest=pl.col("reward").min(),
+                has_signal=pl.col("trained").any(),
+            )
         )
         return counted.sort("step", "group_index").collect()
 
@@ -112,22 +133,11 @@ class CurationRecord:
     path: Path
     manifest: dict[str, Any]
 
-    @cached_property
-    def pool(self) -> pl.DataFrame:
-        return light_frame(self.path / "pool.parquet")
-
-    @cached_property
-    def dropped(self) -> pl.DataFrame:
-        return light_frame(self.path / "dropped.parquet")
-
-    @cached_property
-    def profile(self) -> pl.DataFrame:
-        return light_frame(self.path / "profile.parquet")
-
-    @cached_property
-    def solutions(self) -> pl.DataFrame:
-        """One row per problem checked with its own solutions; empty where the check was left out."""
-        return light_frame(self.path / "solutions.parquet")
+    pool = cached_property(lambda self: light_frame(self.path / "pool.parquet"))
+    dropped = cached_property(lambda self: light_frame(self.path / "dropped.parquet"))
+    profile = cached_property(lambda self: light_frame(self.path / "profile.parquet"))
+    # One row per problem checked with its own solutions; empty where the check was left out.
+    solutions = cached_property(lambda self: light_frame(self.path / "solutions.parquet"))
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -156,7 +166,7 @@ def load_run(path: Path) -> RunRecord:
         path=path,
         config=recorded_config(path) or {},
         metrics=metrics,
-        evals={name: one for name, one in evals.items() if one.summary.get("taken_from") is None},
+        evals={name: record for name, record in evals.items() if record.summary.get("taken_from") is None},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
         scored_files=sorted((path / "steps").glob("*/scored.parquet")),
     )
@@ -235,3 +245,89 @@ def light_frame(path: Path) -> pl.DataFrame:
         return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()
     except pl.exceptions.ComputeError as error:
         raise DamagedFileError(path, f"not parquet ({error})") from error
+
+
+def runs_table(root: Path) -> pl.DataFrame:
+    """The runs in `root` (RUN_SCHEMA), newest first. Weights are the Tinker service's, and count into no size."""
+    rows = []
+    for folder in _folders(root):
+        if not (folder / "config.json").is_file() and not is_unstarted(folder):
+            continue  # no run
+        row = _name_size_and_age(folder)
+        rows.append(row)
+        try:
+            config = recorded_config(folder) or {}
+            evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
+            state = run_state(folder, config)
+        except DataError as error:  # a row of the list too: one damaged run must not hide the others
+            row["state"] = shown(f"damaged: {error}")
+            continue
+        before, after = (evals.baseline, evals.latest) if evals is not None else (None, None)
+        row |= {
+            "state": state,
+            "model": config.get("model_name"),
+            "steps": committed_steps(folder),
+            "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],
+            "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
+            "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
+        }
+    return pl.DataFrame(rows, schema=RUN_SCHEMA)
+
+
+def pools_table(pools: Path) -> pl.DataFrame:
+    """The curations in `pools` (POOL_SCHEMA), newest first."""
+    rows = []
+    for folder in _folders(pools):
+        row, manifest = _name_size_and_age(folder), folder / "manifest.json"
+        rows.append(row)
+        try:
+            finished: dict[str, Any] | None = read_shaped(manifest, Manifest) if manifest.is_file() else None
+        except DataError as error:
+            row["state"] = shown(f"damaged: {error}")
+            continue
+        started, known = recorded_settings(folder), finished or {}
+        if held_by(folder, LOCK_FILE) is not None:
+            state = "running"
+        elif finished is None:
+            state = "never started" if is_untouched(folder) else "unfinished"
+        elif known.get("settings") and started not in (None, known["settings"]):
+            state = "finished, then started anew"
+        else:
+            state = "finished" if known.get("kept") else "finished, empty"
+        model = (finished or started or {}).get("model_name")
+        row |= {"state": state, "model": model, "problems": known.get("kept")}
+    return pl.DataFrame(rows, schema=POOL_SCHEMA)
+
+
+def run_state(folder: Path, config: dict[str, Any]) -> str:
+    """Where the run in `folder` stands: running, never started, finished, or stopped, and at which step."""
+    if held_by(folder) is not None:
+        return "running"
+    if is_unstarted(folder):
+        return "never started"
+    steps, planned = committed_steps(folder), config.get("max_steps", -1)
+    every, steer = config.get("eval", {}).get("every", -1), config.get("steer", "advise")
+    ended = has_ended(folder, steps - 1, max_steps=planned, eval_every=every, steer=steer)
+    return "finished" if ended else f"stopped at step {steps}"
+
+
+def tree_bytes(folder: Path) -> int:
+    """The size of a file or of all in a folder. What a link leads to takes its space elsewhere; `clean` keeps it."""
+    files = [folder] if folder.is_file() else folder.rglob("*")
+    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
+
+
+def _name_size_and_age(folder: Path) -> dict[str, Any]:
+    age = duration(max(0.0, time.time() - _last_written(folder)))
+    return {"name": shown(folder.name), "megabytes": round(tree_bytes(folder) / 1e6, 1), "age": age}
+
+
+def _last_written(folder: Path) -> float:
+    """When the newest file or folder in `folder` was written, but for a report, which anyone may write at any time."""
+    written = [path.stat().st_mtime for path in folder.glob("*") if path.name != "report.html"]
+    return max(written or [folder.stat().st_mtime])
+
+
+def _folders(root: Path) -> Iterable[Path]:
+    children = [child for child in root.iterdir() if child.is_dir()] if root.is_dir() else []
+    return sorted(children, key=lambda folder: (_last_written(folder), folder.name), reverse=True)

@@ -1,14 +1,19 @@
-"""A run or a curation as one HTML page: no script, no outside resource, light and dark.
+"""A run, two runs side by side, or a curation as one HTML page (no script, no outside resource, light and dark), and a
+run as markdown for Prefect's artifacts. Those render images with data URIs and escape raw HTML, so plots are images.
 
-Model output is untrusted: the templates escape everything, and the page's content security policy forbids scripts and
-loads.
+What is shown of a curation is in `pool_view.py`. Model output is untrusted: the templates escape everything, and the
+page's content security policy forbids scripts and loads.
 """
 
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pygments import highlight
@@ -16,14 +21,22 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight import pool_view
-from coderl_tasks.insight.figure import Plot
-from coderl_tasks.insight.named_queries import PROFILED
-from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
-from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
-from coderl_tasks.insight.run_page import comparison_page, run_page
-from coderl_tasks.insight.tables import Table, html_table
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.insight import diagnosis, plots
+from coderl_tasks.insight.pool_view import pool_page
+from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
+from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
+from coderl_tasks.insight.shown_metrics import SHOWN
+from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
+from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.atomic import output_file, write_bytes
+from coderl_tasks.journal.checkpoints import expiring_states
+from coderl_tasks.journal.recorded_json import config_changes, shown_setting
+from coderl_tasks.paths import POOL_FILE
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.untrusted_text import printable
 
 REPORT = "report.html"
 HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
@@ -31,16 +44,27 @@ _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DO
 """A Python block, also one that is not closed, as of a truncated completion."""
 # Lines as they are, blank ones at either end too: this is the model's text, not a listing.
 _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
-POOL_QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
+SIDES = ("A", "B")  # what two runs are called on one page: their names may be the same
+TEST_SHOWN, SPANS = 600, 5
+SAMPLE_COLUMNS = (
+    "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
+    "first_failed", "failed_output", "reason", "reward_error",
+)  # fmt: skip
+LAST_STEPS, COMPLETION_CHARS = 10, 1200
+COMPLETION_COLUMNS = (
+    "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion",
+)  # fmt: skip
+QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
 
 def write_report(path: Path, target: Path | None = None) -> Path:
     """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path."""
-    page = render_report(path)
-    if target is not None:
-        return _written(target, page)
-    target = path / REPORT
-    write_bytes(target, page.encode(errors=HALF))  # a link there, in a directory of others, is replaced, not followed
+    page = render_report(path).encode(errors=HALF)
+    if target is None:
+        write_bytes(path / REPORT, page)  # a link there, in a directory of others, is replaced, not followed
+        return path / REPORT
+    with output_file(target) as file:
+        file.write(page)
     return target
 
 
@@ -50,10 +74,7 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
     target = target or Path(f"report-{first.resolve().name}-{second.resolve().name}.html")
-    return _written(target, _render("compare.html.j2", comparison_page(load_run(first), load_run(second))))
-
-
-def _written(target: Path, page: str) -> Path:
+    page = _render("compare.html.j2", comparison_page(load_run(first), load_run(second)))
     with output_file(target) as file:
         file.write(page.encode(errors=HALF))
     return target
@@ -68,66 +89,32 @@ def render_report(path: Path) -> str:
     raise ConfigError(f"{path} is neither a run directory nor a curation directory")
 
 
-def pool_page(curation: CurationRecord) -> dict[str, Any]:
-    """The variables of the template that lays out a curation's page."""
-    pool, profile = curation.pool, curation.profile
-    place, rows = shlex.quote(str(curation.path)), pool_view.funnel(curation)
-    spent, parts = pool_view.spending(profile), pool_view.make_up(pool)
-    queries = (name for name in POOL_QUERIES if len(profile) or name not in PROFILED)
-    suspected = pool_view.suspects(curation)
-    if len(suspected):
-        suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
-    return {
-        "title": curation.path.name,
-        "curation": curation,
-        "funnel": rows,
-        "drops": pool_view.drops_table(rows),
-        "funnel_plot": funnel_plot(rows),
-        "rates_plot": pass_rate_plot(profile, curation.band) if len(profile) else None,
-        "rates_note": pool_view.NOTE_ON_RATES,
-        "labels_note": pool_view.NOTE_ON_LABELS,
-        "samples_plot": samples_plot(profile) if len(profile) else None,
-        "spending": pool_view.spending_table(spent),
-        "total": spent[-1] if spent else None,
-        "pool_plot": difficulty_plot(pool) if pool_view.is_profiled(pool) else None,
-        "make_up": pool_view.make_up_table(parts) if parts else None,
-        "some_few": bool(parts and sum(parts[-1].few)),
-        "references": pool_view.references_table(curation.solutions) if len(curation.solutions) else None,
-        "suspects": len(suspected),
-        "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
-        "suspect_examples": pool_view.examples(suspected) if len(suspected) else (),
-        "manifest": flatten(curation.manifest),
-        "queries": [f"coderl query {place} --name {name}" for name in queries],
-        "sql": f'coderl query {place} "SELECT split, count(*) FROM pool GROUP BY split"',
-    }
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        pairs += flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return pairs
-
-
 def _render(template: str, page: dict[str, Any]) -> str:
+    """The HTML of a template with the variables `page`, of which each Table and Plot is put in as HTML of its own."""
+
+    def as_html(value: Any) -> Any:
+        if isinstance(value, Table):
+            return html_table(value)
+        return Markup(value.inline_svg()) if isinstance(value, plots.Plot) else value
+
+    def percent(share: float | None, digits: int = 1) -> str:
+        return "–" if share is None else f"{share * 100:.{digits}f}%"
+
     environment = Environment(
         loader=PackageLoader("coderl_tasks.insight"),
         autoescape=True,
-        finalize=_drawn,
+        finalize=as_html,
         undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "highlighted": highlighted}
-    environment.filters |= {"points": lambda share: f"{share * 100:+.1f}", "count": lambda number: f"{number:,}"}
+    environment.filters.update(
+        percent=percent,
+        points=lambda share: f"{share * 100:+.1f}",
+        count=lambda number: f"{number:,}",
+        highlighted=highlighted,
+    )
     return environment.get_template(template).render(page)
-
-
-def _drawn(value: Any) -> Any:
-    """A table or a plot of a page as HTML."""
-    if isinstance(value, Table):
-        return html_table(value)
-    return Markup(value.inline_svg()) if isinstance(value, Plot) else value
 
 
 def highlighted(text: str) -> Markup:
@@ -142,5 +129,280 @@ def highlighted(text: str) -> Markup:
     return Markup().join([*parts, escape(text[end:])])
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value * 100:.{digits}f}%"
+def run_page(run: RunRecord) -> dict[str, Any]:
+    """The variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. None or an
+    empty list stands for what the run does not have (yet), such as two evaluations to compare."""
+    comparison = diagnosis.compare_evals(run.baseline, run.latest)
+    answers, missing = samples(run, comparison)
+    history = plots.history_plots(run) if len(run.metrics) else {}
+    titles = sorted(history, key=lambda title: title not in plots.FIRST)
+    n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even: two in each row
+    weak = diagnosis.weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
+    quoted_path = shlex.quote(str(run.path))
+    return {
+        "title": run.path.name,
+        "run": run,
+        "facts": facts(run),
+        "comparison": comparison,
+        "split_table": diagnosis.comparison_table(comparison, weak) if comparison else None,
+        "weak_splits": weak,
+        "checks": diagnosis.checks_table(diagnosis.smoke_checks(run)),
+        "hints": hints(run),
+        "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
+        "history": [history[title] for title in titles[:n_first]],
+        "more_history": [history[title] for title in titles[n_first:]],
+        "flat": list(plots.flat_panels(run).values()),
+        "times": phase_times(run.metrics),
+        "verdicts": verdict_table(run),
+        "samples": answers,
+        "samples_missing": missing,
+        "show": f"coderl show {quoted_path} PROBLEM",
+        "uses": uses_table(spent) if (spent := uses(run)) else None,
+        "costs": costs_table(costs(run)),
+        "visits": visits_in_words(run),
+        "skipped": skipped_groups(run),
+        "infra": infra_errors(run),
+        "expiring": expiring_states(run.path, run.config),
+        "export": f"coderl export {quoted_path}",
+        "queries": [f"coderl query {quoted_path} --name {name}" for name in QUERIES],
+        "sql": f'coderl query {quoted_path} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
+    }
+
+
+def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
+    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A list in
+    them has an entry per run."""
+    runs = (first, second)
+    sides = list(zip(SIDES, runs, strict=True))
+    latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
+    comparison = diagnosis.compare_evals(*latest)
+    answers, missing = samples(second, comparison, SIDES)
+    known = [facts(run) for run in runs]
+    labels = dict.fromkeys([*known[0], *known[1]])
+    changes = config_changes(first.config, second.config)
+    return {
+        "title": f"{first.path.name} and {second.path.name}",
+        "runs": sides,
+        "facts": [(label, *(side.get(label) for side in known)) for label in labels],
+        "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
+        "comparison": comparison,
+        "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
+        "split_table": diagnosis.comparison_table(comparison) if comparison else None,
+        "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
+        "history": plots.history_pairs(runs, SIDES),
+        "flat": [text for text in plots.flat_panels(first).values() if text in plots.flat_panels(second).values()],
+        "verdicts": [verdict_table(run) for run in runs],
+        "samples": answers,
+        "samples_missing": missing,
+        "costs": [costs_table(spent) if (spent := costs(run)) else None for run in runs],
+        "times": [phase_times(run.metrics) for run in runs],
+        "hints": [hints(run) for run in runs],
+        "queries": [f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs],
+        "sql": f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
+    }
+
+
+def _setting(key: str, value: Any) -> str:
+    """A setting short enough for a table: of a pool its name, of a hash the beginning."""
+    if value is None:
+        return "–"
+    if key == "pool":
+        file = Path(value)
+        return file.parent.name if file.name == POOL_FILE else file.name
+    return value[: 12 if key.endswith("sha256") else None] if isinstance(value, str) else shown_setting(value)
+
+
+def facts(run: RunRecord) -> dict[str, str]:
+    """What the head of a run's page lists, by label; what the run did not record is left out."""
+    known: dict[str, str] = {"model": str(run.config.get("model_name", "–"))}
+    known["steps"] = f"{len(run.metrics):,}" + (f" of {run.planned_steps:,}" if run.planned_steps else "")
+    if {"batch_size", "group_size"} <= run.config.keys():
+        prompts = int(run.config["group_size"])
+        known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
+        if run.config.get("first_completions"):
+            known["batch"] += f", first {run.config['first_completions']}"
+        if run.config.get("refill", 1) > 1:
+            known["batch"] += f", refill={run.config['refill']:g}"
+    if "learning_rate" in run.config:
+        known["learning rate"] = f"{run.config['learning_rate']:g}, LoRA rank {run.config.get('lora_rank', '–')}"
+    if "time_step_s" in run.metrics.columns:
+        known["time in steps"] = duration(float(run.metrics["time_step_s"].sum()))
+    metrics = run.path / "metrics.jsonl"
+    if metrics.is_file():
+        known["last written"] = f"{datetime.fromtimestamp(metrics.stat().st_mtime):%Y-%m-%d %H:%M}"
+    return known
+
+
+def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
+    """A row per phase and one for the whole step: seconds per step (median, slowest), total, and share of the whole."""
+    names = {phase: f"time_{phase}_s" for phase in ("sample", "score", "train", "save")}
+    names["whole step"] = "time_step_s"
+    known = {label: metrics[name].drop_nulls() for label, name in names.items() if name in metrics.columns}
+    known = {label: values for label, values in known.items() if len(values)}
+    whole = float(known["whole step"].sum()) if "whole step" in known else None
+    return [
+        {
+            "phase": label,
+            "median": float(values.median()),  # type: ignore[arg-type]
+            "slowest": float(values.max()),  # type: ignore[arg-type]
+            "total": duration(float(values.sum())),
+            "share": float(values.sum()) / whole if whole else None,
+        }
+        for label, values in known.items()
+    ]
+
+
+def verdict_table(run: RunRecord) -> dict[str, Any]:
+    """Shares of the verdicts of all training completions, in up to SPANS equal spans of steps. `spans` are their first
+    and last steps; a row per verdict has its count `n` and its `shares`, None for a span without completions."""
+    graded = run.rollouts(["step", "verdict"]).filter(pl.col("verdict").is_not_null())
+    counts = graded.group_by("step", "verdict").len("n").collect()
+    if not len(counts):
+        return {"spans": [], "rows": []}
+    first, last = int(counts["step"].min()), int(counts["step"].max())  # type: ignore[arg-type]
+    spans = min(SPANS, last - first + 1)
+    edges = [first + (last - first + 1) * i // spans for i in range(spans + 1)]
+    span = ((pl.col("step") - first) * spans // (last - first + 1)).clip(0, spans - 1)
+    placed = counts.with_columns(span.alias("span")).group_by("span", "verdict").agg(pl.col("n").sum())
+    totals = dict(placed.group_by("span").agg(pl.col("n").sum()).iter_rows())
+    by_verdict = placed.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
+    cells = {(row["verdict"], row["span"]): row["n"] for row in placed.iter_rows(named=True)}
+    rows = []
+    for verdict, n in by_verdict.iter_rows():
+        shares = [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(spans)]
+        rows.append({"verdict": verdict, "n": n, "shares": shares})
+    return {"spans": [(edges[i], edges[i + 1] - 1) for i in range(spans)], "rows": rows}
+
+
+def samples(
+    run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A few test problems (gained, lost, still failing), and why their tests are missing, or None. Each problem has
+    `kind`, `problem_id`, `split`, `prompt`, and in `sides` the label and the answer (`_shown`) of either evaluation."""
+    if comparison is None:
+        return [], None
+    kinds = (
+        ("gained", (pl.col("before") < pl.col("after")), 4),
+        ("lost", (pl.col("before") > pl.col("after")), 2),
+        ("still fails", (pl.col("before") == 0) & (pl.col("after") == 0), 2),
+    )
+    decode = prompt_decoder(str(run.config.get("model_name", "")))
+    examples = []
+    # Spread over all rows: they are sorted by split, so the first few would be from one split.
+    parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
+    shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
+    problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])
+    for kind, chosen in shown.items():
+        ids = chosen["problem_id"].to_list()
+        rollouts = []
+        for record in (comparison.before, comparison.after):
+            assert record.rollouts is not None  # else there is no comparison
+            scan = pl.scan_parquet(record.rollouts, schema=ROLLOUT_SCHEMA, missing_columns="insert")
+            rows = scan.filter(pl.col("problem_id").is_in(ids)).sort("sample_index").select(SAMPLE_COLUMNS)
+            firsts = rows.unique("problem_id", keep="first").collect()
+            rollouts.append({row["problem_id"]: row for row in firsts.iter_rows(named=True)})
+        for problem_id, split in chosen.select("problem_id", "split").iter_rows():
+            pair = [by_id[problem_id] for by_id in rollouts]
+            tokens = pair[1]["prompt_tokens"]
+            prompt = shorten(decode(tokens)) if decode is not None and tokens else None
+            answers = [_shown(rollout, problems.get(problem_id)) for rollout in pair]
+            row = {"kind": kind, "problem_id": problem_id, "split": split, "prompt": prompt}
+            examples.append(row | {"sides": list(zip(sides, answers, strict=True))})
+    return examples, missing
+
+
+def _shown(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
+    """A rollout with shortened texts, whether it was `truncated`, and the test that it `failed` (`failed_test`)."""
+    shown = row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
+    failed = failed_test(row, problem)
+    texts = {
+        name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in (failed or {}).items()
+    }
+    return shown | {"failed": texts or None}
+
+
+def skipped_groups(run: RunRecord) -> dict[str, Any]:
+    """How many groups there are in `total` and were `skipped`; counts of the latter by reason and of five problems."""
+    # Rewards of a skipped group are equal, so the lowest one tells what all of them are.
+    skipped = run.groups.filter(~pl.col("has_signal"))
+    why = (
+        pl.when(pl.col("graded") < 2)
+        .then(pl.lit("fewer than two graded"))
+        .when(pl.col("lowest") >= 1.0)
+        .then(pl.lit("all right"))
+        .when(pl.col("lowest") < 0)
+        .then(pl.lit("none in format"))
+        .otherwise(pl.lit("all wrong"))
+    )
+    reasons = skipped.group_by(why.alias("why")).len("n").sort("n", "why", descending=[True, False])
+    problems = skipped.group_by("problem_id").len("n").sort("n", "problem_id", descending=[True, False]).head(5)
+    counts = {"total": len(run.groups), "skipped": len(skipped)}
+    return counts | {"reasons": reasons.rows(), "problems": problems.rows()}
+
+
+def infra_errors(run: RunRecord) -> dict[str, Any]:
+    """How many of `total` completions in training were not graded (`n`), the `steps` with most, and the `evals`."""
+    n = (pl.col("verdict") == "infra_error").sum()
+    by_step = run.rollouts(["step", "verdict"]).group_by("step").agg(n=n, total=pl.len()).collect()
+    most = by_step.filter(pl.col("n") > 0).sort("n", "step", descending=[True, False]).head(8)
+    in_evals = {name: int(record.summary.get("infra_errors") or 0) for name, record in run.evals.items()}
+    return {
+        "n": int(by_step["n"].sum()),
+        "total": int(by_step["total"].sum()),
+        "steps": most.select("step", "n").rows(),
+        "evals": {name: n for name, n in in_evals.items() if n},
+    }
+
+
+def step_history_markdown(run: RunRecord) -> str:
+    """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
+    planned = f" of {run.planned_steps}" if run.planned_steps else ""
+    lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
+    lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
+    if not len(run.metrics):
+        return "\n".join([*lines, "No step has been committed yet."])
+    checks = markdown_table(diagnosis.checks_table(diagnosis.smoke_checks(run)))
+    lines += [*plots.history_plot(run).markdown(), "## Checks", "", *checks, ""]
+    lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
+    lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
+    lines += [*markdown_table(costs_table(costs(run))), ""]
+    lines += [" ".join(sentences), ""] if (sentences := visits_in_words(run)) else []
+    last = run.metrics.tail(LAST_STEPS)
+    columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
+    for name, shown in SHOWN.items():
+        if shown.column and name in last.columns:
+            heading, form = shown.column
+            columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
+    table = Table(columns, last.reverse().rows(named=True))
+    lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
+    return "\n".join(lines + _sample_lines(run))
+
+
+def _sample_lines(run: RunRecord) -> list[str]:
+    """A right and a wrong completion of the last step, one halfway and the first."""
+    files = run.scored_files
+    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
+    for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
+        # Of three files, whatever the run's length. The first of their kind, as the query takes them.
+        rows = pl.scan_parquet(files[place]).select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
+        passed = pl.col("verdict") == Verdict.PASSED
+        for kind in (passed, ~passed):
+            for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
+                facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
+                lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
+                # Indented: no fence in the completion, which is the model's, can end this block.
+                text = shorten(row["completion"], COMPLETION_CHARS).splitlines()
+                lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
+    return lines
+
+
+def artifact_key(kind: str, name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
+
+
+async def publish(kind: str, name: str, markdown: str) -> None:
+    """Publish markdown as a Prefect artifact; the same kind and name again is a new version. Needs a Prefect server."""
+    # Imported where it is needed: the markdown alone is made without Prefect.
+    from prefect.artifacts import acreate_markdown_artifact
+
+    await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name))

@@ -14,7 +14,7 @@ from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering import DuplicateRules, FilterRequest, RowRules, filter_dataset
 from coderl_tasks.filtering.rows import min_tests_hint
-from coderl_tasks.insight.console import Output, write_frame
+from coderl_tasks.insight.tables import Output, write_frame
 from coderl_tasks.untrusted_text import printable
 
 TEXT = pl.String()

@@ -10,15 +10,14 @@ from coderl_tasks.policy.step_metrics import PHASES
 Row = Mapping[str, Any]
 REWARD, CORRECT, FORMAT = "Mean reward", "Correct in training, and Pass@1 of the evaluations", "Format and truncation"
 SIGNAL, EQUAL, TIME_LIMIT = "Groups with a signal", "Groups of one reward", "Programs that run out of time"
-LENGTH, ENTROPY, SPREAD = (
+LENGTH, SPREAD, ENTROPY = (
     "Completion length",
-    "Entropy of the sampled tokens, nats per token",
     "Spread of the advantages",
+    "Entropy of the sampled tokens, nats per token",
 )
 KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
-KL_NOISE = 1e-6
-"""A gap below it is rounding, and shown as 0."""
+KL_NOISE = 1e-6  # a gap below it is rounding, and shown as 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,30 @@
-"""A table described once, and rendered for the console, for markdown (Prefect's artifacts) and for HTML (the report).
+"""Tables and values for people: on the console, in markdown (Prefect's artifacts) and in HTML (the report).
 
-What differs by medium is in the renderers: how text is escaped (all three show text of models and data sets), and how
-an interval or a note is set.
+A `Table` is described once; what differs by medium is in its three renderers: how text is escaped (all show text of
+models and data sets: no escape sequence or markup in it takes effect), and how an interval or a note is set.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import accumulate
+from typing import Any, Generic, Literal, TypeVar
 
+import polars as pl
 from markupsafe import Markup, escape
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from coderl_tasks.insight.console import plain_table
-from coderl_tasks.untrusted_text import printable
+from coderl_tasks.untrusted_text import csv_frame, printable, printable_json
 
 Row = TypeVar("Row")
+Output = Literal["table", "csv", "json"]
 RICH_STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "muted": "dim"}
+MOST_ROWS, LONGEST_TEXT, NARROW = 200, 200, 36
+GAP = 2  # between two columns
+LONGEST_SHOWN = 6000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,24 @@ class Table(Generic[Row]):
         return self.columns[0].value(row) == "all"
 
 
+def plain_table(title: str | None = None, columns: Sequence[str] = ()) -> RichTable:
+    return RichTable(*columns, title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
+
+
 def rich_table(table: Table[Row], title: str) -> RichTable:
     """For the terminal: an estimate's interval in brackets, percent signs and notes left to the title. Cells are Text,
     in which rich takes no markup for its own; escape sequences are made visible."""
+
+    def cell(column: Column[Row], row: Row) -> Text:
+        value = column.value(row)
+        if isinstance(value, Tag):
+            return Text(value.text, style=RICH_STYLES[value.tone])
+        if isinstance(value, Estimate):
+            middle, low, high = value.texts(unit="")
+            return Text(f"{middle} [{low}, {high}]")
+        text = format(value.n, column.form) if isinstance(value, Noted) else column.text(row)
+        return Text(printable(text), style=RICH_STYLES["muted"] if "muted" in column.style else "")
+
     shown = table.shown("console")
     rendered = plain_table(title)
     for column in shown:
@@ -97,74 +119,130 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
         # Numbers are never wrapped: half a number is another number.
         rendered.add_column(Text(printable(heading)), justify="right" if right else "left", no_wrap=right)
     for row in table.rows:
-        cells = [_rich_cell(column, row) for column in shown]
-        rendered.add_row(*cells, style="bold" if table.is_total(row) else None)
+        rendered.add_row(*(cell(column, row) for column in shown), style="bold" if table.is_total(row) else None)
     return rendered
 
 
 def markdown_table(table: Table[Row]) -> list[str]:
+    """The lines of a markdown table; the interval of an estimate has a column of its own where its heading is given."""
+
+    def cells(column: Column[Row], row: Row) -> list[str]:
+        value = column.value(row)
+        if column.interval:
+            middle, low, high = value.texts()
+            return [middle, f"{low} to {high}"]
+        if isinstance(value, Noted):
+            few = f" ({value.few:{column.form}})" if value.few else ""
+            return [f"{value.n:{column.form}}{few}"]
+        return [value.text if isinstance(value, Tag) else column.text(row)]
+
     shown = table.shown("markdown")
-    rows = [[cell for column in shown for cell in _markdown_cells(column, row)] for row in table.rows]
+    rows = [[text for column in shown for text in cells(column, row)] for row in table.rows]
     heads = [head for column in shown for head in (column.heading, *filter(None, [column.interval]))]
     lines = ["| " + " | ".join(map(markdown_text, heads)) + " |", "|" + " --- |" * len(heads)]
     return lines + ["| " + " | ".join(map(markdown_text, row)) + " |" for row in rows]
-
-
-def html_table(table: Table[Row]) -> Markup:
-    """A <table> with the CSS classes that page.html.j2 styles; narrow screens show `data-label` before a cell."""
-    shown = table.shown("html")
-    num = {True: Markup(' class="num"'), False: ""}
-    heads = [Markup("<th{}>{}</th>").format(num["num" in column.style], column.heading) for column in shown]
-    rows = [
-        Markup("<tr{}>{}</tr>").format(
-            Markup(' class="all"') if table.is_total(row) else "",
-            Markup("").join(
-                Markup('<td class="{}" data-label="{}">{}</td>').format(
-                    column.style, "" if {"name", "text"} & set(column.style.split()) else column.heading,
-                    _html_cell(column, row),
-                )
-                for column in shown
-            ),
-        )
-        for row in table.rows
-    ]  # fmt: skip
-    head = Markup("<tr>{}</tr>").format(Markup("").join(heads))
-    return Markup('<table class="{}">\n{}\n</table>').format(table.layout, Markup("\n").join([head, *rows]))
 
 
 def markdown_text(value: Any) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", printable(str(value).replace("\n", " ")))
 
 
-def _rich_cell(column: Column[Row], row: Row) -> Text:
-    value = column.value(row)
-    if isinstance(value, Tag):
-        return Text(value.text, style=RICH_STYLES[value.tone])
-    if isinstance(value, Estimate):
-        middle, low, high = value.texts(unit="")
-        return Text(f"{middle} [{low}, {high}]")
-    text = format(value.n, column.form) if isinstance(value, Noted) else column.text(row)
-    return Text(printable(text), style=RICH_STYLES["muted"] if "muted" in column.style else "")
+def html_table(table: Table[Row]) -> Markup:
+    """A <table> with the CSS classes that page.html.j2 styles; narrow screens show `data-label` before a cell."""
+
+    def content(column: Column[Row], row: Row) -> Markup:
+        value = column.value(row)
+        if isinstance(value, Tag):
+            return Markup('<span class="tag {}">{}</span>').format(value.tone, value.text)
+        if isinstance(value, Estimate):
+            return Markup('<span>{} <span class="ci">{} to {}</span></span>').format(*value.texts())
+        if isinstance(value, Noted):
+            few = Markup(' <span class="few">({})</span>').format(format(value.few, column.form)) if value.few else ""
+            return Markup("{}{}").format(format(value.n, column.form), few)
+        return escape(column.text(row))
+
+    shown = table.shown("html")
+    num = {True: Markup(' class="num"'), False: ""}
+    heads = [Markup("<th{}>{}</th>").format(num["num" in column.style], column.heading) for column in shown]
+    lines = [Markup("<tr>{}</tr>").format(Markup("").join(heads))]
+    for row in table.rows:
+        cells = []
+        for column in shown:
+            label = "" if {"name", "text"} & set(column.style.split()) else column.heading
+            cell = Markup('<td class="{}" data-label="{}">{}</td>')
+            cells.append(cell.format(column.style, label, content(column, row)))
+        total = Markup(' class="all"') if table.is_total(row) else ""
+        lines.append(Markup("<tr{}>{}</tr>").format(total, Markup("").join(cells)))
+    return Markup('<table class="{}">\n{}\n</table>').format(table.layout, Markup("\n").join(lines))
 
 
-def _markdown_cells(column: Column[Row], row: Row) -> list[str]:
-    value = column.value(row)
-    if column.interval:
-        middle, low, high = value.texts()
-        return [middle, f"{low} to {high}"]
-    if isinstance(value, Noted):
-        few = f" ({value.few:{column.form}})" if value.few else ""
-        return [f"{value.n:{column.form}}{few}"]
-    return [value.text if isinstance(value, Tag) else column.text(row)]
+def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None) -> None:
+    """Prints the first MOST_ROWS rows, each on one line: numbers right-aligned with equal decimals, long text cut. A
+    terminal gets the first columns that fit; a pipe or a file gets all columns in full width."""
+    columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
+    widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
+    least = [
+        width if series.dtype.is_numeric() else min(width, NARROW)
+        for (series, _), width in zip(columns, widths, strict=True)
+    ]
+    count = len(columns)
+    if console.is_terminal:
+        count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least)))
+    else:
+        # A pipe or a file has no width: rich would assume 80 columns and cut text that another program reads.
+        console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
+    table, spare = plain_table(title), console.width - sum(least[:count]) - GAP * (count - 1)
+    for (series, _), narrow, whole in zip(columns[:count], least, widths, strict=False):
+        # Set exact widths: by default rich drops a column of numbers to show more of a text.
+        width = narrow + min(spare, whole - narrow)
+        spare -= width - narrow
+        justify: Literal["right", "left"] = "right" if series.dtype.is_numeric() else "left"
+        table.add_column(Text(printable(series.name)), justify=justify, overflow="ellipsis", no_wrap=True, width=width)
+    for row in zip(*(cells for _, cells in columns[:count]), strict=True):
+        table.add_row(*[Text(cell) for cell in row])
+    console.print(table)
+    if count < len(columns):
+        console.print(f"+{len(columns) - count} columns not shown (use --format csv)", style="dim", highlight=False)
+    if len(frame) > MOST_ROWS:
+        console.print(f"… {len(frame) - MOST_ROWS} more rows", style="dim")
 
 
-def _html_cell(column: Column[Row], row: Row) -> Markup:
-    value = column.value(row)
-    if isinstance(value, Tag):
-        return Markup('<span class="tag {}">{}</span>').format(value.tone, value.text)
-    if isinstance(value, Estimate):
-        return Markup('<span>{} <span class="ci">{} to {}</span></span>').format(*value.texts())
-    if isinstance(value, Noted):
-        few = Markup(' <span class="few">({})</span>').format(format(value.few, column.form)) if value.few else ""
-        return Markup("{}{}").format(format(value.n, column.form), few)
-    return escape(column.text(row))
+def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:
+    if output == "csv":
+        console.file.write(csv_frame(frame).write_csv())
+    else:
+        console.file.write(printable_json(frame.write_json()) + "\n")
+
+
+def _column_cells(series: pl.Series) -> list[str]:
+    """The values of a frame's column as texts on one line each, floats with as many decimals as the longest needs."""
+    if series.dtype.is_float():
+        short = [f"{value:.6g}" for value in series.drop_nulls()]
+        # With an exponent, nan or inf no number of decimals suits all: small numbers would be shown as 0.
+        if any("e" in text or "n" in text for text in short):
+            return ["–" if value is None else f"{value:.6g}" for value in series]
+        decimals = max((len(text.partition(".")[2]) for text in short), default=0)
+        return ["–" if value is None else f"{value + 0.0:.{decimals}f}" for value in series]  # no -0
+    texts = ["–" if value is None else printable(str(value)) for value in series.to_list()]
+    return [text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…" for text in texts]
+
+
+def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:
+    """`text`, its middle left out where it is longer than `limit` characters: the code is usually at the end."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 3]}\n\n[… {len(text) - limit:,} characters left out …]\n\n{text[-2 * limit // 3 :]}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: 40 s, 12 min, 3 h 05 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def age(seconds: float) -> str:
+    """As `duration`, and days from two days on."""
+    days = int(seconds // 86_400)
+    return f"{days} days" if days >= 2 else duration(max(seconds, 0))

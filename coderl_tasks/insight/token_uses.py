@@ -28,30 +28,20 @@ class Use:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Visits:
-    """How a run visited its pool: it sampled `seen` of `pool` problems (None: unknown); `revisited` groups followed one
-    without signal on the same problem, and `with_signal` of them had one. `solved` and `hopeless` are the selection's
-    estimates at the last step; None without selection=adaptive."""
-
-    seen: int
-    pool: int | None
-    revisited: int
-    with_signal: int
-    solved: int | None
-    hopeless: int | None
-
-
 def uses(run: RunRecord) -> list[Use]:
     """What completions were sampled for, the last row for all; empty before step 0. Runs may share a profile."""
     if not len(run.metrics):
         return []
     manifest = _manifest(run)
     profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
-    counted = {"profile of the pool": profiled, **_training(run), "evaluations": _evaluations(run)}
-    found = {what: count for what, count in counted.items() if count[0]}
-    completions, tokens = (sum(count[part] for count in found.values()) for part in (0, 1))
-    rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in found.items()]
+    tokens_of = pl.col("completion_tokens").list.len().sum()
+    files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
+    lengths = [pl.scan_parquet(file).select(pl.len(), tokens_of).collect().row(0) for file in files]
+    evaluated = sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
+    counted = {"profile of the pool": profiled, **_training(run), "evaluations": evaluated}
+    sampled = {what: count for what, count in counted.items() if count[0]}
+    completions, tokens = (sum(count[part] for count in sampled.values()) for part in (0, 1))
+    rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in sampled.items()]
     return [*rows, Use("all", completions, tokens, 1.0)]
 
 
@@ -79,32 +69,6 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
     return {"groups with a signal": (counts[0], tokens[0]), without: (counts[1], tokens[1])}
 
 
-def _evaluations(run: RunRecord) -> tuple[int, int]:
-    files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
-    tokens = pl.col("completion_tokens").list.len().sum()
-    lengths = [pl.scan_parquet(file).select(pl.len(), tokens).collect().row(0) for file in files]
-    return sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
-
-
-def visits(run: RunRecord) -> Visits | None:
-    if not len(run.groups) or not len(run.metrics):
-        return None
-    # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
-    steps = run.groups.group_by("problem_id", "step", maintain_order=True)
-    counted = steps.agg(n=pl.len(), signals=pl.col("has_signal").sum())
-    again = counted.filter(pl.col("signals").shift(1).over("problem_id") == 0)
-    last = run.metrics.row(-1, named=True)
-    kept = _manifest(run).get("kept")
-    return Visits(
-        seen=run.groups["problem_id"].n_unique(),
-        pool=kept if isinstance(kept, int) else None,
-        revisited=int(again["n"].sum()),
-        with_signal=int(again["signals"].sum()),
-        solved=last.get("problems_solved"),
-        hopeless=last.get("problems_hopeless"),
-    )
-
-
 def uses_table(rows: Sequence[Use]) -> Table[Use]:
     columns: tuple[Column[Use], ...] = (
         Column("completions sampled for", lambda row: row.what, style="name"),
@@ -116,21 +80,30 @@ def uses_table(rows: Sequence[Use]) -> Table[Use]:
 
 
 def visits_in_words(run: RunRecord) -> list[str]:
-    if (found := visits(run)) is None:
+    """Sentences about how the run visited its pool: how many problems it sampled, with selection=adaptive how many are
+    left alone as solved or hopeless, and how often a problem was revisited after a group without a signal."""
+    if not len(run.groups) or not len(run.metrics):
         return []
-    of = f" of the pool's {found.pool:,}" if found.pool is not None else ""
-    said = [f"{found.seen:,}{of} problems were sampled."]
-    if found.solved is not None and found.hopeless is not None:
-        said.append(
-            f"When the last step's were chosen, {found.solved:,} looked solved and {found.hopeless:,} hopeless: "
+    size, last = _manifest(run).get("kept"), run.metrics.row(-1, named=True)
+    pool = f" of the pool's {size:,}" if isinstance(size, int) else ""
+    sentences = [f"{run.groups['problem_id'].n_unique():,}{pool} problems were sampled."]
+    solved, hopeless = last.get("problems_solved"), last.get("problems_hopeless")
+    if solved is not None and hopeless is not None:
+        sentences.append(
+            f"When the last step's were chosen, {solved:,} looked solved and {hopeless:,} hopeless: "
             "they are left alone until that is in doubt."
         )
-    if found.revisited:
-        said.append(
-            f"{found.revisited:,} groups revisited a problem whose group before had no signal; "
-            f"{found.with_signal:,} of them had one ({found.with_signal / found.revisited:.0%})."
+    # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
+    steps = run.groups.group_by("problem_id", "step", maintain_order=True)
+    counted = steps.agg(n=pl.len(), signals=pl.col("has_signal").sum())
+    again = counted.filter(pl.col("signals").shift(1).over("problem_id") == 0)
+    if revisited := int(again["n"].sum()):
+        with_signal = int(again["signals"].sum())
+        sentences.append(
+            f"{revisited:,} groups revisited a problem whose group before had no signal; "
+            f"{with_signal:,} of them had one ({with_signal / revisited:.0%})."
         )
-    return said
+    return sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +120,16 @@ def costs(run: RunRecord) -> list[Spent]:
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.
-    evals = [one for one in run.path.glob("evals/*") if one.name in run.evals or not (one / "summary.json").is_file()]
-    found = {
+    folders = run.path.glob("evals/*")
+    evals = [each for each in folders if each.name in run.evals or not (each / "summary.json").is_file()]
+    counted = {
         "profile": pool_spent(_manifest(run)),
         "train": Tokens(*(int(run.metrics[name].sum()) for name in METRICS)),
         "evaluate": sum(map(evaluation_tokens, evals), Tokens()),
         "lost": sum(map(read_lost, run.path.glob("steps/*")), Tokens()),
     }
-    found["all"] = sum(found.values(), Tokens())
-    spent, price = {use: tokens for use, tokens in found.items() if tokens != Tokens()}, recorded_price(run.config)
+    counted["all"] = sum(counted.values(), Tokens())
+    spent, price = {use: tokens for use, tokens in counted.items() if tokens != Tokens()}, recorded_price(run.config)
     return [Spent(use, tokens, None if price is None else price.usd(tokens)) for use, tokens in spent.items()]
 
 

@@ -1,20 +1,35 @@
-"""Experiment trackers that a run's rows go to beside metrics.jsonl: Weights & Biases and trackio.
+"""Where a run's rows go beside metrics.jsonl: Weights & Biases, trackio, and an OpenTelemetry collector.
 
 What a kill left unsent the next start sends from the file, where the tracker can say what it has. A local trackio can;
-of W&B and of a trackio server nobody asks, and there what a kill caught on the way stays missing.
+of W&B, a trackio server and a collector nobody asks, and there what a kill caught on the way stays missing.
+
+OpenTelemetry gets a span per step, with a child span per phase and the step's metrics as attributes. The SDK's batch
+processor sends them in its own thread: no step waits for a collector, or fails if it is down. Spans are made from the
+row of metrics.jsonl: the phases' lengths are laid end to end, up to the time of logging. With staleness, sampling may
+begin before its step. Each step is a trace, because a trace shows only after its end, days for a run. Not covered:
+evaluations, and OpenTelemetry's metrics and logs.
 """
 
 import hashlib
+import logging
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import Row
-from coderl_tasks.journal.run_directory import row_identity
+from coderl_tasks.journal.run_directory import is_eval_row, row_identity
+from coderl_tasks.policy.step_metrics import PHASES
 
+logger = logging.getLogger("coderl_tasks.insight.spans")  # the name that lines of logs.log carry, in old runs too
+FLUSH_S = 5.0
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 Identity = tuple[int, bool, str]
 
 
@@ -101,6 +116,90 @@ class TrackioTracker(Tracker):
 
     def finish(self, failed: bool) -> None:
         self._trackio.finish()  # it has no state for a run that failed
+
+
+class StepSpans(Tracker):
+    """Sends the steps of run `run` as spans. The tracer is its own: Prefect's spans, and others, go where they went."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self._run, self._has_warned = run, False
+        warn = self._warn
+
+        class Exporter(OTLPSpanExporter):
+            def export(self, spans: Any) -> Any:
+                result = super().export(spans)
+                if result.name != "SUCCESS":
+                    warn("does not take spans")
+                return result
+
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name.
+        resource = Resource({"service.name": "coderl"}).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(Exporter()))
+        self._tracer = self._provider.get_tracer("coderl")
+
+    @classmethod
+    def of_environment(cls, run: str) -> Self | None:
+        """None where the OTEL_* variables ask for nothing, or for what cannot be had, which is said."""
+        exporter = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+        asked = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+        if exporter == "otlp" and asked is None:
+            asked = "OTEL_TRACES_EXPORTER"  # to the SDK's default address
+        if asked is None or exporter == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+            return None
+        protocol = next((value for name in PROTOCOLS if (value := os.environ.get(name))), "http/protobuf")
+        if exporter not in ("", "otlp") or protocol != "http/protobuf":
+            logger.warning("%s is set, but steps are only sent by OTLP over http/protobuf: no spans", asked)
+            return None
+        try:
+            return cls(run)
+        except ImportError:
+            logger.warning("%s is set, but no spans are sent without: pip install 'coderl[otel]'", asked)
+        except ValueError as error:
+            logger.warning("%s is set, but no spans are sent: an OTEL_* variable is wrong (%s)", asked, error)
+        return None
+
+    def _send(self, row: Row) -> None:
+        """Makes the spans of a step's row: the step's with all that the row says, and within it one per phase."""
+        if is_eval_row(row):
+            return
+        from opentelemetry.context import Context
+        from opentelemetry.trace import set_span_in_context
+
+        end = time.time_ns()
+        known = {"run": self._run} | {key: value for key, value in row.items() if value is not None}
+        plain = str | bool | int | float
+        attributes = {key: value if isinstance(value, plain) else str(value) for key, value in known.items()}
+        begun = end - int((row.get("time_step_s") or 0) * 1e9)
+        # In a context, and so a trace, of its own, whatever is current.
+        step = self._tracer.start_span("step", Context(), attributes=attributes, start_time=begun)
+        within, phase_end = set_span_in_context(step, Context()), end
+        for phase in reversed((*PHASES, "save")):
+            # 0 s or nothing: an earlier process did it, or it was not due.
+            if taken := int((row.get(f"time_{phase}_s") or 0) * 1e9):
+                self._tracer.start_span(phase, within, start_time=phase_end - taken).end(phase_end)
+                phase_end -= taken
+        step.end(end)
+
+    def finish(self, failed: bool) -> None:
+        # The SDK's shutdown waits for up to 30 s; a collector that hangs is not worth that.
+        flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_S)
+        if flushing.is_alive():
+            self._warn(f"took no more spans within {FLUSH_S:g} s")
+
+    def _warn(self, what: str) -> None:
+        """Warns once per run: a collector that is down fails every batch."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("the OpenTelemetry collector %s; the run goes on without", what)
 
 
 def directory_id(folder: Path) -> str:

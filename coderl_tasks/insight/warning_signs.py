@@ -10,7 +10,7 @@ deviation of 0.07 with a constant policy. A sign is over if it was absent for QU
 import heapq
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,12 +24,9 @@ from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_
 WINDOW, QUIET = 10, 5
 FEWEST = 5
 """Steps before a mean over the window is judged: in the recipe's own first run all groups of its second step are 0."""
-LOOK_BACK = 200
-"""Steps in which an earlier, better state is looked for; also bounds what a step of a long run costs."""
-SEVERAL = 5
-"""Faults up to which one more is not worse."""
-WORSE = 2.0
-"""A sign that has grown by this factor since it was last said is said again."""
+LOOK_BACK = 200  # steps in which an earlier, better state is looked for; bounds what a step of a long run costs
+SEVERAL = 5  # faults up to which one more is not worse
+WORSE = 2.0  # a sign that has grown by this factor since it was last reported is reported again
 
 Row = Mapping[str, Any]
 
@@ -100,13 +97,14 @@ def _equal_groups(history: History, name: str, equal: str, verdict: str) -> Sign
     # Where half of them are of each kind, both are named.
     if without is None or share is None or share < 0.4 * without:
         return None
-    said = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
-    return Sign(f"{said}, {share:.0%} of all of them only {equal}: {verdict}", share)
+    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
+    return Sign(f"{skipped}, {share:.0%} of all of them only {equal}: {verdict}", share)
 
 
 def _other_equal_groups(history: History) -> Sign | None:
-    without, zero, one = _no_signal(history), history.recent("groups_all_zero"), history.recent("groups_all_one")
-    if without is None or zero is None or one is None or zero + one > 0.6 * without:
+    all_zero, all_one = history.recent("groups_all_zero"), history.recent("groups_all_one")
+    without = _no_signal(history)
+    if without is None or all_zero is None or all_one is None or all_zero + all_one > 0.6 * without:
         return None
     return Sign(
         f"{without:.0%} of the last groups had equal rewards, neither 0 nor 1, and gave no gradient: the reward "
@@ -181,12 +179,10 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 
 
 def _loss_explodes(history: History) -> Sign | None:
-    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1.
-
-    The loss is at most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at
-    most 2; healthy runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its
-    log-probability, whose mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum.
-    """
+    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
+    most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2; healthy
+    runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its log-probability, whose
+    mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
@@ -334,10 +330,6 @@ class Rule(NamedTuple):
     remedies: tuple[Remedy, ...] = ()
 
 
-def _listed(remedies: Sequence[Remedy], config: Row) -> str:
-    return ", or ".join(remedy.text(config) for remedy in remedies)
-
-
 LOWER_LR = Remedy("learning_rate", "lower")
 COOLER, HOTTER = Remedy("temperature", "lower"), Remedy("temperature", "raise")
 OTHERS = Remedy("refill", "raise, to sample others in their place")
@@ -450,9 +442,8 @@ class Watch:
         return [Notice(f"step {step}: worse since step {episode.begun}: {self._text(episode)}", True)]
 
     def _text(self, episode: Episode) -> str:
-        rule = episode.rule
-        remedies = f"; try: {_listed(rule.remedies, self.history.config)}" if rule.remedies else ""
-        return f"{rule.name.replace('_', ' ')}: {episode.sign.what}{remedies}"
+        remedies = ", or ".join(remedy.text(self.history.config) for remedy in episode.rule.remedies)
+        return f"{episode.rule.name.replace('_', ' ')}: {episode.sign.what}{remedies and f'; try: {remedies}'}"
 
     def still(self) -> list[str]:
         return [self._text(episode) for episode in self._open.values()]
@@ -484,8 +475,9 @@ def hints(run: RunRecord) -> list[str]:
 
 def memory_advice(error: BaseException, config: Row) -> str | None:
     """What to try where a run ended for want of memory; None for another error."""
-    said = str(error).lower()
-    if not (isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said):
+    message = str(error).lower()
+    if not (isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message):
         return None
-    remedies = [Remedy(setting, "lower") for setting in ("max_tokens", "sample_concurrency", "problems_per_step")]
-    return f"out of memory: completions of this length do not fit; try: {_listed(remedies, config)}"
+    settings = ("max_tokens", "sample_concurrency", "problems_per_step")
+    remedies = ", or ".join(Remedy(setting, "lower").text(config) for setting in settings)
+    return f"out of memory: completions of this length do not fit; try: {remedies}"

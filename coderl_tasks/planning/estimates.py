@@ -27,9 +27,8 @@ from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.disk import states_line
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import RunRecord, load_run
-from coderl_tasks.insight.tables import Column, Table
+from coderl_tasks.insight.tables import Column, Table, duration
 from coderl_tasks.journal.ledger import MILLION, Price, Tokens, cost_price, metrics_tokens
 from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.planning.flow_plans import (

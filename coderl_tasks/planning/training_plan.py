@@ -9,7 +9,7 @@ import polars as pl
 from coderl_tasks.curation.find_pool import FoundPool, require_environment, wanted_pool
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.listing import run_state
+from coderl_tasks.insight.record import run_state
 from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.recorded_json import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended

@@ -13,16 +13,7 @@ from coderl_tasks.prompts.renderers import (
 from coderl_tasks.prompts.tokenizer import get_renderer, load_tokenizer, model_renderer, recommended_renderer
 
 __all__ = [
-    "LCB_SYSTEM_MESSAGE_GENERIC",
-    "Message",
-    "Qwen3InstructRenderer",
-    "Renderer",
-    "build_question",
-    "fetch_live_code_bench_system_prompt",
-    "get_renderer",
-    "load_tokenizer",
-    "model_renderer",
-    "problem_messages",
-    "problem_prompt",
-    "recommended_renderer",
-]
+    "LCB_SYSTEM_MESSAGE_GENERIC", "Message", "Qwen3InstructRenderer", "Renderer", "build_question",
+    "fetch_live_code_bench_system_prompt", "get_renderer", "load_tokenizer", "model_renderer", "problem_messages",
+    "problem_prompt", "recommended_renderer",
+]  # fmt: skip

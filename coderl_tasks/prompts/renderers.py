@@ -32,8 +32,7 @@ END_OF_TEXT = "<|endoftext|>"
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 ROLES = ("system", "user", "assistant")
-RECURRING = 64
-"""Encoded texts that a renderer keeps: a prompt has some five, of which four recur in the next one."""
+RECURRING = 64  # encoded texts that a renderer keeps: a prompt has some five, of which four recur in the next one
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate "
     "a correct Python program that matches the specification and passes all tests."
@@ -71,7 +70,13 @@ class Renderer(ABC):
         written.sort(key=len, reverse=True)
         self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
         self._written_ids = {self._added_tokens[token] for token in written}
-        self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
+        # Some tokenizers look for added tokens in the text as they have normalised it.
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizes = (
+            backend is not None
+            and backend.normalizer is not None
+            and any(token.normalized for token in tokenizer.added_tokens_decoder.values())
+        )
         # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
         self._encode = lru_cache(maxsize=RECURRING)(
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
@@ -94,11 +99,9 @@ class Renderer(ABC):
 
     @abstractmethod
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Tokens of `messages`, the last of which is the assistant's, and a weight for each token.
-
-        Weights are 1.0 on what the assistant would have sampled, its end of turn included, and 0.0 on its prompt.
-        Raises ValueError if the last message is not the assistant's.
-        """
+        """Tokens of `messages`, the last of which is the assistant's, and a weight for each token. Weights are 1.0 on
+        what the assistant would have sampled, its end of turn included, and 0.0 on its prompt. Raises ValueError if the
+        last message is not the assistant's."""
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
@@ -108,6 +111,14 @@ class Renderer(ABC):
         assert isinstance(text, str)
         return text, end is not None
 
+    def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
+        """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""
+        if answered and (not messages or messages[-1]["role"] != "assistant"):
+            raise ValueError("a supervised example ends with an assistant message")
+        for message in messages:
+            if message["role"] not in ROLES:
+                raise ValueError(f"unknown role {message['role']!r}: expected one of {', '.join(ROLES)}")
+
     def encode_plain(self, text: str) -> list[int]:
         """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it."""
         first, *rest = self._plain_pieces(text)
@@ -115,9 +126,7 @@ class Renderer(ABC):
 
     def _plain_pieces(self, text: str) -> list[str]:
         """`text` in pieces, none of which holds an added token: it is cut after the first character of each.
-
-        (`split_special_tokens` would do for special tokens, but `<think>` and its like are added without that flag.)
-        """
+        (`split_special_tokens` would do for special tokens, but `<think>` and its like are added without that flag.)"""
         pieces: list[str] = []
         start = 0
         while match := self._added_token.search(text, start):
@@ -138,12 +147,12 @@ class Renderer(ABC):
 
 
 class Qwen3InstructRenderer(Renderer):
-    """`qwen3_instruct`: ChatML without think blocks.
-
-    `stop_tokens` are `<|im_end|>`, and `<|endoftext|>` where the tokenizer has it.
-    """
+    """`qwen3_instruct`: ChatML without think blocks; the renderers of models that think differ in `thinking`.
+    `stop_tokens` are `<|im_end|>`, and `<|endoftext|>` where the tokenizer has it."""
 
     name = "qwen3_instruct"
+    thinking: ClassVar[bool | None] = None
+    """Whether the policy thinks first. None: the model has no think blocks, and they are text like any other."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         super().__init__(tokenizer)
@@ -158,80 +167,57 @@ class Qwen3InstructRenderer(Renderer):
         ]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        self.require_roles(messages)
         # What follows the last message of the user belongs to the turn being written.
         last_user = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
         start, end = self._added_tokens[TURN_START], self._added_tokens[TURN_END]
+        opening = [start, *self.encode_plain("assistant\n")]
         tokens: list[int] = []
         for index, message in enumerate(messages):
-            role, content = message["role"], message["content"]
-            require_known_role(role)
-            if role == "assistant":
-                opening = self.encode_plain("assistant\n")
-                turn = [*opening, *self._past_answer(content, in_current_turn=index > last_user)]
+            if message["role"] == "assistant":
+                # Earlier turns lose their think block, as in the model's template; so does a turn that has none.
+                reasoning, answer = self._split(message["content"])
+                block = self._think_block(reasoning) if reasoning and index > last_user else []
+                turn = [*opening, *block, *self.encode_plain(answer)]
             else:
-                turn = self.encode_plain(f"{role}\n{content}")
-            tokens += [start, *turn, end, *self.encode_plain("\n")]
-        return tokens + self._assistant_opening()
+                turn = [start, *self.encode_plain(f"{message['role']}\n{message['content']}")]
+            tokens += [*turn, end, *self.encode_plain("\n")]
+        # A model that is not to think is handed an empty think block, and just answers.
+        return tokens + opening + (self._think_block("") if self.thinking is False else [])
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        require_answer(messages)
+        self.require_roles(messages, answered=True)
         prompt = self.prompt_tokens(messages[:-1])
-        answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
+        reasoning, text = self._split(messages[-1]["content"])
+        block = self._think_block(reasoning) if self.thinking else []
+        answer = [*block, *self.encode_plain(text), self._added_tokens[TURN_END]]
         return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
-    def _tag(self, tag: str) -> Sequence[int]:
-        """A think tag as its own token, or spelled out where the tokenizer has none."""
-        return [self._added_tokens[tag]] if tag in self._added_tokens else self._encode(tag)
+    def _split(self, content: str) -> tuple[str, str]:
+        return ("", content) if self.thinking is None else split_thinking(content)
 
-    def _assistant_opening(self) -> list[int]:
-        return [self._added_tokens[TURN_START], *self.encode_plain("assistant\n")]
-
-    def _past_answer(self, content: str, *, in_current_turn: bool) -> list[int]:
-        return self.encode_plain(content)
-
-    def _target(self, content: str) -> list[int]:
-        return self.encode_plain(content)
+    def _think_block(self, reasoning: str) -> list[int]:
+        # A think tag is its own token, or spelled out where the tokenizer has none.
+        opening, closing = (
+            [self._added_tokens[tag]] if tag in self._added_tokens else self._encode(tag)
+            for tag in (THINK_OPEN, THINK_CLOSE)
+        )
+        return [*opening, *self.encode_plain(f"\n{reasoning}\n"), *closing, *self.encode_plain("\n\n")]
 
 
 class ThinkingRenderer(Qwen3InstructRenderer):
-    """`qwen3`: the policy thinks first. The think block of earlier turns is left out, as the model's template does."""
+    """`qwen3`: the policy thinks first."""
 
-    name = "qwen3"
-
-    def _think_block(self, reasoning: str) -> list[int]:
-        return [
-            *self._tag(THINK_OPEN),
-            *self.encode_plain(f"\n{reasoning}\n"),
-            *self._tag(THINK_CLOSE),
-            *self.encode_plain("\n\n"),
-        ]
-
-    def _past_answer(self, content: str, *, in_current_turn: bool) -> list[int]:
-        reasoning, answer = split_thinking(content)
-        block = self._think_block(reasoning) if in_current_turn and reasoning else []
-        return block + self.encode_plain(answer)
-
-    def _target(self, content: str) -> list[int]:
-        reasoning, answer = split_thinking(content)
-        return self._think_block(reasoning) + self.encode_plain(answer)
+    name, thinking = "qwen3", True
 
 
-class DisableThinkingRenderer(ThinkingRenderer):
-    """`qwen3_disable_thinking`: a hybrid model is handed an empty think block, part of the prompt, and just answers."""
+class DisableThinkingRenderer(Qwen3InstructRenderer):
+    """`qwen3_disable_thinking`: a hybrid model just answers; an empty think block is part of its prompt."""
 
-    name = "qwen3_disable_thinking"
-
-    def _assistant_opening(self) -> list[int]:
-        return super()._assistant_opening() + self._think_block("")
-
-    def _target(self, content: str) -> list[int]:
-        return self.encode_plain(split_thinking(content)[1])
+    name, thinking = "qwen3_disable_thinking", False
 
 
-QWEN3_RENDERERS: dict[str, type[Qwen3InstructRenderer]] = {
-    renderer.name: renderer for renderer in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)
-}
-THINKING_OF = {ThinkingRenderer.name: True, DisableThinkingRenderer.name: False}
+QWEN3_RENDERERS = {each.name: each for each in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)}
 
 
 def split_thinking(content: str) -> tuple[str, str]:
@@ -241,23 +227,6 @@ def split_thinking(content: str) -> tuple[str, str]:
         return "", content
     reasoning, _, answer = opened.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
     return reasoning.strip("\n"), answer.lstrip("\n")
-
-
-def require_answer(messages: Sequence[Message]) -> None:
-    if not messages or messages[-1]["role"] != "assistant":
-        raise ValueError("a supervised example ends with an assistant message")
-
-
-def require_known_role(role: str) -> None:
-    if role not in ROLES:
-        raise ValueError(f"unknown role {role!r}: expected one of {', '.join(ROLES)}")
-
-
-def _finds_tokens_in_normalized_text(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.normalizer is None:
-        return False
-    return any(token.normalized for token in tokenizer.added_tokens_decoder.values())
 
 
 def question_text(statement: str, starter_code: str | None = None) -> str:
@@ -273,18 +242,14 @@ def question_text(statement: str, starter_code: str | None = None) -> str:
 
 
 def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = None) -> str:
-    """The whole prompt as one text, system message first, for callers that send a single message.
-
-    `problem_messages` sends the same two parts as a system and a user message.
-    """
+    """The whole prompt as one text, system message first, for callers that send a single message. `problem_messages`
+    sends the same two parts as a system and a user message."""
     return f"{LCB_SYSTEM_MESSAGE_GENERIC}\n\n{question_text(prompt, starter_code)}"
 
 
 def build_question(example: Mapping[str, Any]) -> str | None:
-    """The one-text prompt of a raw row, or None if it has no question.
-
-    The statement is the one that `statement_of` finds; `starter_code` is optional.
-    """
+    """The one-text prompt of a raw row, or None if it has no question. The statement is the one that `statement_of`
+    finds; `starter_code` is optional."""
     statement = statement_of(example)
     if statement is None:
         return None
@@ -306,12 +271,9 @@ def problem_prompt(problem: Problem, renderer: Renderer) -> list[int]:
 
 
 def effective_starter_code(problem: Problem) -> str:
-    """The problem's starter code, or for a `call` problem without one a bare signature.
-
-    A policy that is not told the function's name and number of arguments could never pass such a problem: the format
-    rule without starter code asks for a program that reads stdin. Without tests the
-    signature takes any number of arguments.
-    """
+    """The problem's starter code, or for a `call` problem without one a bare signature. A policy that is not told the
+    function's name and number of arguments could never pass such a problem: the format rule without starter code asks
+    for a program that reads stdin. Without tests the signature takes any number of arguments."""
     if problem.kind != "call" or problem.starter_code.strip():
         return problem.starter_code
     parameters = "*args"

@@ -40,9 +40,9 @@ from rich.text import Text
 
 from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
 from coderl_tasks.filtering import OnRows, RowsProgress
-from coderl_tasks.insight.artifacts import publish
-from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
+from coderl_tasks.insight.report import publish
+from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed

@@ -20,7 +20,7 @@ from coderl_tasks.export import transformers_model
 from coderl_tasks.export.download import CONFIG, WEIGHTS, finish_adapter, tensor_names
 from coderl_tasks.export.transformers_model import Agreement
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.insight.run_page import run_page
+from coderl_tasks.insight.report import run_page
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import NANO_MODEL, local_model_folder

@@ -8,8 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coderl_tasks.insight.listing import run_state
-from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.record import load_run, run_state
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.training.run import Act
 from tests.flows.conftest import Coderl, Refused

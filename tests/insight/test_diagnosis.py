@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.insight.comparison import compare_evals
-from coderl_tasks.insight.diagnosis import check_format, check_pass_at_1, check_reward_trend, smoke_checks, trend
+from coderl_tasks.insight.diagnosis import (
+    check_format,
+    check_pass_at_1,
+    check_reward_trend,
+    compare_evals,
+    smoke_checks,
+    trend,
+)
 from coderl_tasks.insight.record import EvalRecord, RunRecord, load_run
 from coderl_tasks.insight.warning_signs import hints
 
@@ -121,7 +127,8 @@ def test_comparison_pairs_problems_and_takes_the_recorded_interval(run_dir: Path
     assert found is not None
     compare = run.final.summary["compare"]
     assert (found.overall.ci_low, found.overall.ci_high) == (compare["ci_low"], compare["ci_high"])
-    assert found.overall.difference == pytest.approx((found.gained - found.lost) / found.overall.n)
+    changed = found.overall.changed
+    assert found.overall.difference == pytest.approx((changed["gained"] - changed["lost"]) / found.overall.n)
     assert set(found.by_split) == {"codeforces", "lcbv5"}
     assert all(part.ci_low < part.difference < part.ci_high for part in found.by_split.values())
 

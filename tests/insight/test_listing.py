@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.cli import main
-from coderl_tasks.insight.listing import pools_table, run_state, runs_table
+from coderl_tasks.insight.record import pools_table, run_state, runs_table
 from coderl_tasks.journal.atomic import held_by, read_json, write_json
 from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory

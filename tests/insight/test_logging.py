@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.curation.find_pool import FoundPool
-from coderl_tasks.insight.console import age, duration
 from coderl_tasks.insight.logging import early_lines, setup_logging, step_line
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.insight.summary import pool_lines, print_summary
+from coderl_tasks.insight.tables import age, duration
+from coderl_tasks.insight.terminal import pool_lines, print_summary
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings

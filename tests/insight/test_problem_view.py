@@ -192,11 +192,11 @@ def test_the_difference_is_found_in_what_was_kept(
 ) -> None:
     row = wrong(None if output is None else shortened(output))
     found = failed_test(row, problem("taco-1", kind, expected))
-    assert found is not None and found.index == 3 and found.expected == expected
-    assert found.difference == difference
+    assert found is not None and found["index"] == 3 and found["expected"] == expected
+    assert found["difference"] == difference
 
 
 def test_a_problem_with_other_tests_is_not_taken_for_the_one_that_was_run() -> None:
     found = failed_test(wrong("1\n", tests_total=11), problem("taco-1"))
-    assert found is not None and found.got == "1\n" and found.expected is None and found.difference is None
+    assert found is not None and found["got"] == "1\n" and found["expected"] is None and found["difference"] is None
     assert failed_test(wrong(None, first_failed=None), problem("taco-1")) is None

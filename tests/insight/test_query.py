@@ -14,10 +14,10 @@ from rich.console import Console
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import answer_statements, connect, print_query, query
 from coderl_tasks.insight.record import CURATION_SCHEMAS, is_run, load_run
+from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.steps import STEPS_PER_FILE, index_files, index_step, scored_files
 from tests.insight.recorded_runs import write_run
 

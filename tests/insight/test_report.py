@@ -14,26 +14,41 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
-from coderl_tasks.insight.comparison import compare_evals, weak_splits
+from coderl_tasks.insight.diagnosis import compare_evals, evaluation_markdown, weak_splits
 from coderl_tasks.insight.plots import (
-    difficulty_plot,
-    expected_counts,
     flat_panels,
-    funnel_plot,
     history_pairs,
     history_panels,
     history_plot,
     history_plots,
     pass_at_1_plot,
-    pass_rate_plot,
-    samples_plot,
 )
-from coderl_tasks.insight.pool_view import funnel, make_up, spending, suspects
+from coderl_tasks.insight.pool_view import (
+    difficulty_plot,
+    expected_counts,
+    funnel,
+    funnel_plot,
+    make_up,
+    pass_rate_plot,
+    pool_markdown,
+    samples_plot,
+    spending,
+    suspects,
+)
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
-from coderl_tasks.insight.report import _render, highlighted, render_report, write_comparison, write_report
-from coderl_tasks.insight.run_page import comparison_page, run_page, shorten
+from coderl_tasks.insight.report import (
+    _render,
+    artifact_key,
+    comparison_page,
+    highlighted,
+    render_report,
+    run_page,
+    step_history_markdown,
+    write_comparison,
+    write_report,
+)
+from coderl_tasks.insight.tables import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.problems.problem import problems_frame
@@ -355,7 +370,7 @@ def test_data_in_figures_is_text() -> None:
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
-    [("listing", "tinker"), ("report", "tinker"), ("report", "torch"), ("query", "tinker"), ("query", "torch")],
+    [("record", "tinker"), ("report", "tinker"), ("report", "torch"), ("query", "tinker"), ("query", "torch")],
 )
 def test_what_only_shows_imports_no_sdk(module: str, heavy: str) -> None:
     program = f"import sys, coderl_tasks.insight.{module}; sys.exit({heavy!r} in sys.modules)"

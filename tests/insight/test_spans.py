@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.insight import spans
+from coderl_tasks.insight import trackers
 from coderl_tasks.insight.logging import setup_logging
 from coderl_tasks.services.supervisor import free_port
 
@@ -119,7 +119,7 @@ def test_recorded_steps_are_not_sent_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_collector_that_is_down_or_hangs_costs_a_line(
     hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spans, "FLUSH_S", 1.0)
+    monkeypatch.setattr(trackers, "FLUSH_S", 1.0)
     with collecting() as collector:
         collector.answers.clear()
         monkeypatch.setenv(ENDPOINT, collector.url if hangs else f"http://127.0.0.1:{free_port()}")

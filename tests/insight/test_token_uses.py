@@ -8,11 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import RunRecord, load_run
-from coderl_tasks.insight.report import render_report
-from coderl_tasks.insight.token_uses import costs, uses, visits
+from coderl_tasks.insight.report import render_report, step_history_markdown
+from coderl_tasks.insight.token_uses import costs, uses, visits_in_words
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +52,6 @@ def test_tokens_are_counted_by_use(run: RunRecord, pool_dir: Path) -> None:
 
 
 def test_visits_are_counted_by_what_the_last_group_showed(run: RunRecord, pool_dir: Path) -> None:
-    found = visits(run)
-    assert found is not None
     last: dict[str, bool] = {}
     seen, again, gained = set(), 0, 0
     for step in run.rollouts(["step", "group_index", "problem_id", "trained"]).collect().partition_by("step"):
@@ -67,9 +64,11 @@ def test_visits_are_counted_by_what_the_last_group_showed(run: RunRecord, pool_d
                 again, gained = again + len(signals), gained + sum(signals)
             last[name] = any(signals)
     assert again > gained > 0
-    assert (found.seen, found.revisited, found.with_signal) == (len(seen), again, gained)
-    assert found.pool == json.loads((pool_dir / "manifest.json").read_text())["kept"]
-    assert (found.solved, found.hopeless) == (7, 3)
+    size = json.loads((pool_dir / "manifest.json").read_text())["kept"]
+    sampled, known, revisited = visits_in_words(run)
+    assert sampled == f"{len(seen)} of the pool's {size} problems were sampled."
+    assert "7 looked solved and 3 hopeless" in known
+    assert revisited.startswith(f"{again} groups revisited") and f"; {gained} of them had one (" in revisited
 
 
 def test_report_and_artifact_show_them(run: RunRecord) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.cli import main
-from coderl_tasks.insight.watch import sparkline, watch_run
+from coderl_tasks.insight.terminal import sparkline, watch_run
 from coderl_tasks.journal.run_directory import RunDirectory
 
 

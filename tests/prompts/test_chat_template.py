@@ -16,8 +16,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import extract_code
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.prompts import Message, Renderer, get_renderer
-from coderl_tasks.prompts.chat_template import PROMPT_DATE, ChatTemplate, find_markers
-from coderl_tasks.prompts.tokenizer import load_tokenizer
+from coderl_tasks.prompts.tokenizer import PROMPT_DATE, ChatTemplate, find_markers, load_tokenizer
 from tests.prompts.template_shapes import CHATML, NO_SYSTEM, SHAPES, Shape, bytes_tokenizer, plain
 
 MODES = [(name, None) for name in SHAPES] + [("opened", True), ("opened", False), ("roles only", False)]
