@@ -9,16 +9,14 @@ import polars as pl
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.find_pool import is_finished
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
-from coderl_tasks.curation.mix import Mix
-from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, split_by_solutions
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
@@ -29,8 +27,9 @@ from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, 
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
-from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult
-from coderl_tasks.problems.sides import same_source
+from coderl_tasks.problems.loading import LoadResult, same_source
+from coderl_tasks.problems.problem import Drop
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.rollouts.session import open_session

@@ -30,7 +30,7 @@ from coderl_tasks.planning.flow_plans import (
     plan_evaluation,
 )
 from coderl_tasks.problems import Problem
-from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn

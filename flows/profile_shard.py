@@ -11,7 +11,7 @@ from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.mirror import recorded_at
 from coderl_tasks.planning.early_checks import with_decided_model
-from coderl_tasks.problems import read_problem_rows
+from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.runtime.shard_dispatch import PROFILE

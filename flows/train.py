@@ -45,7 +45,7 @@ from coderl_tasks.planning.training_plan import (
     temperature_note,
 )
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
 from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages

@@ -16,7 +16,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
-from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
+from coderl_tasks.problems.loading import SIDES, evaluation_side, same_side, same_source
 from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about

@@ -28,8 +28,9 @@ from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
 from coderl_tasks.paths import MANIFEST_FILE, file_sha256, local_model_folder, same_model
 from coderl_tasks.policy.adaptive import HALF_AGE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import SHARD_SCHEMA, TOLD, Problem
-from coderl_tasks.problems.sides import SIDES, same_source
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.loading import SIDES, same_source
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, TOLD
 from coderl_tasks.rollouts.rounds import Rule, RuleOf, SamplingPlan
 from coderl_tasks.settings import CurateSettings, about
 

@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW, Difficulty
-from coderl_tasks.curation.stopping_rule import State, StoppingRule
+from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW, Difficulty, State, StoppingRule
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, POSTERIOR_BINS
 from coderl_tasks.rollouts.rounds import SamplingPlan

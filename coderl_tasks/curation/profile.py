@@ -8,14 +8,15 @@ from typing import Any
 import polars as pl
 import tinker
 
-from coderl_tasks.curation.difficulty import difficulty
+from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, first_failures
-from coderl_tasks.problems import SHARD_SCHEMA, Drop, Problem
+from coderl_tasks.problems.problem import Drop, Problem
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.prompts import Renderer
 from coderl_tasks.rollouts.engine import RolloutEngine
 from coderl_tasks.rollouts.rounds import (
@@ -126,9 +127,9 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
     for problem in problems:
         if problem.problem_id not in measured:
             continue
-        counts = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
+        runs, catches = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
         row = measured[problem.problem_id]
-        row |= {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
+        row |= {"split": problem.split, "test_runs": runs, "test_catches": catches}
         row["prompt_tokens_spent"] = row["rounds"] * row["prompt_tokens"]
         row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
         if n := row["n_samples"]:

@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood, telling
+from coderl_tasks.curation.stopping_rule import Band
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems import Drop, Problem
+from coderl_tasks.problems.problem import Drop, Problem
 
 SKIP_BELOW, DROP_BELOW = 0.15, 0.1
 PARTS = 4

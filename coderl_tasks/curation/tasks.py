@@ -7,14 +7,13 @@ from pathlib import Path
 import polars as pl
 from prefect import task
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.environments import environment_of
 from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
-from coderl_tasks.filtering.contamination import OverlapRules
+from coderl_tasks.filtering.overlap import OverlapRules
 from coderl_tasks.filtering.stages import FilterResult
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING

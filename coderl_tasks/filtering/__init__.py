@@ -3,7 +3,7 @@
 They stream: what is kept lies in parquet parts, and only signatures of the problems stay in memory.
 """
 
-from coderl_tasks.filtering.duplicates import DuplicateRules
+from coderl_tasks.filtering.overlap import DuplicateRules
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.filtering.rows import RowRules
 from coderl_tasks.filtering.stages import FilterRequest, filter_dataset

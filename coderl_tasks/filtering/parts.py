@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature, signature_row
 from coderl_tasks.journal.atomic import read_parquet, replacing
-from coderl_tasks.problems import PROBLEM_SCHEMA, Problem
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
 
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 512

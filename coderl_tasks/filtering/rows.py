@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from coderl_tasks.grading.verdict import matches, parse_value, values_match
-from coderl_tasks.problems import Drop, Problem, RowDropped
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, parse_row
-from coderl_tasks.problems.problem import trim_tests
+from coderl_tasks.problems.problem import Drop, Problem, RowDropped, trim_tests
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow
 
 MIB = 2**20

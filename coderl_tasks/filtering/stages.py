@@ -24,8 +24,14 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated, known_windows
-from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, find_duplicates
+from coderl_tasks.filtering.overlap import (
+    DuplicateRules,
+    Entry,
+    OverlapRules,
+    find_contaminated,
+    find_duplicates,
+    known_windows,
+)
 from coderl_tasks.filtering.parts import KEPT_SCHEMA, KeptProblems, dropped_file
 from coderl_tasks.filtering.rows import RowRules, min_tests_hint
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_signatures
@@ -38,10 +44,9 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
-from coderl_tasks.problems.loading import CODE_ROWS, RowReader
+from coderl_tasks.problems.loading import CODE_ROWS, NO_EVALUATION, RowReader, is_held_out
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
-from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
 FORMAT = 2  # goes up when the same rows give other parts
@@ -53,7 +58,7 @@ class FilterRequest:
 
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
-    set. With a `test_share`, that share of the train side of `source` is the test side (see `sides.is_held_out`).
+    set. With a `test_share`, that share of the train side of `source` is the test side (see `loading.is_held_out`).
     `workers` None is one per core. `environment` names what `reader` makes of the rows.
     """
 

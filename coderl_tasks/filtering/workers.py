@@ -25,10 +25,9 @@ from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, wr
 from coderl_tasks.filtering.rows import MIB, RowRules, filter_problem, parse
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.problems import Drop, dropped_frame
-from coderl_tasks.problems.loading import CODE_ROWS, RowReader
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out
+from coderl_tasks.problems.problem import Drop, dropped_frame
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Segment
-from coderl_tasks.problems.sides import is_held_out
 from coderl_tasks.problems.sources import RowSource
 
 HEAVY = 64 * MIB

@@ -34,8 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.server_link import RunRequest
+from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.verdict import Grade, Verdict, first_difference, parse_value, shortened, value_difference
 from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.problems.problem import Problem, Test

@@ -8,7 +8,7 @@ import polars as pl
 
 from coderl_tasks.insight.record import DIFFICULTIES, STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table
-from coderl_tasks.problems import TOLD
+from coderl_tasks.problems.profile_columns import TOLD
 
 EXAMPLES = 10
 FIXED_SAMPLES = 16

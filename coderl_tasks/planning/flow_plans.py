@@ -24,10 +24,15 @@ from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
-from coderl_tasks.problems import Problem
-from coderl_tasks.problems.loading import Dates
-from coderl_tasks.problems.problem import SpilledTests
-from coderl_tasks.problems.sides import NO_EVALUATION, SIDES, evaluation_side, require_other_problems, same_source
+from coderl_tasks.problems.loading import (
+    NO_EVALUATION,
+    SIDES,
+    Dates,
+    evaluation_side,
+    require_other_problems,
+    same_source,
+)
+from coderl_tasks.problems.problem import Problem, SpilledTests
 from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 

@@ -1,11 +1,14 @@
-"""The normalised problem, its parquet schema, and problems in files: a range of rows that any machine may read; a pool
-whose tests stay in the file; and for problems of any other source a file of their tests."""
+"""The normalised problem, the record of a row that was dropped (kept + dropped = read), and their parquet schemas.
+
+Also problems in files: a range of rows that any machine may read; a pool whose tests stay in the file; and for problems
+of any other source a file of their tests.
+"""
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
@@ -17,6 +20,7 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.addresses import explained, filesystem
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.untrusted_text import printable
 
 Kind = Literal["stdin", "call", "answer"]
 """How a completion is judged: as a program on its standard input, as a function's value, or as an answer, whose ground
@@ -38,6 +42,17 @@ PROBLEM_SCHEMA: dict[str, pl.DataType] = {
     "source_row": pl.Int64(),
 }
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
+DROPPED_SCHEMA: dict[str, pl.DataType] = {
+    "stage": pl.String(),
+    "reason": pl.String(),
+    "detail": pl.String(),
+    "problem_id": pl.String(),
+    "split": pl.String(),
+    "source_row": pl.Int64(),
+    "statement": pl.String(),
+}
+"""`problem_id` and `statement` are null for a row that never became a problem."""
+DETAIL_CHARS = 300
 MOST_GROUP_BYTES = 64 * 2**20
 """Uncompressed size of a row group that is read for a single problem; a pool's have about 16 MiB."""
 
@@ -103,6 +118,49 @@ def problems_frame(problems: list[Problem]) -> pl.DataFrame:
 
 def problems_from_frame(frame: pl.DataFrame) -> list[Problem]:
     return [Problem.from_row(row) for row in frame.iter_rows(named=True)]
+
+
+class RowDropped(Exception):
+    """A raw row that cannot be used. `reason` is a short fixed name to count by, `detail` one line for people."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = printable(" ".join(detail[: 2 * DETAIL_CHARS].split()))[:DETAIL_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One dropped row. `stage` is parse, dedup, prompt, profile, band, ..."""
+
+    stage: str
+    reason: str
+    detail: str
+    problem_id: str | None
+    split: str
+    source_row: int
+    statement: str | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, stage: str, reason: str, detail: str = "") -> "Drop":
+        place = (problem.problem_id, problem.split, problem.source_row, problem.statement)
+        return cls(stage, reason, detail, *place)
+
+
+def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
+    return pl.DataFrame([asdict(drop) for drop in drops], schema=DROPPED_SCHEMA)
+
+
+def require_all_rows(kept: int, dropped: pl.DataFrame, read: int) -> None:
+    """Raise ValueError unless every row that was read is kept or dropped."""
+    if kept + dropped.height != read:
+        raise ValueError(f"kept {kept} + dropped {dropped.height} is not the {read} rows read")
+
+
+def count_drops(dropped: pl.DataFrame) -> dict[str, int]:
+    """Rows of a frame of `DROPPED_SCHEMA` by "stage/reason", sorted by name."""
+    counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
+    return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}
 
 
 def trim_tests(problem: Problem, max_tests: int) -> Problem:

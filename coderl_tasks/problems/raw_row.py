@@ -1,7 +1,8 @@
 """One raw row to one problem: statement, starter code, tests, solutions, time limit and identity.
 
 The columns are those of DeepCoder, APPS and verl, and of TRL with open-r1's code data sets. A row that can be read in
-two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong.
+two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong. Of rows of well-known
+data sets that cannot be read as they are, KNOWN_ROWS says what they are and what to do with them.
 """
 
 import hashlib
@@ -12,10 +13,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.known_rows import ASSERTIONS, holds_assertions, known_rows
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
+from coderl_tasks.problems.problem import Problem, RowDropped
+from coderl_tasks.problems.raw_tests import ASSERTIONS, TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
 SHOWN_CHARS = 60
@@ -33,6 +32,52 @@ OTHER_LANGUAGES = (
     *("lua", "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift"),
     *("ts", "typescript"),
 )
+
+
+ANSWERS = (
+    "the truth is an answer, not tests: name the columns prompt and ground_truth, and judge them by a function of your "
+    "own (--environment=custom)"
+)
+CHATS = "nothing in them can be checked: training needs tests, or a prompt with a ground_truth (--environment=custom)"
+
+KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("SWE-bench rows", ("repo", "base_commit"), "patches of repositories cannot be graded, only programs"),
+    ("MBPP rows", ("test_list",), ASSERTIONS),
+    ("EvalPlus rows", ("base_input", "plus_input"), ASSERTIONS),
+    ("BigCodeBench rows", ("complete_prompt", "test"), "tests that are unittest classes cannot be run"),
+    ("HumanEval or LeetCode rows", ("test", "entry_point"), ASSERTIONS),
+    ("KodCode rows", ("question", "test"), ASSERTIONS),
+    ("AceCode rows", ("question", "test_cases"), ASSERTIONS),
+    ("APPS rows without their tests", ("question", "starter_code", "difficulty"), "take its column input_output along"),
+    (
+        "CodeContests rows",
+        ("description", "private_tests"),
+        "copy description to statement, and the input and output lists of public_tests, private_tests and "
+        'generated_tests into "tests": {"inputs": [...], "outputs": [...]}',
+    ),
+    (
+        "open-r1/codeforces rows",
+        ("description", "official_tests"),
+        "join description, input_format and output_format to statement, and copy official_tests to tests (take those "
+        "with official_tests_complete, and without generated_checker)",
+    ),
+    (
+        "LiveCodeBench rows",
+        ("question_content", "public_test_cases"),
+        "copy question_content to question and public_test_cases to tests; the private ones are pickled: DeepCoder has "
+        "them decoded, in its split lcbv5",
+    ),
+    ("preference pairs", ("chosen", "rejected"), CHATS),
+    ("chats", ("messages",), CHATS),
+    ("chats", ("conversations",), CHATS),
+    ("instructions", ("instruction", "output"), CHATS),
+    ("questions with answers", ("question", "answer"), ANSWERS),
+    ("questions with answers", ("problem", "answer"), ANSWERS),
+    ("questions with answers", ("problem", "solution"), ANSWERS),
+    ("prompts for a reward of your own", ("prompt", "ground_truth"), "--environment=custom"),
+    ("verl rows with answers", ("prompt", "reward_model"), ANSWERS),
+)
+"""What rows with these columns are, most telling first, and what to do."""
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
@@ -133,6 +178,23 @@ def _no_statement(row: Mapping[str, Any]) -> RowDropped:
 def _columns_found(row: Mapping[str, Any]) -> str:
     blank = [name for name, value in row.items() if value is None or (isinstance(value, str) and not value.strip())]
     return ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
+
+
+def known_rows(row: Mapping[str, Any]) -> str | None:
+    """What `row` looks like and what to do with such rows, one line; None where it looks like nothing known."""
+    answer = row.get("answer")
+    if isinstance(row.get("question"), str) and isinstance(answer, str) and "####" in answer:
+        return "these look like gsm8k rows: --environment=gsm8k"
+    for name, columns, advice in KNOWN_ROWS:
+        if all(row.get(column) is not None for column in columns):
+            return f"these look like {name}: {advice}"
+    return None
+
+
+def holds_assertions(row: Mapping[str, Any]) -> bool:
+    """Whether the column `test` of `row` holds assertions (HumanEval, LeetCode): its other tests are examples."""
+    test = row.get("test")
+    return isinstance(test, str) and "assert" in test
 
 
 def _tests_of(row: Mapping[str, Any]) -> TestSet:

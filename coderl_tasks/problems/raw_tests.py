@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.known_rows import ASSERTIONS
-from coderl_tasks.problems.problem import Kind, Test
+from coderl_tasks.problems.problem import Kind, RowDropped, Test
 
+ASSERTIONS = (
+    "tests that are assert statements cannot be run yet: write each as the arguments and the value of a call, "
+    '"tests": {"fn_name": "f", "inputs": [[1, 2]], "outputs": [3]}'
+)
 KINDS: dict[str, Kind] = {"stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call"}
 
 

@@ -25,7 +25,8 @@ from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
-from coderl_tasks.problems import SHARD_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.settings import CurateSettings

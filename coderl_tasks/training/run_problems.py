@@ -16,12 +16,12 @@ import polars as pl
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.priority import CatchCounts, learned_priority
+from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.problems.problem import Problem, SpilledTests
-from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.settings import TrainSettings
 
@@ -61,7 +61,7 @@ def learned_orders(problems: Sequence[Problem], pool: Path) -> dict[str, list[in
     n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
     counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
     orders = {
-        name: learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+        name: learned_priority(runs, catches)
         for name, runs, catches in counted.iter_rows()
         if len(runs) == n_tests.get(name)
     }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.curation.mix import Mix, apportion, closest_weights, select
+from coderl_tasks.curation.pool import Mix, apportion, closest_weights, select
 
 
 def candidates(**counts: int) -> pl.DataFrame:

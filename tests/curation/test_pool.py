@@ -7,22 +7,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.curation.difficulty import difficulty
 from coderl_tasks.curation.find_pool import FoundPool, find_pool, wanted_pool
 from coderl_tasks.curation.labels import Prior, learn_prior, with_labels
-from coderl_tasks.curation.mix import Mix
-from coderl_tasks.curation.pool import POOL_SCHEMA, EmptyPoolError, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool import POOL_SCHEMA, EmptyPoolError, Mix, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.problems import (
-    DROPPED_SCHEMA,
-    PROFILE_SCHEMA,
-    Drop,
-    LoadResult,
-    Problem,
-    dropped_frame,
-    load_problems,
-)
-from coderl_tasks.problems.problem import problems_from_frame
+from coderl_tasks.problems.loading import LoadResult, load_problems
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, Problem, dropped_frame, problems_from_frame
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.stats import jeffreys_interval
 from tests.curation.conftest import MakeProblem

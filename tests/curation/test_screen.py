@@ -7,11 +7,13 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.labels import RATES, posterior, with_labels
 from coderl_tasks.curation.pool import build_pool, pool_manifest
 from coderl_tasks.curation.screen import PARTS, Screen, Screened
-from coderl_tasks.problems import SHARD_SCHEMA, LoadResult, Problem, dropped_frame
+from coderl_tasks.curation.stopping_rule import Band
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Problem, dropped_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.settings import CurateSettings
 from tests.curation.conftest import MakeProblem
 

@@ -1,5 +1,4 @@
-from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated
-from coderl_tasks.filtering.duplicates import Entry
+from coderl_tasks.filtering.overlap import Entry, OverlapRules, find_contaminated
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}

@@ -1,5 +1,5 @@
 from coderl_tasks.filtering import DuplicateRules
-from coderl_tasks.filtering.duplicates import Entry, find_duplicates
+from coderl_tasks.filtering.overlap import Entry, find_duplicates
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
 RULES = DuplicateRules()

@@ -9,7 +9,7 @@ from coderl_tasks.filtering import RowRules
 from coderl_tasks.filtering.parts import part_row
 from coderl_tasks.filtering.rows import KeptRow, filter_problem, parse, sanity
 from coderl_tasks.filtering.signature import signature_of
-from coderl_tasks.problems import Drop, Problem, Test
+from coderl_tasks.problems.problem import Drop, Problem, Test
 from coderl_tasks.problems.raw_files import Oversized, RawRow
 from tests.filtering.made_problems import make_problem, make_row
 

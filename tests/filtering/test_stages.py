@@ -13,8 +13,9 @@ import pytest
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering import FilterRequest, KeptProblems, RowRules, filter_dataset
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
-from coderl_tasks.problems.sides import EvaluationSide
+from coderl_tasks.problems.loading import EvaluationSide, load_problems
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
 from tests.filtering.conftest import DataSet
 from tests.filtering.made_problems import make_row, make_text, with_changed_words
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.curation.pool import POOL_SCHEMA
-from coderl_tasks.problems import PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA, SOLUTION_SCHEMA
 from tests.flows.conftest import Coderl, Refused
 
 

@@ -35,9 +35,9 @@ from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thi
 from coderl_tasks.insight.report import _render, highlighted, render_report, write_comparison, write_report
 from coderl_tasks.insight.run_page import comparison_page, run_page, shorten
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, Test, dropped_frame
-from coderl_tasks.problems.problem import problems_frame
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Problem, Test, dropped_frame, problems_frame
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, PROFILE_SCHEMA
 from coderl_tasks.settings import HUB_DATASET
 
 HOSTILE = "<script>document.title='owned'</script>"

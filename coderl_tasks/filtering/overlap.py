@@ -1,15 +1,25 @@
-"""Decontamination: which train problems give an evaluation problem away.
+"""Which problems repeat others: de-duplication, and decontamination.
 
-A window is 13 words in a row. Windows that more than `common` problems of both sides have are boilerplate ("the first
-line contains a single integer t, the number of test cases") and do not count. What is left of an evaluation problem's
-windows is its own. The reasons:
+De-duplication finds the problems that an earlier one already is. Earlier is meant in the order of reading; one that was
+dropped itself does not count. The reasons:
+
+    same_identity         the same id, or the same statement, starter code and tests but for white space
+    same_id_other_tests   the data's own id of an earlier one, with other tests
+    near_duplicate        the statement resembles an earlier one's, and at least half of the smaller one's tests are
+                          shared, all with the same answers; or it is the same word for word and no test says otherwise
+
+Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. The tests
+prove it, so that statements need no more resemblance than in decontamination. MinHash finds the pairs worth a look
+(`datasketch`), the exact similarity and the tests decide.
+
+Decontamination finds the train problems that give an evaluation problem away. A window is 13 words in a row. Windows
+that more than `common` problems of both sides have are boilerplate ("the first line contains a single integer t, the
+number of test cases") and do not count. What is left of an evaluation problem's windows is its own. The reasons:
 
     ngram_overlap               it has the share `overlap` of an evaluation problem's own windows and MANY of them, or
                                 nearly all (ALL) where there are SOME: short statements resemble each other by nature
     near_duplicate_statement    the statement resembles an evaluation problem's and the tests agree (SharedTests), or
                                 it is as good as the same (SAME) and no test says otherwise
-
-MinHash finds the pairs that may be near duplicates (`datasketch`), the exact similarity decides.
 """
 
 from collections import Counter
@@ -18,11 +28,88 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coderl_tasks.filtering.duplicates import FEWEST_WORDS, Entry, Fault
-from coderl_tasks.filtering.signature import WINDOW_WORDS, Hashes, NearDuplicateIndex, resemblance, shared_tests
+from coderl_tasks.filtering.signature import (
+    WINDOW_WORDS,
+    Hashes,
+    NearDuplicateIndex,
+    Signature,
+    resemblance,
+    shared_tests,
+)
+from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
 
+FEWEST_WORDS = 8  # statements of fewer words are too short to be told apart by their words
 MANY, SOME = 40, 10
 ALL, SAME = 0.8, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRules:
+    """How much two statements must resemble each other (Jaccard similarity of their 5-word shingles)."""
+
+    resemblance: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem as de-duplication and decontamination see it. `place` names it for people."""
+
+    problem_id: str
+    place: str
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why the problem number `index` is dropped."""
+
+    index: int
+    reason: str
+    detail: str
+
+
+def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fault]:
+    """The entries that repeat an earlier kept entry, in order, at most one Fault per entry."""
+    by_id: dict[str, int] = {}
+    by_content: dict[tuple[int, int], int] = {}
+    index = NearDuplicateIndex(rules.resemblance)
+    faults = []
+    for number, entry in enumerate(entries):
+        content = (entry.signature.statement, entry.signature.tests)
+        earlier = by_id.get(entry.problem_id)
+        # The id is compared before the content, because one id must never stand for two problems.
+        if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
+            faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
+            continue
+        earlier = by_content.get(content) if earlier is None else earlier
+        if earlier is not None:
+            faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
+            continue
+        if entry.signature.words >= FEWEST_WORDS:
+            near = _repeated(entry, [entries[other] for other in index.query(entry.signature)], rules)
+            if near is not None:
+                faults.append(Fault(number, "near_duplicate", near))
+                continue
+            # Only kept entries are indexed: of a chain of small edits, the first stays, and each that is far from it.
+            index.add(number, entry.signature)
+        by_id[entry.problem_id] = number
+        by_content[content] = number
+    return faults
+
+
+def _repeated(entry: Entry, candidates: Sequence[Entry], rules: DuplicateRules) -> str | None:
+    """What `entry` is a near duplicate of and why; None if of nothing."""
+    for other in candidates:
+        share = resemblance(entry.signature, other.signature)
+        if share < rules.resemblance:
+            continue
+        tests = shared_tests(entry.signature, other.signature)
+        if tests.agree:
+            return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
+        # The same task with tests of its own is still the same task; tests that contradict show that it is another.
+        if entry.signature.statement == other.signature.statement and not tests.contradict:
+            return f"the statement of {other.place}, with other tests"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +147,7 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         # An identical statement comes first, so that `detail` names it rather than a similar one.
         if entry.signature.statement in by_statement:
             candidates.insert(0, by_statement[entry.signature.statement])
-        if (detail := _near_duplicate(entry, [evaluation[other] for other in candidates], rules)) is not None:
+        if (detail := _given_away(entry, [evaluation[other] for other in candidates], rules)) is not None:
             faults.append(Fault(number, "near_duplicate_statement", detail))
     return faults
 
@@ -97,7 +184,7 @@ class _Overlaps:
         return None
 
 
-def _near_duplicate(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
+def _given_away(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
     for other in candidates:
         share = resemblance(entry.signature, other.signature)
         same = entry.signature.statement == other.signature.statement
