@@ -18,7 +18,7 @@ from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
-from coderl_tasks.filtering import KeptProblems
+from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report

@@ -33,7 +33,7 @@ from coderl_tasks.curation.labels import Prior
 from coderl_tasks.curation.screen import Screened, in_words
 from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.errors import CoderlError
-from coderl_tasks.filtering import KeptProblems
+from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.policy.selection import seed_for

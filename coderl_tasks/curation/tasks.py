@@ -12,9 +12,9 @@ from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.environments import environment_of
-from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
 from coderl_tasks.filtering.overlap import OverlapRules
-from coderl_tasks.filtering.stages import FilterResult
+from coderl_tasks.filtering.rows import OnRows, RowRules
+from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
@@ -34,7 +34,7 @@ def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> 
         settings.evaluation_dataset,
         settings.test_share,
         RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
-        DuplicateRules(settings.near_duplicate),
+        settings.near_duplicate,
         OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
         settings.readers,
         settings.environment,

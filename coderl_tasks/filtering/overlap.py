@@ -44,13 +44,6 @@ ALL, SAME = 0.8, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class DuplicateRules:
-    """How much two statements must resemble each other (Jaccard similarity of their 5-word shingles)."""
-
-    resemblance: float = 0.6
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """A problem as de-duplication and decontamination see it. `place` names it for people."""
 
@@ -68,11 +61,12 @@ class Fault:
     detail: str
 
 
-def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fault]:
-    """The entries that repeat an earlier kept entry, in order, at most one Fault per entry."""
+def find_duplicates(entries: Sequence[Entry], threshold: float) -> list[Fault]:
+    """The entries that repeat an earlier kept entry, in order, at most one Fault per entry. Statements may be near
+    duplicates from this `threshold` of their resemblance on."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}
-    index = NearDuplicateIndex(rules.resemblance)
+    index = NearDuplicateIndex(threshold)
     faults = []
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
@@ -86,7 +80,7 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
             faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
             continue
         if entry.signature.words >= FEWEST_WORDS:
-            near = _repeated(entry, [entries[other] for other in index.query(entry.signature)], rules)
+            near = _repeated(entry, [entries[other] for other in index.query(entry.signature)], threshold)
             if near is not None:
                 faults.append(Fault(number, "near_duplicate", near))
                 continue
@@ -97,11 +91,11 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
     return faults
 
 
-def _repeated(entry: Entry, candidates: Sequence[Entry], rules: DuplicateRules) -> str | None:
+def _repeated(entry: Entry, candidates: Sequence[Entry], threshold: float) -> str | None:
     """What `entry` is a near duplicate of and why; None if of nothing."""
     for other in candidates:
         share = resemblance(entry.signature, other.signature)
-        if share < rules.resemblance:
+        if share < threshold:
             continue
         tests = shared_tests(entry.signature, other.signature)
         if tests.agree:

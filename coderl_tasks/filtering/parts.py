@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature, signature_row
-from coderl_tasks.journal.atomic import read_parquet, replacing
+from coderl_tasks.journal.atomic import replacing
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
 
 GROUP_BYTES = 16 * 2**20
@@ -29,13 +29,9 @@ PROBLEM_FIELDS = list(pl.DataFrame(schema=PROBLEM_SCHEMA).to_arrow().schema)
 PART_SCHEMA = pa.schema([*PROBLEM_FIELDS, TESTS_BYTES, *SIGNATURE_FIELDS])
 """A part's columns. `tests_bytes` is how much text the kept tests are."""
 KEPT_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "source_row": pl.Int64(),
-    "tests_bytes": pl.Int64(),
-    "part": pl.String(),
-    "row": pl.Int64(),
-}
+    "problem_id": pl.String(), "split": pl.String(), "source_row": pl.Int64(), "tests_bytes": pl.Int64(),
+    "part": pl.String(), "row": pl.Int64(),
+}  # fmt: skip
 """A kept problem and where it lies: row `row` of the parquet file `part` of the same folder."""
 SHARD_BYTES = 128 * 2**20
 SHORT_TEXTS = ["split", "kind", "entry_point"]
@@ -53,13 +49,11 @@ class ProblemTable:
         )
         self._rows: list[dict[str, Any]] = []
         self._size = 0
-        self.written = 0
 
     def add(self, row: dict[str, Any], size: int) -> None:
         """Write `row`, a value for each column, of about `size` bytes."""
         self._rows.append(row)
         self._size += size
-        self.written += 1
         # By size and by number: a row may be a few hundred bytes, or as many megabytes.
         if self._size >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
             self._flush()
@@ -102,11 +96,6 @@ class KeptProblems:
 
     folder: Path
     table: pl.DataFrame
-
-    @classmethod
-    def load(cls, file: Path) -> "KeptProblems":
-        """Those that the table `file` names. Raises DamagedFileError."""
-        return cls(file.parent, read_parquet(file, KEPT_SCHEMA))
 
     def __len__(self) -> int:
         return self.table.height

@@ -24,22 +24,12 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
 from coderl_tasks.untrusted_text import csv_frame
 
+TEXT, COUNT = pl.String(), pl.Int32()
 GRADES_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "row": pl.Int64(),
-    "verdict": pl.String(),
-    "tests_passed": pl.Int32(),
-    "tests_run": pl.Int32(),
-    "tests_total": pl.Int32(),
-    "first_failed": pl.Int32(),
-    "run_seconds": pl.Float64(),
-    "source_row": pl.Int64(),
-    "reason": pl.String(),
-    "failed_input": pl.String(),
-    "failed_expected": pl.String(),
-    "failed_output": pl.String(),
-    "error": pl.String(),
-}
+    "problem_id": TEXT, "row": pl.Int64(), "verdict": TEXT, "tests_passed": COUNT, "tests_run": COUNT,
+    "tests_total": COUNT, "first_failed": COUNT, "run_seconds": pl.Float64(), "source_row": pl.Int64(), "reason": TEXT,
+    "failed_input": TEXT, "failed_expected": TEXT, "failed_output": TEXT, "error": TEXT,
+}  # fmt: skip
 """`source_row` is the problem's row in its file; what follows is null where nothing failed. `reason` is one line. Of
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""

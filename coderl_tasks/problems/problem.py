@@ -27,30 +27,17 @@ Kind = Literal["stdin", "call", "answer"]
 truth is the only test's `expected`."""
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")
+TEXT = pl.String()
 PROBLEM_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "statement": pl.String(),
-    "starter_code": pl.String(),
-    "kind": pl.String(),
-    "entry_point": pl.String(),
-    "tests": pl.List(pl.Struct({"input": pl.String(), "expected": pl.String()})),
-    "tests_total": pl.Int32(),
-    "tests_original": pl.Int32(),
-    "time_limit_s": pl.Float64(),
-    "solutions": pl.List(pl.String()),
-    "source_row": pl.Int64(),
-}
+    "problem_id": TEXT, "split": TEXT, "statement": TEXT, "starter_code": TEXT, "kind": TEXT, "entry_point": TEXT,
+    "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "tests_total": pl.Int32(),
+    "tests_original": pl.Int32(), "time_limit_s": pl.Float64(), "solutions": pl.List(TEXT), "source_row": pl.Int64(),
+}  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
-    "stage": pl.String(),
-    "reason": pl.String(),
-    "detail": pl.String(),
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "source_row": pl.Int64(),
-    "statement": pl.String(),
-}
+    "stage": TEXT, "reason": TEXT, "detail": TEXT, "problem_id": TEXT, "split": TEXT, "source_row": pl.Int64(),
+    "statement": TEXT,
+}  # fmt: skip
 """`problem_id` and `statement` are null for a row that never became a problem."""
 DETAIL_CHARS = 300
 MOST_GROUP_BYTES = 64 * 2**20

@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.text import Text
 
 from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
-from coderl_tasks.filtering import OnRows, RowsProgress
+from coderl_tasks.filtering.rows import OnRows, RowsProgress
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.warning_signs import Notice
