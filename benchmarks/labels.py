@@ -256,7 +256,7 @@ def screening(
         wanted = sorted([*wanted, *(place[problem.problem_id] for problem in worth)])
         chosen = [problems[number] for number in wanted], [tokens[number] for number in wanted], outcomes[wanted]
         profile = replayed(*chosen, SamplingPlan(2, 2))
-    return np.isin(np.arange(len(problems)), wanted), screen.beliefs(profile).chances
+    return np.isin(np.arange(len(problems)), wanted), np.array(list(screen.beliefs(profile).chances.values()))
 
 
 def screened(

@@ -131,8 +131,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     prior = screened = None
     if profiled is not None and screen is not None:
         beliefs = screen.beliefs(profiled)
-        prior, screened = beliefs.prior, Screened(screen.by_id(beliefs), settings.screen_drop)
-        profiled = with_labels(profiled, prior, screen.distributions(beliefs))
+        prior, screened = beliefs.prior, Screened(beliefs.chances, settings.screen_drop)
+        profiled = with_labels(profiled, prior, beliefs.distributions)
     elif profiled is not None:
         prior = learn_prior(profiled)
         profiled = with_labels(profiled, prior)

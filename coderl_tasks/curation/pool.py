@@ -39,7 +39,6 @@ from coderl_tasks.paths import file_sha256
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import (
-    PROBLEM_SCHEMA,
     Drop,
     Problem,
     count_drops,
@@ -49,7 +48,6 @@ from coderl_tasks.problems.problem import (
 )
 from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
-POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
 TABLES = ("pool", "dropped", "profile")
 Cell = tuple[str, ...]  # a difficulty, a split, or both, in this order; () where neither is asked for
@@ -115,7 +113,8 @@ class EmptyPoolError(CoderlError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
+    """A pool's tables: `pool` (PROBLEM_SCHEMA and PROFILE_COLUMNS), `dropped` (DROPPED_SCHEMA), `profile`
+    (PROFILE_SCHEMA), and how many rows were read.
 
     `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
     (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
@@ -157,9 +156,9 @@ def build_pool(
     has one row per other problem of `loaded`, else ValueError. Without a profile there is no band, and PROFILE_COLUMNS
     are null. With `screened`, the chance that a problem is learnable decides instead of its pass rate.
     """
-    drops_so_far = list(drops)
+    all_drops = list(drops)
     remaining = {problem.problem_id: problem for problem in loaded.problems}
-    for early_drop in drops_so_far:
+    for early_drop in all_drops:
         remaining.pop(str(early_drop.problem_id))
     candidates = problems_frame(list(remaining.values())) if profile is None else profile
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
@@ -172,20 +171,17 @@ def build_pool(
         if drop is None:
             in_band.append(problem)
         else:
-            drops_so_far.append(drop)
+            all_drops.append(drop)
     selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
-    kept: list[Problem] = []
-    for problem in in_band:
-        if problem.problem_id in selection.left_out:
-            drops_so_far.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
-        else:
-            kept.append(problem)
+    kept = [problem for problem in in_band if problem.problem_id not in selection.left_out]
+    left_out = [problem for problem in in_band if problem.problem_id in selection.left_out]
+    all_drops += [Drop.of(problem, "mix", *selection.left_out[problem.problem_id]) for problem in left_out]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
     rows = [measured.get(problem.problem_id, {}) for problem in kept]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
-        dropped=pl.concat([loaded.dropped, dropped_frame(drops_so_far)]),
+        dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
         profile=table,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
@@ -197,9 +193,9 @@ def build_pool(
 
 
 def band_drop(
-    problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None = None
+    problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None
 ) -> Drop | None:
-    """Why a profiled problem lies outside the band; None if it does not."""
+    """Why a problem with this row of the profile, `measured`, lies outside the band; None if it does not."""
     if measured["infra_errors"]:  # its sampling was not brought to an end, so the rest does not count
         return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
     detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"

@@ -50,12 +50,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What is known of the problems of a `Screen` (P): the `prior`, each one's distribution (P, J) of pass rates before
-    its own samples, and the probability (P,) that it is learnable, its own samples included."""
+    """What is known of the problems of a `Screen`: the `prior`, and by problem_id the distribution (J,) of pass rates
+    before a problem's own samples, and the probability that it is learnable, its own samples included."""
 
     prior: Prior
-    distributions: Array
-    chances: Array
+    distributions: Mapping[str, Array]
+    chances: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Screen:
         All of them are while nothing is profiled."""
         if not len(profile):
             return list(part), []
-        chances = self.by_id(self.beliefs(profile))
+        chances = self.beliefs(profile).chances
         worth, drops = [], []
         for problem in part:
             chance = chances[problem.problem_id]
@@ -110,12 +110,6 @@ class Screen:
             else:
                 drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
         return worth, drops
-
-    def by_id(self, beliefs: Beliefs) -> dict[str, float]:
-        return {name: float(beliefs.chances[place]) for name, place in self._place.items()}
-
-    def distributions(self, beliefs: Beliefs) -> Mapping[str, Array]:
-        return {name: beliefs.distributions[place] for name, place in self._place.items()}
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
         """The pass rates and chances to be kept of all problems, by the samples of some: `profile` (SHARD_SCHEMA)."""
@@ -138,7 +132,9 @@ class Screen:
             by_rate = distributions_PJ[of_state] * likelihood(*state)
             by_rate /= by_rate.sum(axis=1, keepdims=True)
             chances[of_state] = by_rate @ _kept_by_all(self._band, *state, self._max_samples)
-        return Beliefs(prior, distributions_PJ, chances.round(DIGITS))
+        names = [problem.problem_id for problem in self.problems]
+        distributions = dict(zip(names, distributions_PJ, strict=True))
+        return Beliefs(prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
 
     def _weights(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
         """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""

@@ -28,14 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coderl_tasks.filtering.signature import (
-    WINDOW_WORDS,
-    Hashes,
-    NearDuplicateIndex,
-    Signature,
-    resemblance,
-    shared_tests,
-)
+from coderl_tasks.filtering.signature import WINDOW_WORDS, Hashes, NearDuplicateIndex, Signature
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
 
 FEWEST_WORDS = 8  # statements of fewer words are too short to be told apart by their words
@@ -94,10 +87,10 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> list[Fault]:
 def _repeated(entry: Entry, candidates: Sequence[Entry], threshold: float) -> str | None:
     """What `entry` is a near duplicate of and why; None if of nothing."""
     for other in candidates:
-        share = resemblance(entry.signature, other.signature)
+        share = entry.signature.resemblance(other.signature)
         if share < threshold:
             continue
-        tests = shared_tests(entry.signature, other.signature)
+        tests = entry.signature.shared_tests(other.signature)
         if tests.agree:
             return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
         # The same task with tests of its own is still the same task; tests that contradict show that it is another.
@@ -180,11 +173,11 @@ class _Overlaps:
 
 def _given_away(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
     for other in candidates:
-        share = resemblance(entry.signature, other.signature)
+        share = entry.signature.resemblance(other.signature)
         same = entry.signature.statement == other.signature.statement
         if share < rules.resemblance and not same:
             continue
-        tests = shared_tests(entry.signature, other.signature)
+        tests = entry.signature.shared_tests(other.signature)
         if tests.agree:
             return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
         if (share >= SAME or same) and not tests.contradict:

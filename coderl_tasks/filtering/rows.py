@@ -162,7 +162,7 @@ _count: Callable[[int], None] = _nothing
 def make_part(job: PartJob) -> None:
     """Make the part of `job` from its segment. Raises DataError for unreadable data."""
     drops: list[Drop] = []
-    with writing(job.part, PART_SCHEMA) as table:
+    with writing(job.part, PART_SCHEMA) as add:
         max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
         rows = job.source.read(job.segment, max_row_bytes=max_row_bytes, scratch=job.part.parent)
         for row in islice(rows, job.limit):
@@ -179,7 +179,7 @@ def make_part(job: PartJob) -> None:
                 drops.append(kept)
             # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
             elif job.held_out is None or is_held_out(kept.problem_id, job.held_out):
-                table.add(*part_row(kept, signature_of(whole)))
+                add(*part_row(kept, signature_of(whole)))
             del whole, kept
         # Write the drops before the part appears: an existing part says that the segment is done.
         write_parquet(dropped_file(job.part), dropped_frame(drops))

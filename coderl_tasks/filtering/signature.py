@@ -11,10 +11,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,24 @@ _WORD = re.compile(r"\w+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTests:
+    """How the tests of two problems compare: inputs in common, those with the same answer, tests of the smaller one."""
+
+    common: int
+    equal: int
+    of: int
+
+    @property
+    def agree(self) -> bool:
+        """Whether they test the same thing: half of the smaller one's inputs are shared, with the same answers."""
+        return self.common > 0 and self.common == self.equal and 2 * self.common >= self.of
+
+    @property
+    def contradict(self) -> bool:
+        return self.equal < self.common
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
     """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`.
@@ -53,6 +71,25 @@ class Signature:
     sketch: Sketch
     test_inputs: Hashes
     test_outputs: Hashes
+
+    def resemblance(self, other: "Signature") -> float:
+        """Jaccard similarity of two statements' shingles, exact; 0 where one has no words."""
+        if not len(self.shingles) or not len(other.shingles):
+            return 0.0
+        shared = len(np.intersect1d(self.shingles, other.shingles, assume_unique=True))
+        return shared / (len(self.shingles) + len(other.shingles) - shared)
+
+    def shared_tests(self, other: "Signature") -> SharedTests:
+        """Compare the tests that are known of both (see MAX_TESTS)."""
+        both = (self, other)
+        # A full signature says nothing of tests beyond its last hash: up to there the two are compared.
+        ends = [signature.test_inputs[-1] for signature in both if len(signature.test_inputs) == MAX_TESTS]
+        known = [int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in both]
+        _, at_one, at_other = np.intersect1d(
+            self.test_inputs[: known[0]], other.test_inputs[: known[1]], assume_unique=True, return_indices=True
+        )
+        equal = int((self.test_outputs[at_one] == other.test_outputs[at_other]).sum())
+        return SharedTests(len(at_one), equal, min(known))
 
 
 SIGNATURE_FIELDS = [
@@ -80,46 +117,6 @@ def signature_of(problem: Problem) -> Signature:
     minhash.update_batch((shingles >> np.uint64(32)).tolist())  # the upper half: this scheme takes 32 bits
     sketch = np.asarray(minhash.hashvalues, dtype=np.uint32)
     return Signature(_hash(text), digest, len(words), shingles, windows, sketch, inputs, outputs)
-
-
-def resemblance(one: Signature, other: Signature) -> float:
-    """Jaccard similarity of two statements' shingles, exact; 0 where one has no words."""
-    if not len(one.shingles) or not len(other.shingles):
-        return 0.0
-    shared = len(np.intersect1d(one.shingles, other.shingles, assume_unique=True))
-    return shared / (len(one.shingles) + len(other.shingles) - shared)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTests:
-    """How the tests of two problems compare: inputs in common, those with the same answer, tests of the smaller one."""
-
-    common: int
-    equal: int
-    of: int
-
-    @property
-    def agree(self) -> bool:
-        """Whether they test the same thing: half of the smaller one's inputs are shared, with the same answers."""
-        return self.common > 0 and self.common == self.equal and 2 * self.common >= self.of
-
-    @property
-    def contradict(self) -> bool:
-        return self.equal < self.common
-
-
-def shared_tests(one: Signature, other: Signature) -> SharedTests:
-    """Compare the tests that are known of both (see MAX_TESTS)."""
-    # A full signature says nothing of tests beyond its last hash: up to there the two are compared.
-    ends = [signature.test_inputs[-1] for signature in (one, other) if len(signature.test_inputs) == MAX_TESTS]
-    known = [
-        int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in (one, other)
-    ]
-    _, at_one, at_other = np.intersect1d(
-        one.test_inputs[: known[0]], other.test_inputs[: known[1]], assume_unique=True, return_indices=True
-    )
-    equal = int((one.test_outputs[at_one] == other.test_outputs[at_other]).sum())
-    return SharedTests(len(at_one), equal, min(known))
 
 
 class NearDuplicateIndex:
@@ -179,11 +176,6 @@ def _as_minhash(sketch: Sketch) -> "MinHash":
     from datasketch import MinHash
 
     return MinHash(hashvalues=sketch, permutations=_empty().permutations, seed=1, hashfunc=int, scheme="affine32")
-
-
-def signature_row(signature: Signature) -> dict[str, Any]:
-    pairs = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
-    return {column.name: getattr(signature, field.name) for column, field in pairs}
 
 
 def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:

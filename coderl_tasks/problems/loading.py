@@ -10,8 +10,7 @@ Which problems a policy is evaluated on, and so must not be trained on, is the e
 """
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -21,29 +20,9 @@ from typing import Any, TypeVar
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.problems.problem import (
-    PROBLEM_SCHEMA,
-    Drop,
-    Kind,
-    Problem,
-    RowDropped,
-    Test,
-    dropped_frame,
-    require_all_rows,
-    trim_tests,
-)
+from coderl_tasks.problems.problem import Drop, Kind, Problem, RowDropped, dropped_frame, require_all_rows, trim_tests
 from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
-from coderl_tasks.problems.raw_row import (
-    MAX_ID_CHARS,
-    MAX_TIME_LIMIT_S,
-    METADATA_COLUMNS,
-    content_id,
-    known_rows,
-    problem_from_row,
-    require_utf8,
-    row_id,
-)
-from coderl_tasks.problems.raw_tests import TestSet, as_mapping
+from coderl_tasks.problems.raw_row import DATE_COLUMNS, answer_problem, problem_from_row, row_date, stored_problem
 from coderl_tasks.problems.sources import Role, find_source, is_file, open_source
 from coderl_tasks.settings import FlowSettings
 
@@ -51,7 +30,6 @@ ItemT = TypeVar("ItemT")
 SIDES = ("dataset", "evaluation_dataset", "test_share")
 """The settings that say which data are trained on and which evaluated on."""
 NO_EVALUATION = "none"
-DATE_COLUMNS = ("date", "contest_date")
 SAME_ID_OTHER_TESTS = "same_id_other_tests"
 """Why a row was dropped whose own id an earlier row has, with other tests."""
 
@@ -88,21 +66,6 @@ class Dates:
                 f"{' or '.join(DATE_COLUMNS)} with YYYY-MM-DD, their own or in their metadata (DeepCoder's have none)"
             )
         return (self.since is None or self.since <= day) and (self.until is None or day <= self.until)
-
-
-def row_date(values: Any) -> date | None:
-    """The day that a raw row says its problem is of; None if it says none that can be read."""
-    if not isinstance(values, Mapping):
-        return None
-    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
-    found = (place.get(name) for place in places for name in DATE_COLUMNS)
-    day = next((value for value in found if isinstance(value, date | str)), None)
-    if isinstance(day, date):  # a datetime is one too
-        return date(day.year, day.month, day.day)
-    try:
-        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,48 +151,14 @@ def load_problems(
 
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
-    """The problem in `row`: read by `rows.read`, or, of a pool (it has PROBLEM_SCHEMA), checked. Raises RowDropped."""
+    """The problem in `row`: a pool's row (it has PROBLEM_SCHEMA) checked, any other read by `rows.read`. Raises
+    RowDropped."""
     if isinstance(row.values, Oversized):
         raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
     if isinstance(row.values, Misread):
         raise RowDropped("row_misread", row.values.why)
-    if not isinstance(row.values, Mapping) or not PROBLEM_SCHEMA.keys() <= row.values.keys():
-        return rows.read(row.values, split=row.split, source_row=row.source_row)
-    if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
-        raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
-    # These two may be null, if the data set has none; any other null is damage.
-    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
-    missing = [name for name in PROBLEM_SCHEMA if name in required and row.values[name] is None]
-    if missing or not row.values["tests"]:
-        raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
-    # Anyone may have written the file, so its values are checked like those of a raw row.
-    wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(row.values[name])]
-    if row.values["kind"] == "call" and not str(row.values["entry_point"]).isidentifier():
-        wrong.append("entry_point")
-    if wrong:
-        raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
-    return Problem.from_row(row.values)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _are_tests(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
-        for test in value
-    )
-
-
-_PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
-    "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
-    **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
-    **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
-    "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
-    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
-    "tests": _are_tests,
-}
+    stored = stored_problem(row.values, rows.kinds)
+    return rows.read(row.values, split=row.split, source_row=row.source_row) if stored is None else stored
 
 
 def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
@@ -241,41 +170,6 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
                 yield next(source)
             except StopIteration:
                 waiting.remove(source)
-
-
-def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
-    """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
-    of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
-    no_ground_truth, not_utf8, id_too_long."""
-    if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", f"not a JSON object: {row}")
-    text, truth = row.get(text_column), row.get(truth_column)
-    columns = ", ".join(map(str, row)) or "none"
-    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
-    if other_format is not None and "--environment=" in other_format:
-        columns += f"; {other_format}"
-    if not isinstance(text, str) or not text.strip():
-        raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
-    if truth is None:
-        raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
-    if not isinstance(truth, str):
-        truth = json.dumps(truth, ensure_ascii=False)
-    require_utf8([text, truth])
-    tests = (Test("", truth),)
-    return Problem(
-        problem_id=row_id(row.get("problem_id")) or content_id(text, "", TestSet("answer", "", tests)),
-        split=split,
-        statement=text,
-        starter_code="",
-        kind="answer",
-        entry_point="",
-        tests=tests,
-        tests_total=1,
-        tests_original=1,
-        time_limit_s=None,
-        solutions=(),
-        source_row=source_row,
-    )
 
 
 def _question_row(row: Any, *, split: str, source_row: int) -> Problem:

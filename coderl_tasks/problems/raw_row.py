@@ -1,4 +1,4 @@
-"""One raw row to one problem: statement, starter code, tests, solutions, time limit and identity.
+"""One row to one problem: statement, starter code, tests, solutions, time limit and identity.
 
 The columns are those of DeepCoder, APPS and verl, and of TRL with open-r1's code data sets. A row that can be read in
 two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong. Of rows of well-known
@@ -8,12 +8,13 @@ data sets that cannot be read as they are, KNOWN_ROWS says what they are and wha
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.problem import Problem, RowDropped
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, RowDropped, Test
 from coderl_tasks.problems.raw_tests import ASSERTIONS, TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
@@ -24,6 +25,7 @@ STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_stat
 """In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
 TEST_COLUMNS = ("tests", "reward_model.ground_truth", "ground_truth", "verification_info.test_cases", "input_output")
 SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
+DATE_COLUMNS = ("date", "contest_date")
 METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
 _TIME = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*")
 PYTHON_NAMES = ("python", "python3", "py")
@@ -117,6 +119,83 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
         solutions=solutions,
         source_row=source_row,
     )
+
+
+def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
+    """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
+    of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
+    no_ground_truth, not_utf8, id_too_long."""
+    if not isinstance(row, Mapping):
+        raise RowDropped("row_not_object", f"not a JSON object: {row}")
+    text, truth = row.get(text_column), row.get(truth_column)
+    columns = ", ".join(map(str, row)) or "none"
+    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
+    if other_format is not None and "--environment=" in other_format:
+        columns += f"; {other_format}"
+    if not isinstance(text, str) or not text.strip():
+        raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
+    if truth is None:
+        raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
+    if not isinstance(truth, str):
+        truth = json.dumps(truth, ensure_ascii=False)
+    require_utf8([text, truth])
+    tests = (Test("", truth),)
+    return Problem(
+        problem_id=row_id(row.get("problem_id")) or content_id(text, "", TestSet("answer", "", tests)),
+        split=split,
+        statement=text,
+        starter_code="",
+        kind="answer",
+        entry_point="",
+        tests=tests,
+        tests_total=1,
+        tests_original=1,
+        time_limit_s=None,
+        solutions=(),
+        source_row=source_row,
+    )
+
+
+def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
+    """The problem in a row of a pool, checked; None if `values` is no such row, which has PROBLEM_SCHEMA. Raises
+    RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
+    if not isinstance(values, Mapping) or not PROBLEM_SCHEMA.keys() <= values.keys():
+        return None
+    if values["kind"] is not None and values["kind"] not in kinds:
+        raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
+    # These two may be null, if the data set has none; any other null is damage.
+    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
+    missing = [name for name in PROBLEM_SCHEMA if name in required and values[name] is None]
+    if missing or not values["tests"]:
+        raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
+    # Anyone may have written the file, so its values are checked like those of a raw row.
+    wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(values[name])]
+    if values["kind"] == "call" and not str(values["entry_point"]).isidentifier():
+        wrong.append("entry_point")
+    if wrong:
+        raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
+    return Problem.from_row(values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_tests(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
+        for test in value
+    )
+
+
+_PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
+    "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
+    **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
+    **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
+    "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
+    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
+    "tests": _are_tests,
+}
 
 
 def require_utf8(texts: Iterable[str]) -> None:
@@ -295,3 +374,18 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, str) and (match := _TIME.fullmatch(value.lower())):
         return float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
     return None
+
+
+def row_date(values: Any) -> date | None:
+    """The day that a raw row says its problem is of; None if it says none that can be read."""
+    if not isinstance(values, Mapping):
+        return None
+    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
+    found = (place.get(name) for place in places for name in DATE_COLUMNS)
+    day = next((value for value in found if isinstance(value, date | str)), None)
+    if isinstance(day, date):  # a datetime is one too
+        return date(day.year, day.month, day.day)
+    try:
+        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
+    except ValueError:
+        return None
