@@ -9,7 +9,7 @@ import polars as pl
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.find_pool import is_finished
+from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
@@ -54,7 +54,7 @@ async def curate(settings: CurateSettings) -> str:
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await name_flow_run(folder.name)
     if recorded_settings(folder) == content:
-        if is_finished(folder, content):
+        if finished_with(folder) == content:
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
             display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from coderl_tasks.grading.judge import Judge
@@ -44,23 +45,17 @@ class Environment(ABC):
         `infra_error`, without a reward."""
 
 
+@dataclass(frozen=True, eq=False)
 class CodeEnvironment(Environment):
     """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
     that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own."""
 
     name = "code"
     rows = CODE_ROWS
-
-    def __init__(
-        self,
-        format_coef: float = FORMAT_COEF,
-        *,
-        fraction: bool = False,
-        priorities: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        self._format_coef = format_coef
-        self._fraction = fraction
-        self._priorities = priorities or {}
+    format_coef: float = FORMAT_COEF
+    _: KW_ONLY
+    fraction: bool = False
+    priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -70,8 +65,8 @@ class CodeEnvironment(Environment):
         return problem_prompt(problem, renderer)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        priority = self._priorities.get(problem.problem_id)
-        return await score_group(judge, problem, texts, self._format_coef, priority=priority, fraction=self._fraction)
+        priority = self.priorities.get(problem.problem_id)
+        return await score_group(judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction)
 
 
 CODE = CodeEnvironment()

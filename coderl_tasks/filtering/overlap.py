@@ -23,7 +23,7 @@ number of test cases") and do not count. What is left of an evaluation problem's
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +117,6 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> list[Fault]:
     """The entries of `train` that overlap with an entry of `evaluation`, in order, at most one Fault per entry."""
-    overlaps = _Overlaps(train, evaluation, rules)
     index = NearDuplicateIndex(rules.resemblance)
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
@@ -126,9 +125,9 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         if entry.signature.words >= FEWEST_WORDS:
             index.add(number, entry.signature)
     faults = []
-    for number, entry in enumerate(train):
-        if (detail := overlaps.detail(entry)) is not None:
-            faults.append(Fault(number, "ngram_overlap", detail))
+    for number, (entry, passages) in enumerate(zip(train, _passages(train, evaluation, rules), strict=True)):
+        if passages is not None:
+            faults.append(Fault(number, "ngram_overlap", passages))
             continue
         candidates = index.query(entry.signature) if entry.signature.words else []
         # An identical statement comes first, so that `detail` names it rather than a similar one.
@@ -139,36 +138,31 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
     return faults
 
 
-class _Overlaps:
-    """Finds the evaluation problem of which an entry has most, window by window."""
-
-    def __init__(self, train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> None:
-        windows = [entry.signature.windows for entry in (*train, *evaluation)]
-        # A signature has each of its windows once, so these are counts of problems.
-        values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
-        boilerplate = values[counts > rules.common]
-        self._rules = rules
-        self._evaluation = evaluation
-        self._own: list[int] = []
-        self._holders: dict[int, list[int]] = {}
-        for number, entry in enumerate(evaluation):
-            own = np.setdiff1d(entry.signature.windows, boilerplate, assume_unique=True)
-            self._own.append(len(own))
-            for window in own.tolist():
-                self._holders.setdefault(window, []).append(number)
-
-    def detail(self, entry: Entry) -> str | None:
-        """Which evaluation problem `entry` gives away, and how much of it; None if none."""
-        shared = Counter(
-            holder for window in entry.signature.windows.tolist() for holder in self._holders.get(window, ())
-        )
+def _passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
+    """For each entry of `train`, in order: which evaluation problem it gives away by passages of that problem's own,
+    and how many these are; None if it gives none away."""
+    windows = [entry.signature.windows for entry in (*train, *evaluation)]
+    # A signature has each of its windows once, so these are counts of problems.
+    values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
+    boilerplate = values[counts > rules.common]
+    own_counts: list[int] = []  # how many windows of its own each evaluation problem has
+    holders: dict[int, list[int]] = {}  # the evaluation problems that have a window, by window
+    for number, entry in enumerate(evaluation):
+        own = np.setdiff1d(entry.signature.windows, boilerplate, assume_unique=True)
+        own_counts.append(len(own))
+        for window in own.tolist():
+            holders.setdefault(window, []).append(number)
+    for entry in train:
+        shared = Counter(number for window in entry.signature.windows.tolist() for number in holders.get(window, ()))
+        detail = None
         # By share, then by place: of several the same one is named each time.
-        for holder, count in sorted(shared.items(), key=lambda item: (-item[1] / self._own[item[0]], item[0])):
-            own, place = self._own[holder], self._evaluation[holder].place
-            least = self._rules.overlap if count >= MANY else max(ALL, self._rules.overlap)
-            if count / own >= least and (count >= MANY or own >= SOME):
-                return f"{count} of the {own} {WINDOW_WORDS}-word passages of its own that {place} has"
-        return None
+        for number, count in sorted(shared.items(), key=lambda item: (-item[1] / own_counts[item[0]], item[0])):
+            least = rules.overlap if count >= MANY else max(ALL, rules.overlap)
+            if count / own_counts[number] >= least and (count >= MANY or own_counts[number] >= SOME):
+                place, passages = evaluation[number].place, f"{WINDOW_WORDS}-word passages"
+                detail = f"{count} of the {own_counts[number]} {passages} of its own that {place} has"
+                break
+        yield detail
 
 
 def _given_away(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:

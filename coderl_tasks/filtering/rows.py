@@ -164,7 +164,7 @@ def make_part(job: PartJob) -> None:
     drops: list[Drop] = []
     with writing(job.part, PART_SCHEMA) as add:
         max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
-        rows = job.source.read(job.segment, max_row_bytes=max_row_bytes, scratch=job.part.parent)
+        rows = job.source.read(job.segment, max_row_bytes, job.part.parent)
         for row in islice(rows, job.limit):
             size = row.size
             whole = parse(row, job.reader)

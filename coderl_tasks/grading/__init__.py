@@ -7,20 +7,7 @@ from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score, score
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 
 __all__ = [
-    "FORMAT_COEF",
-    "CodeEnv",
-    "Grade",
-    "Grader",
-    "Judge",
-    "RunRequest",
-    "RunResult",
-    "SandboxClient",
-    "ScoredCompletion",
-    "StepResult",
-    "Verdict",
-    "extract_code",
-    "sandbox_check_correctness",
-    "score",
-    "score_completion",
-    "score_group",
-]
+    "FORMAT_COEF", "CodeEnv", "Grade", "Grader", "Judge", "RunRequest", "RunResult", "SandboxClient",
+    "ScoredCompletion", "StepResult", "Verdict", "extract_code", "sandbox_check_correctness", "score",
+    "score_completion", "score_group",
+]  # fmt: skip

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self, TypeVar
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
@@ -35,8 +35,8 @@ from coderl_tasks.settings.flow_settings import IsolationPerTest
 Problems = Sequence[Problem | Mapping[str, Any]]
 """Problems, or rows with tests in any shape that `coderl validate` takes; the statement may be missing."""
 Ungraded = Literal["raise", "none"]
-Completion = str | Sequence[Mapping[str, Any]]
-"""The text of an answer, or a chat, whose last message is the answer (TRL's conversational data sets)."""
+Completions = Sequence[str | Sequence[Mapping[str, Any]]]
+"""Texts of answers, or chats, whose last message is the answer (TRL's conversational data sets)."""
 AnswerT = TypeVar("AnswerT")
 _Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]
 _NO_STATEMENT = "(graded without a statement)"
@@ -65,9 +65,8 @@ class Grader:
         isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
         """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
-        self._urls = (
-            sandbox if sandbox is None else sandbox_addresses([sandbox] if isinstance(sandbox, str) else sandbox)
-        )
+        named = [sandbox] if isinstance(sandbox, str) else sandbox
+        self._urls = None if named is None else sandbox_addresses(named)
         if self._urls == ():
             raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
         self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
@@ -77,7 +76,7 @@ class Grader:
 
     # The caller's side
 
-    def grade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
+    def grade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
 
         `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
@@ -85,23 +84,19 @@ class Grader:
         """
         return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
 
-    async def agrade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
+    async def agrade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
         # In a thread: the first use waits for a sandbox to start, and rows of 200 MB take seconds to read.
         read = await asyncio.to_thread(_problems, problems, completions)
         await asyncio.to_thread(self.start)
         return await asyncio.wrap_future(self._submit(self._graded(read, _texts(completions))))
 
-    def rewards(
-        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
-    ) -> list[float | None]:
+    def rewards(self, problems: Problems, completions: Completions, *, ungraded: Ungraded) -> list[float | None]:
         """The rewards alone. For completions that could not be graded `ungraded` "none" leaves None in their place,
         "raise" raises InfraError, which says how many they are and why."""
         return _rewards(self.grade(problems, completions), ungraded)
 
-    async def arewards(
-        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
-    ) -> list[float | None]:
+    async def arewards(self, problems: Problems, completions: Completions, *, ungraded: Ungraded) -> list[float | None]:
         """`rewards`, for a coroutine of any event loop."""
         return _rewards(await self.agrade(problems, completions), ungraded)
 
@@ -200,7 +195,7 @@ class Grader:
         return [graded[place] for place in range(len(problems))]
 
 
-def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem]:
+def _problems(rows: Problems, completions: Completions) -> list[Problem]:
     if isinstance(rows, str | Mapping) or isinstance(completions, str):
         raise ValueError("give lists: problems, and as many completions")
     if len(rows) != len(completions):
@@ -217,7 +212,7 @@ def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem
     return problems
 
 
-def _texts(completions: Sequence[Completion]) -> list[str]:
+def _texts(completions: Completions) -> list[str]:
     texts = []
     for number, completion in enumerate(completions):
         text = completion if isinstance(completion, str) else completion[-1].get("content") if completion else None
@@ -246,31 +241,27 @@ class StepResult:
     episode_done: bool = True
 
 
+@dataclass(frozen=True, eq=False)
 class CodeEnv:
     """One problem as an environment with a single step. `priority` and `fraction` as in `score_group`."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        renderer: Renderer,
-        judge: Judge,
-        format_coef: float = FORMAT_COEF,
-        *,
-        priority: Sequence[int] | None = None,
-        fraction: bool = False,
-    ) -> None:
-        self._problem, self._renderer, self._judge = problem, renderer, judge
-        self._format_coef, self._priority, self._fraction = format_coef, priority, fraction
+    problem: Problem
+    renderer: Renderer
+    judge: Judge
+    format_coef: float = FORMAT_COEF
+    _: KW_ONLY
+    priority: Sequence[int] | None = None
+    fraction: bool = False
 
     def initial_observation(self) -> tuple[list[int], list[int]]:
         """The prompt's tokens, and the token ids that end a completion."""
-        return problem_prompt(self._problem, self._renderer), self._renderer.stop_tokens
+        return problem_prompt(self.problem, self.renderer), self.renderer.stop_tokens
 
     async def step(self, tokens: Sequence[int]) -> StepResult:
         """Score a completion (n completion tokens, without the prompt). Raises InfraError where it cannot be graded."""
-        text, complete = self._renderer.parse_response(tokens)
+        text, complete = self.renderer.parse_response(tokens)
         scored = await score_completion(
-            self._judge, self._problem, text, self._format_coef, priority=self._priority, fraction=self._fraction
+            self.judge, self.problem, text, self.format_coef, priority=self.priority, fraction=self.fraction
         )
         if scored.reward is None:
             raise InfraError(scored.grade.reason)

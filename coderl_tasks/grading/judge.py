@@ -30,7 +30,7 @@ import secrets
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -94,24 +94,20 @@ class TestResult:
         return self.stderr.strip().rpartition("\n")[2][:300]
 
 
+@dataclass(frozen=True, eq=False)
 class Judge:
     """Grades programs through `client`. `timeout_s` is CPU seconds per test, where a problem names none of its own;
     `memory_mb` is what a test may allocate, in MiB. Raises ConfigError for a timeout that is not above 0 and finite."""
 
-    def __init__(
-        self,
-        client: SandboxClient,
-        timeout_s: float = 6.0,
-        *,
-        memory_mb: int = 1024,
-        isolation_per_test: IsolationPerTest = "failures",
-    ) -> None:
-        if not 0 < timeout_s < math.inf:
-            raise ConfigError(f"a timeout of {timeout_s} s: give CPU seconds above 0")
-        self.client = client
-        self.timeout_s = timeout_s
-        self._memory_mb = memory_mb
-        self._isolation_per_test = isolation_per_test
+    client: SandboxClient
+    timeout_s: float = 6.0
+    _: KW_ONLY
+    memory_mb: int = 1024
+    isolation_per_test: IsolationPerTest = "failures"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"a timeout of {self.timeout_s} s: give CPU seconds above 0")
 
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
@@ -130,8 +126,8 @@ class Judge:
         longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
         # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
-        limits = Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
-        shared_process = self._isolation_per_test == "failures" and len(every) > 1
+        limits = Limits(cpu_s, cpu_s + 1.0, self.memory_mb, output_bytes)
+        shared_process = self.isolation_per_test == "failures" and len(every) > 1
         run = _Run(self.client, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:

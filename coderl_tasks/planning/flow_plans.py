@@ -5,12 +5,11 @@ The flow plans too, since a deployment starts it without the command. What the c
 
 from dataclasses import replace
 from datetime import date, datetime
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+from coderl_tasks.curation.find_pool import finished_with, recorded_model
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
@@ -72,7 +71,7 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     check_curation(settings, folder or POOLS)
     if folder is None:
         content = settings.content()
-        found = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+        found = find_unfinished(POOLS.glob("*"), content, lambda folder: finished_with(folder) == content)
         folder = (found or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
     return settings, folder
 

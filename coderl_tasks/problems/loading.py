@@ -96,13 +96,11 @@ class LoadResult:
         return dict(counts.iter_rows())
 
 
-def load_rows(
-    source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int | None = None
-) -> Iterator[RawRow]:
+def load_rows(source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int = -1) -> Iterator[RawRow]:
     """The raw rows of `source` (see `sources.open_source`), split by split. With a `limit`, at most so many rows, taken
-    in turn from the splits, so that each is represented; None or -1: all."""
+    in turn from the splits, so that each is represented; -1: all."""
     sources = [split_source.rows() for split_source in open_source(source, splits, role)]
-    if limit is None or limit == -1:
+    if limit == -1:
         return chain.from_iterable(sources)
     return islice(_in_turn(sources), limit)
 
@@ -112,7 +110,7 @@ def load_problems(
     splits: Sequence[str] | None = None,
     *,
     role: Role,
-    limit: int | None = None,
+    limit: int = -1,
     max_tests: int = -1,
     rows: RowReader = CODE_ROWS,
     dates: Dates | None = None,
@@ -120,7 +118,7 @@ def load_problems(
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
-    `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (None or -1: all); each
+    `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (-1: all); each
     problem is cut to `max_tests` (see `trim_tests`). A row with an earlier row's identity is dropped. Rows outside
     `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
     Raises DataError if the source cannot be read, or with `dates` if a row has no date.

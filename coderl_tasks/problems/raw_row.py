@@ -105,20 +105,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     own_id = row.get("problem_id")
     texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions]
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
-    return Problem(
-        problem_id=row_id(own_id) or content_id(statement, starter_code, test_set),
-        split=split,
-        statement=statement,
-        starter_code=starter_code,
-        kind=test_set.kind,
-        entry_point=test_set.entry_point,
-        tests=test_set.tests,
-        tests_total=len(test_set.tests),
-        tests_original=len(test_set.tests),
-        time_limit_s=_time_limit_s(row),
-        solutions=solutions,
-        source_row=source_row,
-    )
+    return _problem(row, test_set, statement, starter_code, solutions, split, source_row)
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
@@ -139,21 +126,23 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
     if not isinstance(truth, str):
         truth = json.dumps(truth, ensure_ascii=False)
     require_utf8([text, truth])
-    tests = (Test("", truth),)
-    return Problem(
-        problem_id=row_id(row.get("problem_id")) or content_id(text, "", TestSet("answer", "", tests)),
-        split=split,
-        statement=text,
-        starter_code="",
-        kind="answer",
-        entry_point="",
-        tests=tests,
-        tests_total=1,
-        tests_original=1,
-        time_limit_s=None,
-        solutions=(),
-        source_row=source_row,
-    )
+    return _problem(row, TestSet("answer", "", (Test("", truth),)), text, "", (), split, source_row)
+
+
+def _problem(
+    row: Mapping[str, Any],
+    test_set: TestSet,
+    statement: str,
+    starter_code: str,
+    solutions: tuple[str, ...],
+    split: str,
+    source_row: int,
+) -> Problem:
+    """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
+    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set)
+    asked = (problem_id, split, statement, starter_code, test_set.kind, test_set.entry_point, test_set.tests)
+    time_limit_s = None if test_set.kind == "answer" else _time_limit_s(row)  # an answer is not run
+    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row)
 
 
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:

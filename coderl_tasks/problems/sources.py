@@ -49,13 +49,11 @@ class RowSource:
         """All rows, file by file, numbered through. Raises DataError if one cannot be read."""
         number = 0
         for file in self.files:
-            for row in self.read(whole_file(file, number)):
+            for row in self.read(whole_file(file, number), MAX_ROW_BYTES, None):
                 number = row.source_row + 1
                 yield row
 
-    def read(
-        self, segment: Segment, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
-    ) -> Iterator[RawRow]:
+    def read(self, segment: Segment, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
         rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
         if not self.named_by_row:

@@ -17,6 +17,7 @@ import pytest
 from coderl_tasks.errors import DataError
 from coderl_tasks.problems.raw_files import (
     MAX_CELL_CHARS,
+    MAX_ROW_BYTES,
     Misread,
     Oversized,
     RawFile,
@@ -83,7 +84,10 @@ def test_a_row_is_held_by_its_taker_only(tmp_path: Path, monkeypatch: pytest.Mon
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     for file in (lines, RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")):
         for source in (RowSource("s", (file,)), RowSource("s", (file,), named_by_row=True)):
-            held = [sys.getrefcount(row) + sys.getrefcount(row.values) for row in source.read(whole_file(file))]
+            held = [
+                sys.getrefcount(row) + sys.getrefcount(row.values)
+                for row in source.read(whole_file(file), MAX_ROW_BYTES, None)
+            ]
             alone = RawRow("s", 0, json.loads("{}"))
             assert held == [sys.getrefcount(alone) + sys.getrefcount(alone.values)] * len(rows)
 
