@@ -13,11 +13,11 @@ from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import drop_long_prompts
+from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
-from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
+from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile, profile_plan
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
@@ -240,7 +240,8 @@ async def _refreshed_profile(
     display: Display,
 ) -> pl.DataFrame:
     """The profile (SHARD_SCHEMA) of the problems for a run's policy, by its rollouts and what they leave open."""
-    told, plan = told_by(policy, problems, prices(settings)), profile_plan(settings)
+    told = told_by(policy, problems, Prices(settings.price_prompt, settings.price_completion))
+    plan = profile_plan(settings)
     names = problems.table["problem_id"].to_list()
     unsettled = told.unsettled(names, plan)
     display.say(

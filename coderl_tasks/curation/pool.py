@@ -20,7 +20,7 @@ A mix says how many problems the pool has, in which shares of difficulty and spl
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -85,9 +85,6 @@ class Mix:
             if weights:
                 cells = {(*cell, name): cells[cell] * exact[name] / total for cell in cells for name in exact}
         return cells
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"difficulty": dict(self.difficulty), "split": dict(self.split), "size": self.size, "seed": self.seed}
 
     def shortfall(self, short: Mapping[str, int]) -> str:
         """One line on what there was too little of."""
@@ -259,7 +256,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": expected}}),
         **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
-        "mix": pool.mix.as_dict(),
+        "mix": asdict(pool.mix),
         "short": dict(pool.short),
         "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),

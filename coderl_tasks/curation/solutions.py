@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 CHECKS_FILE = "checks.jsonl"
 PASSES_OVER = 3
+RUNS = 2  # of each solution, if it ends in time
+TIME_FACTOR = 5.0  # times the time limit, for a solution that does not end within it
+CONCURRENCY = 32  # problems checked at once: how many programs run at once is up to the sandbox client
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 PLAUSIBLE_SHARE = 0.5
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
@@ -79,19 +82,6 @@ _SAID = {
 
 
 @dataclass(frozen=True, slots=True)
-class SolutionSettings:
-    """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
-    `timeout_s` is CPU seconds per test where the problem names none; a slow one gets `time_factor` times the limit.
-    `concurrency` problems are checked at once (how many programs run at once is up to the sandbox client)."""
-
-    max_solutions: int = 3
-    runs: int = 2
-    timeout_s: float = 6.0
-    time_factor: float = 5.0
-    concurrency: int = 32
-
-
-@dataclass(frozen=True, slots=True)
 class SolutionCheck:
     """One row of SOLUTION_SCHEMA."""
 
@@ -111,15 +101,15 @@ class SolutionCheck:
 async def check_solutions(
     problems: Sequence[Problem],
     judge: Judge,
-    settings: SolutionSettings,
+    max_solutions: int = 3,
     *,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Checks each problem with its own solutions; returns SOLUTION_SCHEMA, one row per problem, in order. `folder`
-    records each check as it ends, so a second call with the same problems and settings runs only the missing ones.
-    Raises InfraError if the sandbox is down."""
-    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, settings))
+    """Checks each problem with at most `max_solutions` of its own; returns SOLUTION_SCHEMA, one row per problem, in
+    order. `folder` records each check as it ends, so a second call with the same problems, number of solutions and time
+    limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
+    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, judge, max_solutions))
     left = [problem for problem in problems if problem.problem_id not in rows]
 
     def note(check: SolutionCheck) -> None:
@@ -131,7 +121,7 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        left = await _check_all(left, judge, settings, note)
+        left = await _check_all(left, judge, max_solutions, note)
         if not left:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
@@ -159,7 +149,7 @@ def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tup
 
 
 async def _check_all(
-    problems: Sequence[Problem], judge: Judge, settings: SolutionSettings, note: Callable[[SolutionCheck], None]
+    problems: Sequence[Problem], judge: Judge, max_solutions: int, note: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
     """Checks `problems` concurrently and calls `note` with each result. Returns those that could not be graded."""
     # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
@@ -168,7 +158,7 @@ async def _check_all(
 
     async def work() -> None:
         for problem in waiting:
-            check = await check_problem(problem, judge, settings)
+            check = await check_problem(problem, judge, max_solutions)
             if check is None:
                 ungraded.append(problem)
             else:
@@ -176,7 +166,7 @@ async def _check_all(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(settings.concurrency):
+            for _ in range(CONCURRENCY):
                 group.create_task(work())
     except ExceptionGroup as failures:
         # Raise the error itself: retries depend on its type, and do not look into a group.
@@ -184,16 +174,15 @@ async def _check_all(
     return ungraded
 
 
-def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[str, Any]:
-    """What decides the checks, to be recorded beside them: problems and settings, but not the concurrency."""
+def _request(problems: Sequence[Problem], judge: Judge, max_solutions: int) -> dict[str, Any]:
+    """What decides the checks, to be recorded beside them: problems and limits."""
     digest = sha256()
     for problem in problems:
         tests = (text for test in problem.tests for text in (test.input, test.expected))
         for text in (problem.problem_id, *problem.solutions, *tests):
             digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
-    values = asdict(settings)
-    del values["concurrency"]
-    return values | {"problems": digest.hexdigest()}
+    limits = {"max_solutions": max_solutions, "runs": RUNS, "timeout_s": judge.timeout_s, "time_factor": TIME_FACTOR}
+    return limits | {"problems": digest.hexdigest()}
 
 
 def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -212,15 +201,15 @@ def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]
         return {}
 
 
-async def check_problem(problem: Problem, judge: Judge, settings: SolutionSettings) -> SolutionCheck | None:
+async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> SolutionCheck | None:
     """The check of one problem; None for an infra error."""
     codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
-    patient = replace(problem, time_limit_s=settings.time_factor * (problem.time_limit_s or settings.timeout_s))
+    patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
-    for code in codes[: settings.max_solutions]:
+    for code in codes[:max_solutions]:
         if len(tried) > 1 and any(finding.is_good for finding in tried):
             break  # one passes, and another one's opinion is known
-        finding = await _find(problem, patient, code, judge, settings.runs)
+        finding = await _find(problem, patient, code, judge)
         if finding is None:
             return None
         tried.append(finding)
@@ -256,8 +245,8 @@ class _Finding:
         return self.status in (Status.GOOD, Status.SLOW)
 
 
-async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, runs: int) -> _Finding | None:
-    """Runs `code` `runs` times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
+async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
+    """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
     first = await judge.grade(problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:
@@ -266,7 +255,7 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
             return _Finding(code, Status.TOO_SLOW, first)
     if not first.gradable:
         return None
-    for _ in range(runs - 1):
+    for _ in range(RUNS - 1):
         # Always with the long limit: a program that barely keeps the short one would look flaky on a busy machine.
         again = await judge.grade(patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
         if not again.gradable:

@@ -9,7 +9,7 @@ from prefect import task
 
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
-from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
+from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.environments import environment_of
 from coderl_tasks.filtering.overlap import OverlapRules
@@ -59,9 +59,8 @@ class Shard:
 @supervised
 async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
     """The checks (SOLUTION_SCHEMA) of one shard's problems with their own solutions."""
-    settings = SolutionSettings(max_solutions=shard.settings.max_solutions, timeout_s=shard.settings.reward_timeout)
-    judge = shard.session.judge
-    return await check_solutions(list(shard.problems), judge, settings, folder=shard.folder, on_progress=on_progress)
+    work = (list(shard.problems), shard.session.judge, shard.settings.max_solutions)
+    return await check_solutions(*work, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
@@ -84,11 +83,8 @@ async def profile(
         sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
         engine = session.engine(settings, "profile", policy.sampler_path, sampler_step=policy.step)
     work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
-    return await profile_shard(*work, prices=prices(settings), folder=shard.folder, on_progress=on_progress)
-
-
-def prices(settings: CurateSettings) -> Prices:
-    return Prices(settings.price_prompt, settings.price_completion)
+    prices = Prices(settings.price_prompt, settings.price_completion)
+    return await profile_shard(*work, prices=prices, folder=shard.folder, on_progress=on_progress)
 
 
 def profile_plan(

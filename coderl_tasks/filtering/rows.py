@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeVar
 from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
 from coderl_tasks.filtering.signature import signature_of
-from coderl_tasks.grading.verdict import matches, parse_value, values_match
+from coderl_tasks.grading.verdict import first_difference, parse_value, value_difference
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
@@ -110,10 +110,10 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
 def _agree(problem: Problem, one: str, other: str) -> bool:
     """Whether an answer can be right for both expectations."""
     if problem.kind == "stdin":
-        return matches(one, other) or matches(other, one)
+        return None in (first_difference(one, other), first_difference(other, one))
     try:
         left, right = parse_value(one), parse_value(other)
-        return values_match(left, right) or values_match(right, left)
+        return None in (value_difference(left, right), value_difference(right, left))
     except ValueError:
         return one == other
 
@@ -151,12 +151,8 @@ class PartJob:
         return self.segment.block >= HEAVY
 
 
-def _nothing(size: int) -> None:
-    """In place of a count that nobody wants."""
-
-
-_count: Callable[[int], None] = _nothing
-"""Called with the bytes of each row that this process has read."""
+_count: Callable[[int], None] | None = None
+"""Called with the bytes of each row that this process has read, where somebody wants to know."""
 
 
 def make_part(job: PartJob) -> None:
@@ -170,7 +166,8 @@ def make_part(job: PartJob) -> None:
             whole = parse(row, job.reader)
             # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
             del row
-            _count(size)
+            if _count is not None:
+                _count(size)
             if isinstance(whole, Drop):
                 drops.append(whole)
                 continue
@@ -204,7 +201,7 @@ def run_jobs(
     Calls `on_progress` with the rows and bytes read so far. Raises what a job raises, InfraError if a worker dies."""
     global _count
     if workers == 1 or len(jobs) < 2:
-        _count = _nothing if on_progress is None else _counting(on_progress)
+        _count = None if on_progress is None else _counting(on_progress)
         return [work(job) for job in jobs]
     # Spawn, not fork: Arrow chooses its allocator by the environment at start, and a fork of a process with threads
     # (polars has some) may wait forever for a lock that none of its own threads holds.

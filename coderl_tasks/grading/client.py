@@ -219,11 +219,6 @@ class ServerLink:
         self.fault, self.open_since = fault, time.monotonic()
         self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
 
-    async def close(self) -> None:
-        if self.probe is not None:
-            self.probe.cancel()
-            await asyncio.gather(self.probe, return_exceptions=True)
-
     async def _post(self, body: bytes) -> RunResult:
         """POST /run_code, without a time limit once it is connected. Raises Failed, Busy or Refused."""
         # `run` enforces the limit, which depends on the queue here. Only connecting has a limit of its own.
@@ -356,9 +351,11 @@ class SandboxClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        links, self._links = self._links, []
-        for link in links:
-            await link.close()
+        probes = [link.probe for link in self._links if link.probe is not None]
+        self._links = []
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -105,13 +105,9 @@ def shortened(text: str | bytes) -> str:
     return shown if len(text) <= SHOWN_CHARS else f"{shown}... ({size:,} {unit})"
 
 
-def matches(expected: str, actual: bytes | str) -> bool:
-    """Whether a program's standard output is right, by rules 1 to 5. `actual` may hold any bytes."""
-    return first_difference(expected, actual) is None
-
-
 def first_difference(expected: str, actual: bytes | str) -> str | None:
-    """None where `matches`, else one line for people that names the first place where the output differs."""
+    """None if a program's standard output is right by rules 1 to 5, else one line for people that names the first place
+    where it differs. `actual` may hold any bytes."""
     wanted_text = expected.encode("utf-8", "surrogatepass")
     got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
     if wanted_text == got_text:
@@ -139,14 +135,10 @@ def parse_value(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def values_match(expected: Any, actual: Any) -> bool:
-    """Whether a returned value is right, by rules 6 to 8. Both sides come from `parse_value`."""
-    return value_difference(expected, actual) is None
-
-
 def value_difference(expected: Any, actual: Any, where: str = "value") -> str | None:
-    """None if the values match by rules 6 to 8, else one line that names the first difference. `where` is the path of
-    `expected` inside the whole value, such as `value[0]['a']`; it grows with each level of nesting."""
+    """None if a returned value is right by rules 6 to 8, else one line that names the first difference. Both sides come
+    from `parse_value`. `where` is the path of `expected` inside the whole value, such as `value[0]['a']`; it grows with
+    each level of nesting."""
     if expected == actual:
         return None
     pairs: Iterable[tuple[str, Any, Any]]
