@@ -93,18 +93,16 @@ class Screen:
         edges = [len(ranked) * part // PARTS for part in range(PARTS + 1)]
         return [ranked[edges[part] : edges[part + 1]] for part in range(PARTS)]
 
-    def split(
-        self, part: Sequence[Problem], profile: pl.DataFrame, skip_below: float
-    ) -> tuple[list[Problem], list[Drop]]:
-        """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others, and the drops of the rest.
-        All of them are while nothing is profiled."""
+    def split(self, part: Sequence[Problem], profile: pl.DataFrame, least: float) -> tuple[list[Problem], list[Drop]]:
+        """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others: their chance is at least
+        `least`; and the drops of the rest. All of them are worth it while nothing is profiled."""
         if not len(profile):
             return list(part), []
         chances = self.beliefs(profile).chances
         worth, drops = [], []
         for problem in part:
             chance = chances[problem.problem_id]
-            if chance >= skip_below:
+            if chance >= least:
                 worth.append(problem)
             else:
                 drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
@@ -155,7 +153,7 @@ class Screen:
         """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1. A
         problem is none of its own; of equally like ones the first in order are taken."""
         found, how_like = [], []
-        others = self._vectors.of(seen)
+        others = self._vectors.has[seen] * self._vectors.worth
         count = min(NEIGHBOURS, len(seen))
         for start in range(0, len(self.problems), BLOCK):
             block = np.arange(start, min(start + BLOCK, len(self.problems)))
@@ -181,12 +179,9 @@ class _Vectors:
     worth: npt.NDArray[np.float32]
     length: npt.NDArray[np.float32]
 
-    def of(self, places: Ints) -> npt.NDArray[np.float32]:
-        """The rows (P, BUCKETS) of some texts, weighted."""
-        return self.has[places] * self.worth
-
     def similarity(self, of: Ints, among: Ints, weighted: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """How like texts are (P, S), from 0 to 1: what both have, over the geometric mean of what each has (cosine)."""
+        """How like the texts `of` (P) and `among` (S) are (P, S), from 0 to 1: what both have, over the geometric mean
+        of what each has (cosine). `weighted` (S, BUCKETS) is what those `among` have, by its worth."""
         common = self.has[of] @ weighted.T
         size = np.sqrt(self.length[of])[:, None] * np.sqrt(self.length[among])[None, :]
         return np.divide(common, size, out=np.zeros_like(common), where=size > 0)

@@ -33,7 +33,8 @@ DIFFICULTIES: tuple[Difficulty, ...] = get_args(Difficulty)
 HARD_BELOW = 0.35
 EASY_FROM = 0.65
 RISK_KEEP, RISK_DROP = 0.1, 0.05
-JEFFREYS = (0.5, 0.5)
+Beta = tuple[float, float]
+JEFFREYS: Beta = (0.5, 0.5)
 State = tuple[int, int]  # (passes, samples)
 
 
@@ -61,7 +62,7 @@ class StoppingRule:
     band: Band
     risk_keep: float = RISK_KEEP
     risk_drop: float = RISK_DROP
-    prior: tuple[float, float] = JEFFREYS
+    prior: Beta = JEFFREYS
     doubtful: frozenset[State] = frozenset()
     """Where another round is for the label's sake: see `curation.labels.rules_for_labels`."""
 
@@ -74,9 +75,7 @@ class StoppingRule:
 
 
 @lru_cache(maxsize=4096)  # a few dozen counts, asked for once per problem and round
-def chance_of_change(
-    band: Band, n_correct: int, n: int, max_samples: int, prior: tuple[float, float] = JEFFREYS
-) -> float:
+def chance_of_change(band: Band, n_correct: int, n: int, max_samples: int, prior: Beta = JEFFREYS) -> float:
     """The probability that `max_samples` samples decide otherwise about the band than these `n_correct` of `n` do.
     Exactly 0 where no outcome would. Raises ValueError for n = 0, or more samples than `max_samples`."""
     left = max_samples - n

@@ -27,20 +27,11 @@ from coderl_tasks.settings import CurateSettings
 @task(name="filter", **PHASE)
 def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> FilterResult:
     """The stages that need no model, as `settings` want them, recorded in `folder`."""
-    request = FilterRequest(
-        settings.dataset,
-        settings.splits,
-        settings.limit,
-        settings.evaluation_dataset,
-        settings.test_share,
-        RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
-        settings.near_duplicate,
-        OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
-        settings.readers,
-        settings.environment,
-        environment_of(settings).rows,
-    )
-    return filter_dataset(folder, request, on_rows)
+    data = (settings.dataset, settings.splits, settings.limit, settings.evaluation_dataset, settings.test_share)
+    rows = RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20)
+    overlap = OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage)
+    how = (settings.readers, settings.environment, environment_of(settings).rows)
+    return filter_dataset(folder, FilterRequest(*data, rows, settings.near_duplicate, overlap, *how), on_rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -92,16 +92,12 @@ class Signature:
         return SharedTests(len(at_one), equal, min(known))
 
 
+_HASH, _HASHES = pa.uint64(), pa.large_list(pa.uint64())
 SIGNATURE_FIELDS = [
-    pa.field("statement_hash", pa.uint64()),
-    pa.field("tests_hash", pa.uint64()),
-    pa.field("words", pa.int32()),
-    pa.field("shingles", pa.large_list(pa.uint64())),
-    pa.field("windows", pa.large_list(pa.uint64())),
-    pa.field("sketch", pa.large_list(pa.uint32())),
-    pa.field("test_inputs", pa.large_list(pa.uint64())),
-    pa.field("test_outputs", pa.large_list(pa.uint64())),
-]
+    pa.field("statement_hash", _HASH), pa.field("tests_hash", _HASH), pa.field("words", pa.int32()),
+    pa.field("shingles", _HASHES), pa.field("windows", _HASHES), pa.field("sketch", pa.large_list(pa.uint32())),
+    pa.field("test_inputs", _HASHES), pa.field("test_outputs", _HASHES),
+]  # fmt: skip
 """A signature's columns in a part (see `parts`), in the order of its fields."""
 
 

@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "lines", "json", "csv"]
 SUFFIXES: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".jsonl": "lines",
-    ".ndjson": "lines",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-}
+    ".parquet": "parquet", ".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".csv": "csv", ".tsv": "csv",
+}  # fmt: skip
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
 MAX_CELL_CHARS = 64 * 2**20  # the reader of CSV holds eight bytes for each

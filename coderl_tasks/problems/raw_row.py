@@ -30,12 +30,9 @@ METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
 _TIME = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*")
 PYTHON_NAMES = ("python", "python3", "py")
 OTHER_LANGUAGES = (
-    *("c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin"),
-    *("lua", "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift"),
-    *("ts", "typescript"),
-)
-
-
+    "c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin", "lua",
+    "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift", "ts", "typescript",
+)  # fmt: skip
 ANSWERS = (
     "the truth is an answer, not tests: name the columns prompt and ground_truth, and judge them by a function of your "
     "own (--environment=custom)"
@@ -52,20 +49,17 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("AceCode rows", ("question", "test_cases"), ASSERTIONS),
     ("APPS rows without their tests", ("question", "starter_code", "difficulty"), "take its column input_output along"),
     (
-        "CodeContests rows",
-        ("description", "private_tests"),
+        "CodeContests rows", ("description", "private_tests"),
         "copy description to statement, and the input and output lists of public_tests, private_tests and "
         'generated_tests into "tests": {"inputs": [...], "outputs": [...]}',
     ),
     (
-        "open-r1/codeforces rows",
-        ("description", "official_tests"),
+        "open-r1/codeforces rows", ("description", "official_tests"),
         "join description, input_format and output_format to statement, and copy official_tests to tests (take those "
         "with official_tests_complete, and without generated_checker)",
     ),
     (
-        "LiveCodeBench rows",
-        ("question_content", "public_test_cases"),
+        "LiveCodeBench rows", ("question_content", "public_test_cases"),
         "copy question_content to question and public_test_cases to tests; the private ones are pickled: DeepCoder has "
         "them decoded, in its split lcbv5",
     ),
@@ -78,7 +72,7 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("questions with answers", ("problem", "solution"), ANSWERS),
     ("prompts for a reward of your own", ("prompt", "ground_truth"), "--environment=custom"),
     ("verl rows with answers", ("prompt", "reward_model"), ANSWERS),
-)
+)  # fmt: skip
 """What rows with these columns are, most telling first, and what to do."""
 
 
