@@ -51,8 +51,7 @@ def drop_long_prompts(
         if completion_budget(length, max_tokens, context) > 0:
             kept.append(problem)
         else:
-            detail = f"{length} tokens in a context of {context}"
-            drops.append(Drop.of(problem, "prompt", "prompt_too_long", detail))
+            drops.append(Drop.of(problem, "prompt", "prompt_too_long", f"{length} tokens in a context of {context}"))
     return kept, drops
 
 

@@ -120,8 +120,7 @@ class Screen:
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)
         ]
         base_PC = np.array(groups).reshape(len(self.problems), -1)
-        weights_PC = self._weights(base_PC, places, states)
-        distributions_PJ = weights_PC @ components()
+        distributions_PJ = self._weights(base_PC, places, states) @ components()
         # First as for unsampled problems; then by their own samples, all with the same (passes, samples) at once.
         chances = distributions_PJ @ _kept_by_all(self._band, 0, 0, self._max_samples)
         for state in sorted(set(states)):

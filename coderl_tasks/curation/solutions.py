@@ -130,8 +130,10 @@ async def check_solutions(
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if left:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
-    # Undecided checks are not recorded, so another call tries them again.
-    rows |= {problem.problem_id: undecided(problem).to_row() for problem in left}
+    for problem in left:  # not recorded, so another call tries them again
+        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+        check = SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
+        rows[problem.problem_id] = check.to_row()
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
 
@@ -218,11 +220,6 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> S
         return None
     about = (problem.problem_id, problem.split, *_status(tried))
     return SolutionCheck(*about, len(codes), len(tried), suspicion(problem, opinion))
-
-
-def undecided(problem: Problem) -> SolutionCheck:
-    about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-    return SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
 
 
 def suspicion(problem: Problem, disagreement: str = "") -> str | None:

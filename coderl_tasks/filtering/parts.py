@@ -11,6 +11,7 @@ them in memory. `KeptProblems` reads those that came through all stages, or writ
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,6 @@ class KeptProblems:
 
     def shards(self, size: int, max_bytes: int = SHARD_BYTES) -> list["KeptProblems"]:
         """Consecutive shards of at most `size` problems, and `max_bytes` of tests unless it is a single problem."""
-        if not len(self):
-            return []
         starts: list[int] = []
         held = 0
         for number, more in enumerate(self.table["tests_bytes"]):
@@ -106,11 +105,8 @@ class KeptProblems:
                 starts.append(number)
                 held = 0
             held += more
-        ends = [*starts[1:], len(self)]
-        return [
-            KeptProblems(self.folder, self.table.slice(start, end - start))
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        edges = pairwise([*starts, len(self)])
+        return [KeptProblems(self.folder, self.table.slice(start, end - start)) for start, end in edges]
 
     def only(self, problem_ids: Sequence[str]) -> "KeptProblems":
         """Those with these ids, in their own order."""

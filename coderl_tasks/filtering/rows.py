@@ -39,7 +39,7 @@ from coderl_tasks.grading.verdict import first_difference, parse_value, value_di
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
-from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow, Segment
+from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, RawRow, Segment
 from coderl_tasks.problems.sources import RowSource
 
 MIB = 2**20
@@ -69,12 +69,11 @@ class RowRules:
 
 def parse(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem | Drop:
     """The problem in `row` with all its tests, or why there is none."""
-    if isinstance(row.values, Oversized):
-        return Drop("sanity", "row_too_large", f"{row.values.size / MIB:.0f} MiB", None, row.split, row.source_row)
     try:
         return parse_row(row, rows)
     except RowDropped as drop:
-        return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
+        stage = "sanity" if drop.reason == "row_too_large" else "parse"
+        return Drop(stage, drop.reason, drop.detail, None, row.split, row.source_row)
 
 
 def filter_problem(whole: Problem, rules: RowRules | None) -> Problem | Drop:

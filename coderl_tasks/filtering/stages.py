@@ -125,9 +125,13 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         "limit": request.limit,
         "rows": asdict(request.rows),
         "environment": request.environment,
-        "train": _describe(train, indices),
-        "evaluation": _describe(evaluation, indices),
     }
+    for side in (train, evaluation):
+        described[side.name] = [
+            {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
+            for source in side.sources
+            for file in source.files
+        ]
     if request.test_share is not None:
         described["test_share"] = request.test_share
     # The request is recorded before its parts: part files do not say which request they belong to.
@@ -162,14 +166,6 @@ def _evaluation_sources(request: FilterRequest) -> list[RowSource]:
         if request.evaluation is not None:
             raise
         return []
-
-
-def _describe(side: _Side, indices: dict[RawFile, FileIndex]) -> list[dict[str, Any]]:
-    return [
-        {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
-        for source in side.sources
-        for file in source.files
-    ]
 
 
 def _begin(folder: Path, described: dict[str, Any]) -> None:
@@ -325,8 +321,7 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
         read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
         table = pl.DataFrame(read.select(columns))
         for signature, row in zip(read_signatures(read, windows), table.iter_rows(named=True), strict=True):
-            place = f"row {row['source_row']} of {row['split']}{role}"
-            entries.append(Entry(row["problem_id"], place, signature))
+            entries.append(Entry(row["problem_id"], f"row {row['source_row']} of {row['split']}{role}", signature))
         name, rows = part.relative_to(folder).as_posix(), pl.int_range(pl.len(), dtype=pl.Int64)
         tables.append(table.with_columns(part=pl.lit(name), row=rows).select(*KEPT_SCHEMA))
     return entries, pl.concat(tables)

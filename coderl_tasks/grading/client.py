@@ -435,5 +435,4 @@ class SandboxClient:
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if self._outage_logged:
             self._outage_logged = False
-            answering = ", ".join(link.url for link in links if not link.is_open)
-            logger.warning("the sandbox answers again: %s", answering)
+            logger.warning("the sandbox answers again: %s", ", ".join(link.url for link in links if not link.is_open))

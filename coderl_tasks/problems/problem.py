@@ -130,8 +130,7 @@ class Drop:
 
     @classmethod
     def of(cls, problem: Problem, stage: str, reason: str, detail: str = "") -> "Drop":
-        place = (problem.problem_id, problem.split, problem.source_row, problem.statement)
-        return cls(stage, reason, detail, *place)
+        return cls(stage, reason, detail, problem.problem_id, problem.split, problem.source_row, problem.statement)
 
 
 def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:

@@ -31,7 +31,8 @@ _TIME = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|s
 PYTHON_NAMES = ("python", "python3", "py")
 OTHER_LANGUAGES = (
     "c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin", "lua",
-    "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift", "ts", "typescript",
+    "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift", "ts",
+    "typescript",
 )  # fmt: skip
 ANSWERS = (
     "the truth is an answer, not tests: name the columns prompt and ground_truth, and judge them by a function of your "
@@ -96,8 +97,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
-    own_id = row.get("problem_id")
-    texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions]
+    texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions]
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
     return _problem(row, test_set, statement, starter_code, solutions, split, source_row)
 
