@@ -38,14 +38,7 @@ from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
-from coderl_tasks.problems.problem import (
-    Drop,
-    Problem,
-    count_drops,
-    dropped_frame,
-    problems_frame,
-    require_all_rows,
-)
+from coderl_tasks.problems.problem import Drop, Problem, count_drops, dropped_frame, problems_frame, require_all_rows
 from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
 BAND_LOW, BAND_HIGH = 0.1, 0.9

@@ -1,7 +1,6 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
-from coderl_tasks.environments.custom import CustomEnvironment
-from coderl_tasks.environments.environment import CODE, CodeEnvironment, Environment
+from coderl_tasks.environments.environment import CODE, CodeEnvironment, CustomEnvironment, Environment
 from coderl_tasks.environments.gsm8k import (
     Gsm8kEnvironment,
     build_gsm8k_prompt,

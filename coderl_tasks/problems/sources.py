@@ -10,18 +10,9 @@ from typing import Literal
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256
+from coderl_tasks.problems import raw_files
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
-from coderl_tasks.problems.raw_files import (
-    MAX_ROW_BYTES,
-    READ,
-    RawFile,
-    RawRow,
-    Segment,
-    format_of,
-    read_segment,
-    unreadable,
-    whole_file,
-)
+from coderl_tasks.problems.raw_files import RawFile, RawRow, Segment, format_of, unreadable
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.settings.flow_settings import HUB_GSM8K
 
@@ -49,13 +40,13 @@ class RowSource:
         """All rows, file by file, numbered through. Raises DataError if one cannot be read."""
         number = 0
         for file in self.files:
-            for row in self.read(whole_file(file, number), MAX_ROW_BYTES, None):
+            for row in self.read(raw_files.whole_file(file, number), raw_files.MAX_ROW_BYTES, None):
                 number = row.source_row + 1
                 yield row
 
     def read(self, segment: Segment, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
-        rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
+        rows = raw_files.read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
         if not self.named_by_row:
             return rows
         # No loop: its variable would hold each row, which may be 200 MB, until the next.
@@ -157,7 +148,9 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     is cached. Raises DataError, which names `source`, for an unknown format or a failed download."""
     file_format = format_of(Path(address))
     if file_format is None:
-        raise DataError(f"{source}: the name of {Path(address).name} does not end as those that are read: {READ}")
+        raise DataError(
+            f"{source}: the name of {Path(address).name} does not end as those that are read: {raw_files.READ}"
+        )
     if folder is not None:
         path = Path(address)
         return RawFile(path, path.relative_to(folder).as_posix(), file_format)

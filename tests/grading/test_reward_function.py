@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.environments.custom import CustomEnvironment
+from coderl_tasks.environments.environment import CustomEnvironment
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
