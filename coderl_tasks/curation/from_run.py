@@ -88,11 +88,11 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     pool_settings = read_json(manifest)["settings"] if manifest.is_file() else {}
     fields = CurateSettings.model_fields
     decides = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
-    wanted = {key: value for key, value in pool_settings.items() if key in decides}
-    if wanted.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
-        del wanted["profile_mode"]
-    wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
-    return settings.filled_from(wanted).with_changes(from_run=str(run))
+    values = {key: value for key, value in pool_settings.items() if key in decides}
+    if values.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
+        del values["profile_mode"]
+    values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
+    return settings.filled_from(values).with_changes(from_run=str(run))
 
 
 def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:

@@ -163,14 +163,14 @@ def build_pool(
         else:
             all_drops.append(drop)
     selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
-    kept = [problem for problem in in_band if problem.problem_id not in selection.left_out]
+    chosen = [problem for problem in in_band if problem.problem_id not in selection.left_out]
     left_out = [problem for problem in in_band if problem.problem_id in selection.left_out]
     all_drops += [Drop.of(problem, "mix", *selection.left_out[problem.problem_id]) for problem in left_out]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
-    rows = [measured.get(problem.problem_id, {}) for problem in kept]
+    rows = [measured.get(problem.problem_id, {}) for problem in chosen]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
-        pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
+        pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
         profile=table,
         read=loaded.read,
@@ -217,8 +217,8 @@ def write_pool(
     make_folder(folder)
     for name in TABLES:
         if name == "pool" and whole is not None:
-            kept = whole.only(pool.pool["problem_id"].to_list())
-            kept.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
+            problems = whole.only(pool.pool["problem_id"].to_list())
+            problems.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
@@ -233,7 +233,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent."""
     low, high = pool.band or (None, None)
     profile = pool.profile
-    told = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
+    of_run = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
     # The expected number of problems of each difficulty: the sum of their labels' probabilities.
     expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
     return {
@@ -254,10 +254,10 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),
         "spent": {
-            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - told,
+            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - of_run,
             "prompt_tokens": sum(profile["prompt_tokens_spent"]),
             "completion_tokens": sum(profile["completion_tokens_spent"]),
-            **({"told": told} if TOLD in profile.columns else {}),
+            **({"told": of_run} if TOLD in profile.columns else {}),
             "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
         },
         # Sorted: the same settings give the same bytes in any order.
@@ -322,29 +322,29 @@ def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     """The share of each cell to take by label, such that the expected true difficulties have the shares asked for."""
-    asked = mix.shares()
+    by_difficulty = mix.shares()
     names = [f"{name}_probability" for name in DIFFICULTIES]
     if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
-        return asked
-    labels = list(dict.fromkeys(cell[0] for cell in asked))
-    found = {}
-    for rest in dict.fromkeys(cell[1:] for cell in asked):  # each split, or ()
+        return by_difficulty
+    labels = list(dict.fromkeys(cell[0] for cell in by_difficulty))
+    by_label = {}
+    for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
         part = candidates.filter(split=rest[0]) if rest else candidates
         expected = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
         for place, label in enumerate(labels):
             labelled = part.filter(difficulty=label)
             if len(labelled):  # otherwise the label counts as certain
                 expected[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
-        asked_shares = [asked[label, *rest] for label in labels]
-        total = sum(asked_shares, Fraction())
+        part_shares = [by_difficulty[label, *rest] for label in labels]
+        total = sum(part_shares, Fraction())
         wanted = np.zeros(len(DIFFICULTIES))
-        for label, share in zip(labels, asked_shares, strict=True):
+        for label, share in zip(labels, part_shares, strict=True):
             wanted[DIFFICULTIES.index(label)] = share / total
         # Exact from here on: rounding first gives the same shares on machines whose last bits differ.
         parts = [Fraction(str(round(float(part), 4))) for part in closest_weights(expected, wanted)]
         for label, share in zip(labels, parts, strict=True):
-            found[(label, *rest)] = total * share / sum(parts, Fraction())
-    return {cell: found[cell] for cell in asked}
+            by_label[(label, *rest)] = total * share / sum(parts, Fraction())
+    return {cell: by_label[cell] for cell in by_difficulty}
 
 
 def closest_weights(rows_L_D: np.ndarray, target_D: np.ndarray) -> np.ndarray:

@@ -112,9 +112,9 @@ class Screen:
         """The pass rates and chances to be kept of all problems, by the samples of some: `profile` (SHARD_SCHEMA)."""
         prior = learn_prior(profile)
         columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
-        seen = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
-        places = np.array([place for place, _, _ in seen], dtype=np.int64)
-        states = [(k, n) for _, k, n in seen]
+        sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
+        places = np.array([place for place, _, _ in sampled], dtype=np.int64)
+        states = [(k, n) for _, k, n in sampled]
         groups = [
             prior.weights[prior.group(problem.split, tokens)]
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)

@@ -110,7 +110,7 @@ async def check_solutions(
     order. `folder` records each check as it ends, so a second call with the same problems, number of solutions and time
     limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
     rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, judge, max_solutions))
-    left = [problem for problem in problems if problem.problem_id not in rows]
+    unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
     def note(check: SolutionCheck) -> None:
         row = check.to_row()
@@ -121,16 +121,16 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        left = await _check_all(left, judge, max_solutions, note)
-        if not left:
+        unchecked = await _check_all(unchecked, judge, max_solutions, note)
+        if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
         grade = await judge.grade(_PROBE, "print(input())")
         if not grade.passed:
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
-    if left:
-        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
-    for problem in left:  # not recorded, so another call tries them again
+    if unchecked:
+        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
+    for problem in unchecked:  # not recorded, so another call tries them again
         about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
         check = SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
         rows[problem.problem_id] = check.to_row()

@@ -170,13 +170,13 @@ def make_part(job: PartJob) -> None:
             if isinstance(whole, Drop):
                 drops.append(whole)
                 continue
-            kept = filter_problem(whole, job.rules)
-            if isinstance(kept, Drop):
-                drops.append(kept)
+            trimmed = filter_problem(whole, job.rules)
+            if isinstance(trimmed, Drop):
+                drops.append(trimmed)
             # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
-            elif job.held_out is None or is_held_out(kept.problem_id, job.held_out):
-                add(*part_row(kept, signature_of(whole)))
-            del whole, kept
+            elif job.held_out is None or is_held_out(trimmed.problem_id, job.held_out):
+                add(*part_row(trimmed, signature_of(whole)))
+            del whole, trimmed
         # Write the drops before the part appears: an existing part says that the segment is done.
         write_parquet(dropped_file(job.part), dropped_frame(drops))
 

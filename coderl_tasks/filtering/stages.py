@@ -255,12 +255,12 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
         faults = {index: held_out for index, name in enumerate(ids) if is_held_out(name, request.test_share)}
     # Each stage sees only what the stages before it kept: a row has one reason, and decontamination counts a window
     # once per problem, not once per duplicate.
-    left = [index for index in range(len(train)) if index not in faults]
-    for fault in find_duplicates([train[index] for index in left], request.near_duplicate):
-        faults[left[fault.index]] = ("dedup", fault.reason, fault.detail)
-    left = [index for index in left if index not in faults]
-    for fault in find_contaminated([train[index] for index in left], evaluation, request.overlap):
-        faults[left[fault.index]] = ("decontaminate", fault.reason, fault.detail)
+    remaining = [index for index in range(len(train)) if index not in faults]
+    for fault in find_duplicates([train[index] for index in remaining], request.near_duplicate):
+        faults[remaining[fault.index]] = ("dedup", fault.reason, fault.detail)
+    remaining = [index for index in remaining if index not in faults]
+    for fault in find_contaminated([train[index] for index in remaining], evaluation, request.overlap):
+        faults[remaining[fault.index]] = ("decontaminate", fault.reason, fault.detail)
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
     # Only to read their outlines: these are the problems that are not kept.

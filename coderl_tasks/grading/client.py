@@ -175,9 +175,9 @@ class ServerLink:
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code and wait for the result: at most `takes_s` after the time that earlier requests may take, and
         only while the server answers pings. Raises Failed, Busy or Refused."""
-        left = self.retry_at - time.monotonic()
-        if left > 0:
-            raise Busy(f"full, retry after {left:.2g} s")
+        left_s = self.retry_at - time.monotonic()
+        if left_s > 0:
+            raise Busy(f"full, retry after {left_s:.2g} s")
         turn = _Turn(time.monotonic(), takes_s)
         self.turns.append(turn)
         post = asyncio.ensure_future(self._post(body))
@@ -185,10 +185,10 @@ class ServerLink:
             while True:
                 earlier = self.turns[: self.turns.index(turn)]
                 its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])  # at the latest
-                left = its_turn + takes_s - time.monotonic()
-                if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
+                left_s = its_turn + takes_s - time.monotonic()
+                if (await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s))))[0]:
                     break
-                if left <= 0:
+                if left_s <= 0:
                     raise self._failed(f"no answer within {takes_s:g} s")
                 # The result may arrive during the ping, so `post` is checked once more.
                 if not await self._answers_ping() and not post.done():
@@ -372,7 +372,7 @@ class SandboxClient:
             # Wait without a slot, here and in the pause below: a waiting request must not keep others from running.
             await self._some_server(links)
             async with self._slots:
-                link = min(links, key=lambda one: one.cost(avoided=one is avoid))
+                link = min(links, key=lambda server: server.cost(avoided=server is avoid))
                 if link.is_open:  # all have gone down while this waited for a slot
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
@@ -383,8 +383,8 @@ class SandboxClient:
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
                     # Pause until the first server that is up takes requests again, with jitter.
-                    up = [one for one in links if not one.is_open] or links
-                    full_for_s = min(one.retry_at for one in up) - time.monotonic()
+                    up = [server for server in links if not server.is_open] or links
+                    full_for_s = min(server.retry_at for server in up) - time.monotonic()
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
                     problem = failure
@@ -422,15 +422,15 @@ class SandboxClient:
             outage_s = time.monotonic() - max(link.open_since for link in links)
             ever_answered = any(link.has_answered for link in links)
             patience_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            left, until_notice = patience_s - outage_s, self._notice_s - outage_s
+            left_s, until_notice_s = patience_s - outage_s, self._notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
-            if left <= 0:
+            if left_s <= 0:
                 why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"
                 raise InfraError(f"{why}. Check SANDBOX_URL, or its log")
-            if not self._outage_logged and until_notice <= 0:
+            if not self._outage_logged and until_notice_s <= 0:
                 self._outage_logged = True
-                logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
-            pause = left if self._outage_logged else min(left, until_notice)
+                logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left_s)
+            pause = left_s if self._outage_logged else min(left_s, until_notice_s)
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if self._outage_logged:

@@ -189,12 +189,12 @@ class _Run:
     async def _tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
         """Run these tests and count their results; with `one_process`, only those that the first process runs. Returns
         how many have run, or None when grading is over."""
-        left = list(chunk)
+        waiting = list(chunk)
         failed_shared: int | None = None  # a test that failed in a process that had run another one
-        while left:
-            results = await self._send(left, self.limits, one_process=one_process)
+        while waiting:
+            results = await self._send(waiting, self.limits, one_process=one_process)
             if results is None:  # the program may have killed the driver, so each test gets its own request
-                alone = left[:1] if one_process else left
+                alone = waiting[:1] if one_process else waiting
                 for index in alone:
                     if not self._goes_on_after(await self._alone(index, self.limits)):
                         return None
@@ -220,9 +220,9 @@ class _Run:
             if one_process and n_settled == len(results):
                 return n_settled
             # Send the rest again: the driver also stops at the time and output limits of the whole request.
-            del left[:n_settled]
+            del waiting[:n_settled]
             if failed_shared is not None and not self.run_all:
-                del left[1:]  # its repetition decides: it ends grading, or a new run begins
+                del waiting[1:]  # its repetition decides: it ends grading, or a new run begins
         return len(chunk)
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
@@ -300,8 +300,8 @@ class _Run:
         elif result.error.startswith("MemoryError") and result.code != 0:
             verdict, reason = Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
         elif result.ended == "signal":
-            known = result.code in set(signal.Signals)
-            reason = f"ended by {signal.Signals(result.code).name if known else f'signal {result.code}'}"
+            has_name = result.code in set(signal.Signals)
+            reason = f"ended by {signal.Signals(result.code).name if has_name else f'signal {result.code}'}"
             # The kernel's out-of-memory killer says no more than this.
             if result.code == signal.SIGKILL and result.rss_kb > 0.8 * 1024 * limits.memory_mb:
                 verdict, reason = Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"

@@ -271,16 +271,16 @@ def _definition(value: Any, parts: dict[str, tuple[Any, str]]) -> str:
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError):
         raise _refused(_label(value), "its source cannot be read, as of what was made at a prompt or by exec") from None
-    used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    known = value.__globals__ if inspect.isfunction(value) else vars(sys.modules[value.__module__])
+    attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    module_globals = value.__globals__ if inspect.isfunction(value) else vars(sys.modules[value.__module__])
     for name in sorted(set(_globals(tree)) - {value.__name__}):
-        if name in known:
-            _add(name, known[name], value, parts)
+        if name in module_globals:
+            _add(name, module_globals[name], value, parts)
         elif not hasattr(builtins, name):
             raise _refused(_label(value), f"it uses {name}, which is not defined: define it, or import it, first")
         # `import xml.etree.ElementTree` makes a global of xml alone.
-        if isinstance(known.get(name), ModuleType) and known[name].__name__ == name:
-            for module in sorted(used & sys.modules.keys()):
+        if isinstance(module_globals.get(name), ModuleType) and module_globals[name].__name__ == name:
+            for module in sorted(attributes & sys.modules.keys()):
                 if module.startswith(f"{name}."):
                     parts[module] = (sys.modules[module], f"import {module}\n")
     return source

@@ -227,27 +227,28 @@ class PoolFile:
     def problems(self) -> list[Problem]:
         """All problems, without solutions, with their tests left in the file. Tests of large row groups of several
         problems, which other programs write, stay in memory: reading a group per problem would be slow."""
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
             frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", "solutions")])
             frame = frame.with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
-                found += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
+                problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue
             counts: list[int] = frame["tests_total"].to_list()
-            firsts: list[Test | None] = [None] * frame.height
+            first_tests: list[Test | None] = [None] * frame.height
             # Read tests only to count them, or if the first one is needed: for a prompt, or as the ground truth.
             if not (frame["kind"] == "stdin").all() or not self._has_tests(group, frame["tests_total"]):
                 tests = self._read(group, ["tests"])["tests"]
                 counts = tests.list.len().to_list()
-                first = [Test(**each[0]) if each else None for each in tests.list.head(1).to_list()]
-                firsts = [None if kind == "stdin" else one for kind, one in zip(frame["kind"], first, strict=True)]
+                for row, (kind, head) in enumerate(zip(frame["kind"], tests.list.head(1).to_list(), strict=True)):
+                    if kind != "stdin" and head:
+                        first_tests[row] = Test(**head[0])
             without_tests = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
             for row, problem in enumerate(problems_from_frame(without_tests)):
-                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], firsts[row])
-                found.append(replace(problem, tests=stored))
-        return found
+                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], first_tests[row])
+                problems.append(replace(problem, tests=stored))
+        return problems
 
     def _has_tests(self, group: int, counts: pl.Series) -> bool:
         """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:

@@ -262,25 +262,25 @@ def holds_assertions(row: Mapping[str, Any]) -> bool:
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
     """The tests in TEST_COLUMNS. Raises RowDropped if none hold any, one is unreadable, or two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
-    found: dict[str, TestSet] = {}
+    test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):
         if name != "tests" and holds_assertions(row):
             raise RowDropped("unknown_test_type", known_rows(row) or ASSERTIONS)
         try:
-            found[name] = parse_tests(value, *metadata)
+            test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
             if drop.reason != "no_tests":
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
-    if not found:
+    if not test_sets:
         cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
         reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, known_rows(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
-    first, *others = found
+    first, *others = test_sets
     for other in others:
-        if found[other] != found[first]:
+        if test_sets[other] != test_sets[first]:
             raise RowDropped("ambiguous_tests", f"{first} and {other} hold different tests")
-    return found[first]
+    return test_sets[first]
 
 
 def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

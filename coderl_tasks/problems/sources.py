@@ -70,14 +70,14 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
-    found = [
+    row_sources = [
         RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
-    if not found:
-        other = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
-        raise NoSplitsError(f"{source} has no {role} split.{other}")
-    return found
+    if not row_sources:
+        hint = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
+        raise NoSplitsError(f"{source} has no {role} split.{hint}")
+    return row_sources
 
 
 def files_read(source: str, role: Role) -> list[str | None]:
@@ -146,11 +146,9 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
 def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     """The file at `address`: a path below `folder`, or without a `folder` a hub address, which is downloaded unless it
     is cached. Raises DataError, which names `source`, for an unknown format or a failed download."""
-    file_format = format_of(Path(address))
+    file_format, name = format_of(Path(address)), Path(address).name
     if file_format is None:
-        raise DataError(
-            f"{source}: the name of {Path(address).name} does not end as those that are read: {raw_files.READ}"
-        )
+        raise DataError(f"{source}: the name of {name} does not end as those that are read: {raw_files.READ}")
     if folder is not None:
         path = Path(address)
         return RawFile(path, path.relative_to(folder).as_posix(), file_format)
