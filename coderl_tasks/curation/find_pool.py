@@ -188,8 +188,7 @@ def _readable(manifest_file: Path) -> dict[str, Any]:
 
 
 def finished_with(folder: Path) -> dict[str, Any] | None:
-    """The settings (`CurateSettings.content`) with which the curation in `folder` came to its end last; None if it did
-    not."""
+    """The settings (`CurateSettings.content`) with which the curation in `folder` ended last; None if it never did."""
     return _readable(folder / MANIFEST_FILE).get("settings")
 
 

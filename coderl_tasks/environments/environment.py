@@ -46,8 +46,7 @@ class Environment(ABC):
 
     @abstractmethod
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        """The scores of one problem's completions, in order. Never raises for an outage: that is the verdict
-        `infra_error`, without a reward."""
+        """The scores of one problem's completions, in order. In an outage: verdict `infra_error`, no reward."""
 
 
 @dataclass(frozen=True, eq=False)

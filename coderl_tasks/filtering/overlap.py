@@ -45,37 +45,31 @@ class Entry:
     signature: Signature
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why the problem number `index` is dropped."""
-
-    index: int
-    reason: str
-    detail: str
+Faults = dict[int, tuple[str, str]]
+"""Reason and detail of each problem to drop, by its index."""
 
 
-def find_duplicates(entries: Sequence[Entry], threshold: float) -> list[Fault]:
-    """The entries that repeat an earlier kept entry, in order, at most one Fault per entry. Statements may be near
-    duplicates from this `threshold` of their resemblance on."""
+def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
+    """The entries that repeat an earlier entry which is kept; near duplicates resemble each other by `threshold`."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}
     index = NearDuplicateIndex(threshold)
-    faults = []
+    faults: Faults = {}
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
         earlier = by_id.get(entry.problem_id)
         # The id is compared before the content, because one id must never stand for two problems.
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
-            faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
+            faults[number] = (SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}")
             continue
         earlier = by_content.get(content) if earlier is None else earlier
         if earlier is not None:
-            faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
+            faults[number] = ("same_identity", f"same as {entries[earlier].place}")
             continue
         if entry.signature.words >= FEWEST_WORDS:
             near = _repeated(entry, [entries[other] for other in index.query(entry.signature)], threshold)
             if near is not None:
-                faults.append(Fault(number, "near_duplicate", near))
+                faults[number] = ("near_duplicate", near)
                 continue
             # Only kept entries are indexed: of a chain of small edits, the first stays, and each that is far from it.
             index.add(number, entry.signature)
@@ -115,8 +109,8 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
     return np.unique(np.concatenate(windows)) if windows else np.empty(0, dtype=np.uint64)
 
 
-def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> list[Fault]:
-    """The entries of `train` that overlap with an entry of `evaluation`, in order, at most one Fault per entry."""
+def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Faults:
+    """The entries of `train` that overlap with an entry of `evaluation`."""
     index = NearDuplicateIndex(rules.resemblance)
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
@@ -124,17 +118,17 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         by_statement.setdefault(entry.signature.statement, number)
         if entry.signature.words >= FEWEST_WORDS:
             index.add(number, entry.signature)
-    faults = []
+    faults: Faults = {}
     for number, (entry, passages) in enumerate(zip(train, _passages(train, evaluation, rules), strict=True)):
         if passages is not None:
-            faults.append(Fault(number, "ngram_overlap", passages))
+            faults[number] = ("ngram_overlap", passages)
             continue
         candidates = index.query(entry.signature) if entry.signature.words else []
         # An identical statement comes first, so that `detail` names it rather than a similar one.
         if entry.signature.statement in by_statement:
             candidates.insert(0, by_statement[entry.signature.statement])
         if (detail := _given_away(entry, [evaluation[other] for other in candidates], rules)) is not None:
-            faults.append(Fault(number, "near_duplicate_statement", detail))
+            faults[number] = ("near_duplicate_statement", detail)
     return faults
 
 

@@ -105,9 +105,8 @@ class FilterResult:
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
-    """Read, check, de-duplicate and decontaminate a data set. `folder` belongs to this work alone: an interrupted start
-    is resumed there, and parts of another request are deleted. Raises DataError for unreadable data, InfraError if a
-    worker dies."""
+    """Read, check, de-duplicate and decontaminate a data set. In `folder`, which nothing else may use, an earlier start
+    is resumed; parts of another request are deleted. Raises DataError for bad data, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
     # Both sides may share files: each is hashed once.
@@ -256,11 +255,11 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
     # Each stage sees only what the stages before it kept: a row has one reason, and decontamination counts a window
     # once per problem, not once per duplicate.
     remaining = [index for index in range(len(train)) if index not in faults]
-    for fault in find_duplicates([train[index] for index in remaining], request.near_duplicate):
-        faults[remaining[fault.index]] = ("dedup", fault.reason, fault.detail)
+    for index, fault in find_duplicates([train[index] for index in remaining], request.near_duplicate).items():
+        faults[remaining[index]] = ("dedup", *fault)
     remaining = [index for index in remaining if index not in faults]
-    for fault in find_contaminated([train[index] for index in remaining], evaluation, request.overlap):
-        faults[remaining[fault.index]] = ("decontaminate", fault.reason, fault.detail)
+    for index, fault in find_contaminated([train[index] for index in remaining], evaluation, request.overlap).items():
+        faults[remaining[index]] = ("decontaminate", *fault)
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
     # Only to read their outlines: these are the problems that are not kept.

@@ -265,16 +265,10 @@ class CodeEnv:
         )
         if scored.reward is None:
             raise InfraError(scored.grade.reason)
-        metrics = {
-            "format": float(scored.code is not None),
-            "correct": float(scored.grade.passed),
-            "complete": float(complete),
-            "tests_passed": float(scored.grade.tests_passed),
-            "tests_run": float(scored.grade.tests_run),
-            "tests_total": float(scored.grade.tests_total),
-            "run_seconds": scored.grade.run_seconds,
-        }
-        return StepResult(scored.reward, metrics, scored)
+        flags = {"format": scored.code is not None, "correct": scored.grade.passed, "complete": complete}
+        numbers = ("tests_passed", "tests_run", "tests_total", "run_seconds")
+        values = flags | {name: getattr(scored.grade, name) for name in numbers}
+        return StepResult(scored.reward, {name: float(value) for name, value in values.items()}, scored)
 
 
 async def sandbox_check_correctness(

@@ -12,12 +12,10 @@
 5. Tests may share a process of the sandbox (`isolation_per_test="failures"`). Of a test that was not the first in its
    process, only a pass counts. One that fails there runs again, first in its process. If it then passes, the program
    depends on sharing, and is graded anew with one process per test.
-6. Every request has an id, which its report names. A server that answers with another request's result is quarantined
-   in the same way.
+6. Every request has an id, which its report names. A server that answers with another request's is quarantined too.
 
 What runs in the sandbox is `payload/driver.py`, sent as text. Expected outputs are no part of a request. The driver's
-report was within the program's reach, so it is parsed strictly: anything but a well-formed report of plausible size
-counts as none.
+report was within the program's reach, so it is parsed strictly: any but a well-formed one of plausible size is none.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.problems.problem import Drop, Kind, Problem, RowDropped, dropped_frame, require_all_rows, trim_tests
-from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
+from coderl_tasks.problems.raw_files import RawRow, Unread
 from coderl_tasks.problems.raw_row import DATE_COLUMNS, answer_problem, problem_from_row, row_date, stored_problem
 from coderl_tasks.problems.sources import Role, find_source, is_file, open_source
 from coderl_tasks.settings import FlowSettings
@@ -149,12 +149,9 @@ def load_problems(
 
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
-    """The problem in `row`: a pool's row (it has PROBLEM_SCHEMA) checked, any other read by `rows.read`. Raises
-    RowDropped."""
-    if isinstance(row.values, Oversized):
-        raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
-    if isinstance(row.values, Misread):
-        raise RowDropped("row_misread", row.values.why)
+    """The problem in `row`: a pool's row (PROBLEM_SCHEMA) is checked, others are read by `rows`. Raises RowDropped."""
+    if isinstance(row.values, Unread):
+        raise RowDropped(row.values.reason, row.values.detail)
     stored = stored_problem(row.values, rows.kinds)
     return rows.read(row.values, split=row.split, source_row=row.source_row) if stored is None else stored
 

@@ -43,6 +43,5 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "status": TEXT, "detail": TEXT, "n_solutions": COUNT, "n_tried": COUNT,
     "multi_answer_suspect": pl.Boolean(), "suspicion": TEXT,
 }  # fmt: skip
-"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says
-why; `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion` says why several answers may be right,
-null where nothing suggests it."""
+"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says why;
+`n_solutions` counts the distinct ones, `n_tried` those run; `suspicion`: why several answers may be right, or null."""

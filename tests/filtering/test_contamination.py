@@ -11,7 +11,7 @@ def faults(
     evaluation: tuple[Entry, ...] = (SECRET,),
     rules: OverlapRules = OverlapRules(),  # noqa: B008 - frozen
 ) -> list[tuple[int, str, str]]:
-    return [(fault.index, fault.reason, fault.detail) for fault in find_contaminated(train, evaluation, rules)]
+    return [(index, *fault) for index, fault in find_contaminated(train, evaluation, rules).items()]
 
 
 def test_copies_of_an_evaluation_problem_are_named() -> None:

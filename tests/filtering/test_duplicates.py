@@ -7,7 +7,7 @@ OTHERS = {f"{number} 0\n": f"{number}\n" for number in range(8)}
 
 
 def faults(*entries: Entry) -> list[tuple[int, str, str]]:
-    return [(fault.index, fault.reason, fault.detail) for fault in find_duplicates(entries, THRESHOLD)]
+    return [(index, *fault) for index, fault in find_duplicates(entries, THRESHOLD).items()]
 
 
 def test_the_same_but_for_white_space_and_case_is_the_same() -> None:

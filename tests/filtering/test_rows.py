@@ -9,7 +9,7 @@ from coderl_tasks.filtering.parts import part_row
 from coderl_tasks.filtering.rows import RowRules, filter_problem, parse, sanity
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems.problem import Drop, Problem, Test
-from coderl_tasks.problems.raw_files import Oversized, RawRow
+from coderl_tasks.problems.raw_files import RawRow, Unread
 from tests.filtering.made_problems import make_problem, make_row
 
 SIX = {str(number): str(number) for number in range(6)}
@@ -48,7 +48,7 @@ def test_trimming_is_recorded_and_comes_after_the_checks() -> None:
 
 
 def test_a_row_that_was_too_large_to_read() -> None:
-    drop = parse(RawRow("taco", 3, Oversized(3 * 2**30)))
+    drop = parse(RawRow("taco", 3, Unread("row_too_large", "3072 MiB")))
     assert isinstance(drop, Drop)
     assert (drop.stage, drop.reason, drop.detail, drop.source_row) == ("sanity", "row_too_large", "3072 MiB", 3)
 

@@ -18,11 +18,10 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.problems.raw_files import (
     MAX_CELL_CHARS,
     MAX_ROW_BYTES,
-    Misread,
-    Oversized,
     RawFile,
     RawRow,
     Segment,
+    Unread,
     index_file,
     read_segment,
     whole_file,
@@ -151,8 +150,8 @@ def test_a_row_of_csv_whose_cells_have_moved_is_misread(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("prompt,ground_truth\nOne, two?,three\n\nFour?,five\n")
     (_, misread), (number, good) = read([whole_file(RawFile(path, "a.csv", "csv"))])
-    assert isinstance(misread, Misread)
-    assert "3 cells under a header of 2" in misread.why
+    assert isinstance(misread, Unread)
+    assert "3 cells under a header of 2" in misread.detail
     assert (number, good) == (2, {"prompt": "Four?", "ground_truth": "five"})
 
 
@@ -170,7 +169,7 @@ def test_rows_that_are_too_large_are_not_read(tmp_path: Path) -> None:
     for each in (file, RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")):
         first, second, third = read([whole_file(each)], max_row_bytes=1_000_000)
         assert (first, third) == ((0, rows[0]), (2, rows[2]))
-        assert isinstance(second[1], Oversized) and second[1].size > 3_000_000
+        assert second[1] == Unread("row_too_large", "3 MiB")
     assert index_file(file).segments[0].block > 3_000_000
 
 
@@ -199,7 +198,7 @@ def test_hostile_parquet_costs_its_rows_or_is_refused_in_one_line(tmp_path: Path
         pq.write_table(table, path)
         (_, first), (_, second) = read([whole_file(RawFile(path, name, "parquet"))])
         assert first["statement"] == "a"
-        assert isinstance(second, Misread)
+        assert isinstance(second, Unread) and second.reason == "row_misread"
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["statement", "statement"])
     pq.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(DataError, match="several columns have the name 'statement'"):
