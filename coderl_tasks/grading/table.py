@@ -139,8 +139,12 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
     buffer = io.BytesIO()
-    writers = {".csv": csv_frame(grades).write_csv, ".jsonl": grades.write_ndjson, ".parquet": grades.write_parquet}
-    writers[out_path.suffix](buffer)
+    if out_path.suffix == ".csv":
+        csv_frame(grades).write_csv(buffer)
+    elif out_path.suffix == ".jsonl":
+        grades.write_ndjson(buffer)
+    else:
+        grades.write_parquet(buffer)
     # Beside its place: a grading that was cut off leaves nothing that looks whole.
     partial = out_path.with_name(out_path.name + ".partial")
     try:

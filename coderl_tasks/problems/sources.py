@@ -75,7 +75,11 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
     if not row_sources:
-        hint = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
+        hint = ""
+        if path is not None:
+            files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if format_of(file) is not None)
+            some = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
+            hint = f" It has {some}: one file, by its path, is a data set, too."
         raise NoSplitsError(f"{source} has no {role} split.{hint}")
     return row_sources
 
@@ -165,11 +169,6 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     except Exception as error:  # the hub client's errors have no common base
         raise unreadable(f"{source} ({address})", error) from error
     return RawFile(Path(local), place.path_in_repo, file_format)
-
-
-def _files_in(folder: Path) -> str:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if format_of(path) is not None)
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _named(row: RawRow) -> RawRow:
