@@ -89,14 +89,6 @@ class Mix:
 EVERYTHING = Mix()
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """`left_out`: by problem id (reason, detail). `short`: by cell ("hard", "hard/taco", ""), how many were missing."""
-
-    left_out: dict[str, tuple[str, str]]
-    short: dict[str, int]
-
-
 class EmptyPoolError(CoderlError):
     """A curation ended well and kept nothing: there is nothing to train on."""
 
@@ -162,10 +154,11 @@ def build_pool(
             in_band.append(problem)
         else:
             all_drops.append(drop)
-    selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
-    chosen = [problem for problem in in_band if problem.problem_id not in selection.left_out]
-    left_out = [problem for problem in in_band if problem.problem_id in selection.left_out]
-    all_drops += [Drop.of(problem, "mix", *selection.left_out[problem.problem_id]) for problem in left_out]
+    is_in_band = pl.col("problem_id").is_in([problem.problem_id for problem in in_band])
+    left_out, short = select(candidates.filter(is_in_band), mix)
+    chosen = [problem for problem in in_band if problem.problem_id not in left_out]
+    others = [problem for problem in in_band if problem.problem_id in left_out]
+    all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in others]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
     rows = [measured.get(problem.problem_id, {}) for problem in chosen]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
@@ -176,7 +169,7 @@ def build_pool(
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
         mix=mix,
-        short=selection.short,
+        short=short,
         prior=prior,
         screened=screened,
     )
@@ -295,12 +288,12 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
     )
 
 
-def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
-    """Which `candidates` the mix leaves out: not_in_mix (their cell has no share) or over_share (their cell is full);
-    and how many problems each cell lacks. `candidates` has problem_id, split, difficulty, and, if labels are uncertain,
-    the probability of each difficulty."""
+def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
+    """Which `candidates` the mix leaves out: (reason, detail) by problem id, where the reason is not_in_mix (their cell
+    has no share) or over_share (it is full); and by cell ("hard", "hard/taco", ""), how many problems it lacks.
+    `candidates` has problem_id, split, difficulty, and, if labels are uncertain, the probability of each difficulty."""
     if not mix.keys and mix.size is None:
-        return Selection({}, {})
+        return {}, {}
     shares = label_shares(candidates, mix)
     members: dict[Cell, list[str]] = {cell: [] for cell in shares}
     left_out: dict[str, tuple[str, str]] = {}
@@ -316,14 +309,14 @@ def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
         ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
         detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
         left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
-    short = {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
-    return Selection(left_out, short)
+    return left_out, {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
 
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     """The share of each cell to take by label, such that the expected true difficulties have the shares asked for."""
     by_difficulty = mix.shares()
     names = [f"{name}_probability" for name in DIFFICULTIES]
+    # By split alone labels do not matter, and without their probabilities they count as certain.
     if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
         return by_difficulty
     labels = list(dict.fromkeys(cell[0] for cell in by_difficulty))

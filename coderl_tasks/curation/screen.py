@@ -84,7 +84,7 @@ class Screen:
         self._band = band
         self._max_samples = max_samples
         self._seed = seed
-        self._vectors = _vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
+        self._vectors = _Vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
 
     def parts(self) -> list[list[Problem]]:
         """The problems in PARTS parts, of a size, by the order of a hash."""
@@ -168,15 +168,20 @@ class Screen:
         return np.stack(found), np.stack(how_like)
 
 
-@dataclass(frozen=True)
 class _Vectors:
     """Texts as sets of hashed words and pairs of words: `has` (P, BUCKETS) is 1 where a text has it, `worth` (BUCKETS,)
     a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has. Sums are of whole
     numbers below 2^24, which float32 holds exactly, in whatever order they are added."""
 
-    has: npt.NDArray[np.float32]
-    worth: npt.NDArray[np.float32]
-    length: npt.NDArray[np.float32]
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.has = np.zeros((len(texts), BUCKETS), dtype=np.float32)
+        for row, text in zip(self.has, texts, strict=True):
+            # Numbers are one word: which ones an example has says nothing of the kind of problem.
+            words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(text.lower())]
+            pairs = {f"{one} {other}" for one, other in pairwise(words)}
+            row[[crc32(term.encode()) % BUCKETS for term in {*words, *pairs}]] = 1.0
+        self.worth = np.round(4 * np.log2((1 + len(texts)) / (1 + self.has.sum(axis=0)))).astype(np.float32)
+        self.length = (self.has @ self.worth).astype(np.float32)
 
     def similarity(self, of: Ints, among: Ints, weighted: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """How like the texts `of` (P) and `among` (S) are (P, S), from 0 to 1: what both have, over the geometric mean
@@ -184,17 +189,6 @@ class _Vectors:
         common = self.has[of] @ weighted.T
         size = np.sqrt(self.length[of])[:, None] * np.sqrt(self.length[among])[None, :]
         return np.divide(common, size, out=np.zeros_like(common), where=size > 0)
-
-
-def _vectors(texts: Sequence[str]) -> _Vectors:
-    has = np.zeros((len(texts), BUCKETS), dtype=np.float32)
-    for row, text in zip(has, texts, strict=True):
-        # Numbers are one word: which ones an example has says nothing of the kind of problem.
-        words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(text.lower())]
-        pairs = {f"{one} {other}" for one, other in pairwise(words)}
-        row[[crc32(term.encode()) % BUCKETS for term in {*words, *pairs}]] = 1.0
-    worth = np.round(4 * np.log2((1 + len(texts)) / (1 + has.sum(axis=0)))).astype(np.float32)
-    return _Vectors(has, worth, (has @ worth).astype(np.float32))
 
 
 @lru_cache(maxsize=1024)

@@ -72,6 +72,7 @@ class Status(StrEnum):
     FLAKY = "flaky_solution"
 
 
+PASSING = (Status.GOOD, Status.SLOW)
 DROPPED_FOR = (Status.FAILS, Status.FLAKY)
 _SAID = {
     Status.GOOD: "passes",
@@ -209,7 +210,7 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> S
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
     for code in codes[:max_solutions]:
-        if len(tried) > 1 and any(finding.is_good for finding in tried):
+        if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
             break  # one passes, and another one's opinion is known
         finding = await _find(problem, patient, code, judge)
         if finding is None:
@@ -237,10 +238,6 @@ class _Finding:
     status: Status
     grade: Grade
 
-    @property
-    def is_good(self) -> bool:
-        return self.status in (Status.GOOD, Status.SLOW)
-
 
 async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
     """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
@@ -267,7 +264,7 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> 
 
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
     """How a plausible solution differs from one that passes; empty if none does, None for an infra error."""
-    good = next((number for number, finding in enumerate(tried, 1) if finding.is_good), None)
+    good = next((number for number, finding in enumerate(tried, 1) if finding.status in PASSING), None)
     if good is None:
         return ""
     for number, finding in enumerate(tried, 1):

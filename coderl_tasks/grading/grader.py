@@ -74,8 +74,6 @@ class Grader:
         self._starting = threading.Lock()
         self._running: tuple[_Started, threading.Thread] | None = None
 
-    # The caller's side
-
     def grade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
 
@@ -99,8 +97,6 @@ class Grader:
     async def arewards(self, problems: Problems, completions: Completions, *, ungraded: Ungraded) -> list[float | None]:
         """`rewards`, for a coroutine of any event loop."""
         return _rewards(await self.agrade(problems, completions), ungraded)
-
-    # Start and end
 
     def start(self) -> Self:
         """Start the thread, and a sandbox where none is found; nothing if it is started. Raises what that raises."""
@@ -139,9 +135,8 @@ class Grader:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # The thread's side
-
     def _run(self, started: "Future[_Started]") -> None:
+        """The work of the grader's thread: finds or starts a sandbox, and serves until `close`."""
         try:
             with ExitStack() as stack:
                 urls, concurrency = self._urls, sandbox_concurrency()

@@ -141,6 +141,7 @@ class Judge:
             return Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
         output = failed.answer if failed.ended == "exit" else None
         if output is not None and problem.kind == "call":
+            # Only the value is shown; what does not begin so is no value.
             value = output.removeprefix(b'{"value": ')
             output = value.removesuffix(b"}") if value != output else None
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
