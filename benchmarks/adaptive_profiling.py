@@ -32,9 +32,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import betaincinv
 
-from coderl_tasks.curation.difficulty import Band, difficulty
 from coderl_tasks.curation.profile import profile_shard
-from coderl_tasks.curation.stopping_rule import RISK_DROP, RISK_KEEP, StoppingRule
+from coderl_tasks.curation.stopping_rule import RISK_DROP, RISK_KEEP, Band, StoppingRule, difficulty
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings, open_session

@@ -23,8 +23,7 @@ from typing import Any
 
 from deepcoder_sized import generate
 
-from coderl_tasks.filtering import FilterRequest, filter_dataset
-from coderl_tasks.filtering.stages import FilterResult
+from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
 
 SAMPLE_S = 0.02
 

@@ -52,12 +52,12 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.stopping_rule import Band
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.journal.atomic import make_folder, read_json, read_rows, write_parquet
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import Problem, load_problems
-from coderl_tasks.problems.problem import problems_frame
+from coderl_tasks.problems import load_problems
+from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import student_t
 

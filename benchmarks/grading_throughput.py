@@ -32,8 +32,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.server_link import RunRequest
+from coderl_tasks.grading import Judge, RunRequest, SandboxClient
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import embedded_sandbox
 from coderl_tasks.settings.flow_settings import IsolationPerTest

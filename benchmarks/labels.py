@@ -36,12 +36,12 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.curation.difficulty import Band, difficulty
 from coderl_tasks.curation.labels import RATES, Prior, learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.screen import DROP_BELOW, SKIP_BELOW, Screen
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule, difficulty
 from coderl_tasks.paths import DATA
-from coderl_tasks.problems import SHARD_SCHEMA, Problem, load_problems
+from coderl_tasks.problems import Problem, load_problems
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.rollouts.rounds import SamplingPlan
 
 RULE = StoppingRule(Band(0.1, 0.9))
@@ -256,7 +256,7 @@ def screening(
         wanted = sorted([*wanted, *(place[problem.problem_id] for problem in worth)])
         chosen = [problems[number] for number in wanted], [tokens[number] for number in wanted], outcomes[wanted]
         profile = replayed(*chosen, SamplingPlan(2, 2))
-    return np.isin(np.arange(len(problems)), wanted), screen.beliefs(profile).chances
+    return np.isin(np.arange(len(problems)), wanted), np.array(list(screen.beliefs(profile).chances.values()))
 
 
 def screened(

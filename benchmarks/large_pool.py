@@ -33,12 +33,12 @@ SMALL = 240
 def write_pool(path: Path, count: int, size: int) -> None:
     """A pool of `count` problems, whose tests have about `size` bytes in all."""
     problems = load_problems(str(PROJECT_ROOT / "data" / "mini"), role="train").problems
-    with writing(path, pa.schema(PROBLEM_FIELDS), "zstd") as table:
+    with writing(path, pa.schema(PROBLEM_FIELDS), "zstd") as add:
         for number in range(count):
             problem = problems[number % len(problems)]
             padding = "\n" * (size // count // len(problem.tests))
             tests = tuple(Test(test.input + padding, test.expected) for test in problem.tests)
-            table.add(replace(problem, problem_id=f"{number:016x}", tests=tests).to_row(), size // count)
+            add(replace(problem, problem_id=f"{number:016x}", tests=tests).to_row(), size // count)
 
 
 def trained(environment: dict[str, str], *words: str) -> tuple[float, float]:

@@ -42,7 +42,8 @@ from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.journal.steps import StepJournal, index_step
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import load_problems, problems_frame
+from coderl_tasks.problems import load_problems
+from coderl_tasks.problems.problem import problems_frame
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 from local_servers.tinker.promises import PROTOBUF
 

@@ -86,7 +86,7 @@ def main() -> None:
     rollouts = profile_rollouts(pool, problems)
     known = first_failures(rollouts.filter(pl.col("sample_index") % 2 == 0))
     orders = {
-        name: learned_priority(count_catches(len(problems[name].tests), failed)) for name, failed in known.items()
+        name: learned_priority(*count_catches(len(problems[name].tests), failed)) for name, failed in known.items()
     }
     others = rollouts.filter((pl.col("sample_index") % 2 == 1) & pl.col("first_failed").is_not_null())
     distinct = others.unique(["problem_id", "code"], maintain_order=True).select("problem_id", "code")

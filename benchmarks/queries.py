@@ -31,7 +31,8 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, index_step, step_name
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 SEED, REPEATS, CORES, RUNS = 0, 5, 2, 10
 GROUP = 16

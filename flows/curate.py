@@ -9,18 +9,16 @@ import polars as pl
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.find_pool import is_finished
+from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
-from coderl_tasks.curation.mix import Mix
-from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import drop_long_prompts
+from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, split_by_solutions
-from coderl_tasks.curation.stopping_rule import StoppingRule
-from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
-from coderl_tasks.filtering import KeptProblems
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
+from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile, profile_plan
+from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
@@ -29,8 +27,9 @@ from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, 
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
-from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult
-from coderl_tasks.problems.sides import same_source
+from coderl_tasks.problems.loading import LoadResult, same_source
+from coderl_tasks.problems.problem import Drop
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.runtime.display import (
@@ -60,7 +59,7 @@ async def curate(settings: CurateSettings) -> str:
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await name_flow_run(folder.name)
     if recorded_settings(folder) == content:
-        if is_finished(folder, content):
+        if finished_with(folder) == content:
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
             display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
@@ -137,8 +136,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     prior = screened = None
     if profiled is not None and screen is not None:
         beliefs = screen.beliefs(profiled)
-        prior, screened = beliefs.prior, Screened(screen.by_id(beliefs), settings.screen_drop)
-        profiled = with_labels(profiled, prior, screen.distributions(beliefs))
+        prior, screened = beliefs.prior, Screened(beliefs.chances, settings.screen_drop)
+        profiled = with_labels(profiled, prior, beliefs.distributions)
     elif profiled is not None:
         prior = learn_prior(profiled)
         profiled = with_labels(profiled, prior)
@@ -246,7 +245,8 @@ async def _refreshed_profile(
     display: Display,
 ) -> pl.DataFrame:
     """The profile (SHARD_SCHEMA) of the problems for a run's policy, by its rollouts and what they leave open."""
-    told, plan = told_by(policy, problems, prices(settings)), profile_plan(settings)
+    told = told_by(policy, problems, Prices(settings.price_prompt, settings.price_completion))
+    plan = profile_plan(settings)
     names = problems.table["problem_id"].to_list()
     unsettled = told.unsettled(names, plan)
     display.say(

@@ -28,7 +28,7 @@ from coderl_tasks.planning.flow_plans import (
     plan_evaluation,
 )
 from coderl_tasks.problems import Problem
-from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display, command_line, name_flow_run, publish_or_warn, saying_what_next
 from coderl_tasks.services import services

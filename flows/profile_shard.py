@@ -10,7 +10,7 @@ import flows  # noqa: F401 - first: Prefect loads this file by its path, without
 from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.planning.early_checks import with_decided_model
-from coderl_tasks.problems import read_problem_rows
+from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.runtime.remote_shards import PROFILE, recorded_at

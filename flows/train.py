@@ -12,8 +12,7 @@ from typing import Self
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.find_pool import FoundPool
-from coderl_tasks.curation.find_pool import is_finished as is_finished_pool
+from coderl_tasks.curation.find_pool import FoundPool, finished_with
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.diagnosis import smoke_checks
@@ -44,7 +43,7 @@ from coderl_tasks.planning.training_plan import (
     temperature_note,
 )
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
@@ -172,7 +171,7 @@ async def _made(pool: CurateSettings) -> str:
         display.say(f"waiting for {other}, which is making it")
         while held_by(folder, LOCK_FILE) is not None:
             await asyncio.sleep(1)
-    return str(folder) if is_finished_pool(folder, pool.content()) else await curate(pool)
+    return str(folder) if finished_with(folder) == pool.content() else await curate(pool)
 
 
 def resume_command(directory: RunDirectory) -> str:

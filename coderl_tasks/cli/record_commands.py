@@ -156,7 +156,7 @@ def power(options: Namespace) -> int:
 
 def validate(options: Namespace) -> int:
     """1 if curate would drop a row."""
-    from coderl_tasks.filtering import DuplicateRules, RowRules
+    from coderl_tasks.filtering.rows import RowRules
     from coderl_tasks.insight.row_report import print_row_report, row_report
     from coderl_tasks.settings import CurateSettings
     from coderl_tasks.settings.setting import environment_defaults
@@ -166,8 +166,7 @@ def validate(options: Namespace) -> int:
     # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
     usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)
     rules = RowRules(min_tests=options.min_tests or usual["min_tests"])
-    duplicates = DuplicateRules(usual["near_duplicate"])
-    rows = row_report(options.dataset, rules, duplicates, options.limit, options.environment)
+    rows = row_report(options.dataset, rules, usual["near_duplicate"], options.limit, options.environment)
     print_row_report(rows, Console(), options.format)
     return 0 if rows["kept"].all() else 1
 

@@ -3,7 +3,6 @@ the one that `train` makes where there is none: all problems of a data set, with
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +15,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
-from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
+from coderl_tasks.problems.loading import SIDES, evaluation_side, same_side, same_source
 from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
@@ -114,7 +113,7 @@ def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> 
     if found:
         return _newest(found, settings.model_name, pools, at_least)
     made = dataset_pool(settings, pools)
-    return find_pool(str(made.name)) if is_finished(Path(str(made.name)), made.content()) else made
+    return find_pool(str(made.name)) if finished_with(Path(str(made.name))) == made.content() else made
 
 
 def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:
@@ -134,9 +133,9 @@ def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings
 
 def _is_of_dataset(pool: FoundPool, settings: TrainSettings) -> bool:
     made = pool.made_with
-    if made is None or not same_source(made.dataset, settings.dataset):
+    if made is None:
         return False
-    return same_side(evaluation_side(made), evaluation_side(settings))
+    return same_source(made.dataset, settings.dataset) and same_side(evaluation_side(made), evaluation_side(settings))
 
 
 def _finished_pools(model_name: str, pools: Path, environment: str) -> list[FoundPool]:
@@ -188,13 +187,8 @@ def _readable(manifest_file: Path) -> dict[str, Any]:
         return {}
 
 
-def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether the curation in `folder` has come to its end with these settings (`CurateSettings.content`)."""
-    return finished_with(folder) == settings
-
-
 def finished_with(folder: Path) -> dict[str, Any] | None:
-    """The settings with which the curation in `folder` came to its end last; None if it did not."""
+    """The settings (`CurateSettings.content`) with which the curation in `folder` ended last; None if it never did."""
     return _readable(folder / MANIFEST_FILE).get("settings")
 
 

@@ -12,7 +12,7 @@ close to the newest one, so problems that they settle are not sampled again.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,18 +28,18 @@ from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
 from coderl_tasks.paths import MANIFEST_FILE, file_sha256, local_model_folder, same_model
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.selection import HALF_AGE
-from coderl_tasks.problems import SHARD_SCHEMA, TOLD, Problem
-from coderl_tasks.problems.sides import SIDES, same_source
-from coderl_tasks.rollouts.rounds import Rule, RuleOf, SamplingPlan
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.loading import SIDES, same_source
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, TOLD
+from coderl_tasks.rollouts.rounds import Rule, SamplingPlan
 from coderl_tasks.settings import CurateSettings, about
 
 POLICY_FILE = "policy.json"
 SAME_AS_RUN = ("model_name", "environment", *SIDES)
 """Settings in which a pool and the run that it is made from cannot differ: rollouts of other data tell nothing."""
-
 AS_SAMPLED = (
-    *("max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format"),
-)
+    "max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format",
+)  # fmt: skip
 """Settings of the run, not of its pool, that new samples need to be like its rollouts."""
 
 
@@ -88,11 +88,11 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     pool_settings = read_json(manifest)["settings"] if manifest.is_file() else {}
     fields = CurateSettings.model_fields
     decides = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
-    wanted = {key: value for key, value in pool_settings.items() if key in decides}
-    if wanted.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
-        del wanted["profile_mode"]
-    wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
-    return settings.filled_from(wanted).with_changes(from_run=str(run))
+    values = {key: value for key, value in pool_settings.items() if key in decides}
+    if values.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
+        del values["profile_mode"]
+    values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
+    return settings.filled_from(values).with_changes(from_run=str(run))
 
 
 def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:
@@ -125,16 +125,14 @@ class Told:
     counts: Mapping[str, tuple[int, int]]
     profile: pl.DataFrame
 
-    def rule_of(self, plan: SamplingPlan) -> RuleOf:
+    def rule_of(self, plan: SamplingPlan) -> "Callable[[str], _Further]":
         """By problem_id the rule of `plan`, which counts the rollouts in."""
-        return lambda name: self._rule(plan, name)
+        return lambda name: _Further(plan.rule, *self.counts.get(name, (0, 0)))
 
     def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
         """Those of the problems that `plan` wants samples of."""
-        return frozenset(name for name in problem_ids if not self._rule(plan, name).is_clear(0, 0, plan.max_samples))
-
-    def _rule(self, plan: SamplingPlan, name: str) -> "_Further":
-        return _Further(plan.rule, *self.counts.get(name, (0, 0)))
+        rule_of = self.rule_of(plan)
+        return frozenset(name for name in problem_ids if not rule_of(name).is_clear(0, 0, plan.max_samples))
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
         """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format
@@ -174,9 +172,8 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     rollouts weigh less. Problems that the run did not sample, or had with other tests, are left out."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
-    files = [
-        file for file in sorted(Path(policy.run).glob("steps/*/scored.parquet")) if int(file.parent.name) <= policy.step
-    ]
+    scored = sorted(Path(policy.run).glob("steps/*/scored.parquet"))
+    files = [file for file in scored if int(file.parent.name) <= policy.step]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
     scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert")

@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW, Difficulty
-from coderl_tasks.curation.stopping_rule import State, StoppingRule
+from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW, Difficulty, State, StoppingRule
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, POSTERIOR_BINS
 from coderl_tasks.rollouts.rounds import SamplingPlan
@@ -187,9 +186,9 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
         if not n:
             rows.append([None] * (1 + len(LABEL_COLUMNS)))
             continue
-        found = posterior(own[name], k, n) if name in own else of_group(prior.group(split, tokens), k, n)
-        rate = (found.mean, found.low, found.high, list(found.by_bin))
-        rows.append([found.difficulty, found.probability, *found.by_difficulty, *rate])  # as LABEL_COLUMNS are
+        result = posterior(own[name], k, n) if name in own else of_group(prior.group(split, tokens), k, n)
+        rate = (result.mean, result.low, result.high, list(result.by_bin))
+        rows.append([result.difficulty, result.probability, *result.by_difficulty, *rate])  # as LABEL_COLUMNS are
     labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
     columns = [*profile.columns]
     if "posterior" not in columns:  # after the last column that pools take from the profile
@@ -211,8 +210,8 @@ def rules_for_labels(
     """
     columns = telling(profile).select("problem_id", "n_correct", "n_samples")
     stops = {name: (k, n) for name, k, n in columns.iter_rows()}
-    kept = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
-    counts = Counter(kept.values())
+    in_band = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
+    counts = Counter(in_band.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)
 
     def expected(price: float) -> float:
@@ -224,15 +223,15 @@ def rules_for_labels(
         price = (low + high) / 2
         low, high = (low, price) if expected(price) <= budget else (price, high)
     # The states to sample further, and the samples expected from each: within the budget, and just beyond it.
-    (few, few_samples), (more, more_samples) = further.best(high), further.best(low)
+    (within, within_samples), (beyond, beyond_samples) = further.best(high), further.best(low)
     total = expected(high)
     rules = {}
-    for name in sorted(kept, key=lambda name: (seed_for("labels", name), name)):
-        extra = more_samples[kept[name]] - few_samples[kept[name]]
+    for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
+        extra = beyond_samples[in_band[name]] - within_samples[in_band[name]]
         goes_further = total + extra <= budget
         total += extra if goes_further else 0.0
-        if (more_samples if goes_further else few_samples)[kept[name]]:
-            rules[name] = replace(rule, doubtful=more if goes_further else few)
+        if (beyond_samples if goes_further else within_samples)[in_band[name]]:
+            rules[name] = replace(rule, doubtful=beyond if goes_further else within)
     return rules, total
 
 

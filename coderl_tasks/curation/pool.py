@@ -4,32 +4,89 @@
 
 The manifest is written last and marks the pool as finished. It holds no time and no path of the machine, but the hashes
 of the tables: the same problems, profile and settings give the same bytes.
+
+A mix says how many problems the pool has, in which shares of difficulty and split:
+
+1. Shares are weights; a name without a weight gets nothing. With both difficulty and split, the two are independent:
+   each split has the same shares of difficulty. A cell is one combination.
+2. With a size, every cell gets its part of it (largest remainders). A cell with fewer problems stays short: others do
+   not fill in for it, and the missing problems are counted.
+3. Without a size the pool is the largest that has exactly the shares asked for, so no cell is short.
+4. Labels are uncertain: of the problems labelled medium some are hard. The shares are those of the expected
+   difficulties, and the shares by label are chosen so that the problems' probabilities add up closest to them. They
+   differ if labels are uncertain: a pool that is half medium may take more than half of that label.
+5. A hash of seed and problem decides who is taken: other problems or cells do not change a problem's rank.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.curation.labels import Prior
-from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.curation.screen import Screened, in_words
+from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.errors import CoderlError
-from coderl_tasks.filtering import KeptProblems
+from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
-from coderl_tasks.problems.drops import Drop, count_drops, dropped_frame, require_all_rows
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems.problem import Drop, Problem, count_drops, dropped_frame, problems_frame, require_all_rows
 from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
-POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
 TABLES = ("pool", "dropped", "profile")
+Cell = tuple[str, ...]  # a difficulty, a split, or both, in this order; () where neither is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Weights by difficulty and by split (empty: as it comes), and the number of problems (None: as many as fit)."""
+
+    difficulty: Mapping[str, float] = field(default_factory=dict)
+    split: Mapping[str, float] = field(default_factory=dict)
+    size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = set(self.difficulty) - set(DIFFICULTIES)
+        if unknown:
+            raise ValueError(f"no difficulty is called {', '.join(sorted(unknown))}: {', '.join(DIFFICULTIES)}")
+        for name, weights in (("difficulty", self.difficulty), ("split", self.split)):
+            if weights and (min(weights.values()) < 0 or not sum(weights.values()) > 0):
+                raise ValueError(f"shares by {name} are at least 0 and not all 0, not {dict(weights)}")
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that make a cell."""
+        return [name for name, weights in (("difficulty", self.difficulty), ("split", self.split)) if weights]
+
+    def shares(self) -> dict[Cell, Fraction]:
+        """The share of each cell that has one; they add up to 1."""
+        cells: dict[Cell, Fraction] = {(): Fraction(1)}
+        for weights in (self.difficulty, self.split):
+            # Exact: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets a problem.
+            exact = {name: Fraction(str(weight)) for name, weight in weights.items() if weight > 0}
+            total = sum(exact.values())
+            if weights:
+                cells = {(*cell, name): cells[cell] * exact[name] / total for cell in cells for name in exact}
+        return cells
+
+    def shortfall(self, short: Mapping[str, int]) -> str:
+        """One line on what there was too little of."""
+        if short:
+            return "short of " + ", ".join(f"{n} {cell or 'problems'}" for cell, n in sorted(short.items()))
+        return "a cell that has a share has no problem in the band, so that no size has the shares asked for"
+
+
+EVERYTHING = Mix()
 
 
 class EmptyPoolError(CoderlError):
@@ -38,7 +95,8 @@ class EmptyPoolError(CoderlError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
+    """A pool's tables: `pool` (PROBLEM_SCHEMA and PROFILE_COLUMNS), `dropped` (DROPPED_SCHEMA), `profile`
+    (PROFILE_SCHEMA), and how many rows were read.
 
     `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
     (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
@@ -80,9 +138,9 @@ def build_pool(
     has one row per other problem of `loaded`, else ValueError. Without a profile there is no band, and PROFILE_COLUMNS
     are null. With `screened`, the chance that a problem is learnable decides instead of its pass rate.
     """
-    drops_so_far = list(drops)
+    all_drops = list(drops)
     remaining = {problem.problem_id: problem for problem in loaded.problems}
-    for early_drop in drops_so_far:
+    for early_drop in all_drops:
         remaining.pop(str(early_drop.problem_id))
     candidates = problems_frame(list(remaining.values())) if profile is None else profile
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
@@ -95,34 +153,32 @@ def build_pool(
         if drop is None:
             in_band.append(problem)
         else:
-            drops_so_far.append(drop)
-    selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
-    kept: list[Problem] = []
-    for problem in in_band:
-        if problem.problem_id in selection.left_out:
-            drops_so_far.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
-        else:
-            kept.append(problem)
+            all_drops.append(drop)
+    is_in_band = pl.col("problem_id").is_in([problem.problem_id for problem in in_band])
+    left_out, short = select(candidates.filter(is_in_band), mix)
+    chosen = [problem for problem in in_band if problem.problem_id not in left_out]
+    others = [problem for problem in in_band if problem.problem_id in left_out]
+    all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in others]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
-    rows = [measured.get(problem.problem_id, {}) for problem in kept]
+    rows = [measured.get(problem.problem_id, {}) for problem in chosen]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
-        pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
-        dropped=pl.concat([loaded.dropped, dropped_frame(drops_so_far)]),
+        pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
+        dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
         profile=table,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
         mix=mix,
-        short=selection.short,
+        short=short,
         prior=prior,
         screened=screened,
     )
 
 
 def band_drop(
-    problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None = None
+    problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None
 ) -> Drop | None:
-    """Why a profiled problem lies outside the band; None if it does not."""
+    """Why a problem with this row of the profile, `measured`, lies outside the band; None if it does not."""
     if measured["infra_errors"]:  # its sampling was not brought to an end, so the rest does not count
         return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
     detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
@@ -154,8 +210,8 @@ def write_pool(
     make_folder(folder)
     for name in TABLES:
         if name == "pool" and whole is not None:
-            kept = whole.only(pool.pool["problem_id"].to_list())
-            kept.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
+            problems = whole.only(pool.pool["problem_id"].to_list())
+            problems.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
@@ -170,7 +226,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent."""
     low, high = pool.band or (None, None)
     profile = pool.profile
-    told = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
+    of_run = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
     # The expected number of problems of each difficulty: the sum of their labels' probabilities.
     expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
     return {
@@ -186,15 +242,15 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": expected}}),
         **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
-        "mix": pool.mix.as_dict(),
+        "mix": asdict(pool.mix),
         "short": dict(pool.short),
         "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),
         "spent": {
-            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - told,
+            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - of_run,
             "prompt_tokens": sum(profile["prompt_tokens_spent"]),
             "completion_tokens": sum(profile["completion_tokens_spent"]),
-            **({"told": told} if TOLD in profile.columns else {}),
+            **({"told": of_run} if TOLD in profile.columns else {}),
             "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
         },
         # Sorted: the same settings give the same bytes in any order.
@@ -230,3 +286,92 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
         f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "
         f"({reasons or 'nothing was read'}){f': {advice}' if hard or easy else ''}. Profile and report are in {folder}."
     )
+
+
+def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
+    """Which `candidates` the mix leaves out: (reason, detail) by problem id, where the reason is not_in_mix (their cell
+    has no share) or over_share (it is full); and by cell ("hard", "hard/taco", ""), how many problems it lacks.
+    `candidates` has problem_id, split, difficulty, and, if labels are uncertain, the probability of each difficulty."""
+    if not mix.keys and mix.size is None:
+        return {}, {}
+    shares = label_shares(candidates, mix)
+    members: dict[Cell, list[str]] = {cell: [] for cell in shares}
+    left_out: dict[str, tuple[str, str]] = {}
+    for row in candidates.iter_rows(named=True):
+        cell = tuple(row[key] for key in mix.keys)
+        if cell in members:
+            members[cell].append(row["problem_id"])
+        else:
+            left_out[row["problem_id"]] = ("not_in_mix", f"{'/'.join(cell)} has no share")
+    available = {cell: len(ids) for cell, ids in members.items()}
+    parts = apportion(shares, largest_size(shares, available) if mix.size is None else mix.size)
+    for cell, ids in members.items():
+        ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
+        detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
+        left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
+    return left_out, {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
+
+
+def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
+    """The share of each cell to take by label, such that the expected true difficulties have the shares asked for."""
+    by_difficulty = mix.shares()
+    names = [f"{name}_probability" for name in DIFFICULTIES]
+    # By split alone labels do not matter, and without their probabilities they count as certain.
+    if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
+        return by_difficulty
+    labels = list(dict.fromkeys(cell[0] for cell in by_difficulty))
+    by_label = {}
+    for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
+        part = candidates.filter(split=rest[0]) if rest else candidates
+        expected = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
+        for place, label in enumerate(labels):
+            labelled = part.filter(difficulty=label)
+            if len(labelled):  # otherwise the label counts as certain
+                expected[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
+        part_shares = [by_difficulty[label, *rest] for label in labels]
+        total = sum(part_shares, Fraction())
+        wanted = np.zeros(len(DIFFICULTIES))
+        for label, share in zip(labels, part_shares, strict=True):
+            wanted[DIFFICULTIES.index(label)] = share / total
+        # Exact from here on: rounding first gives the same shares on machines whose last bits differ.
+        parts = [Fraction(str(round(float(part), 4))) for part in closest_weights(expected, wanted)]
+        for label, share in zip(labels, parts, strict=True):
+            by_label[(label, *rest)] = total * share / sum(parts, Fraction())
+    return {cell: by_label[cell] for cell in by_difficulty}
+
+
+def closest_weights(rows_L_D: np.ndarray, target_D: np.ndarray) -> np.ndarray:
+    """The weights (L,), at least 0 and together 1, with which the sum of the rows comes closest to the target: the best
+    of all choices of rows with a weight above 0, of which there are few."""
+    best, least = np.full(len(rows_L_D), 1 / len(rows_L_D)), np.inf
+    for size in range(1, len(rows_L_D) + 1):
+        for chosen in combinations(range(len(rows_L_D)), size):
+            part = rows_L_D[list(chosen)]
+            # Least squares with the weights adding up to 1: the last row is what the others leave.
+            weights = np.linalg.lstsq((part[:-1] - part[-1]).T, target_D - part[-1], rcond=None)[0]
+            weights = np.append(weights, 1 - weights.sum())
+            distance = float(np.square(weights @ part - target_D).sum())
+            if weights.min() >= -1e-9 and distance < least - 1e-12:
+                best, least = np.zeros(len(rows_L_D)), distance
+                best[list(chosen)] = np.maximum(weights, 0.0)
+    return best
+
+
+def apportion(shares: Mapping[Cell, Fraction], size: int) -> dict[Cell, int]:
+    """`size` divided by `shares` (which add up to 1) in whole numbers, largest remainders first, then by name."""
+    parts = {cell: math.floor(share * size) for cell, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda cell: (parts[cell] - shares[cell] * size, cell))
+    for cell in by_remainder[: size - sum(parts.values())]:
+        parts[cell] += 1
+    return parts
+
+
+def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int]) -> int:
+    """The largest size of which every cell has its part."""
+    # A part is less than one above share * size.
+    bounds = [math.floor((available[cell] + 1) / share) for cell, share in shares.items() if share]
+    size = min([sum(available.values()), *bounds])
+    # One by one, not by bisection: with largest remainders a cell's part may shrink as the size grows.
+    while any(part > available[cell] for cell, part in apportion(shares, size).items()):
+        size -= 1
+    return size

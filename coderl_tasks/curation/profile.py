@@ -8,25 +8,19 @@ from typing import Any
 import polars as pl
 import tinker
 
-from coderl_tasks.curation.difficulty import difficulty
+from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, first_failures
-from coderl_tasks.problems import SHARD_SCHEMA, Drop, Problem
+from coderl_tasks.problems.problem import Drop, Problem
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.prompts import Renderer
+from coderl_tasks.rollouts import rounds
 from coderl_tasks.rollouts.engine import RolloutEngine
-from coderl_tasks.rollouts.rounds import (
-    FINGERPRINT_FILE,
-    ROUNDS,
-    Progress,
-    SamplingPlan,
-    fingerprint,
-    read_fingerprint,
-    sample_in_rounds,
-)
+from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
 from coderl_tasks.stats import jeffreys_interval
 
 
@@ -57,8 +51,7 @@ def drop_long_prompts(
         if completion_budget(length, max_tokens, context) > 0:
             kept.append(problem)
         else:
-            detail = f"{length} tokens in a context of {context}"
-            drops.append(Drop.of(problem, "prompt", "prompt_too_long", detail))
+            drops.append(Drop.of(problem, "prompt", "prompt_too_long", f"{length} tokens in a context of {context}"))
     return kept, drops
 
 
@@ -81,14 +74,15 @@ async def profile_shard(
     work = (problems, sampler, engine, plan)
     if folder is None:
         return profile_frame(problems, await sample_in_rounds(*work, on_progress=on_progress), prices)
-    request = fingerprint(problems, engine, plan)
+    request = rounds.fingerprint(problems, engine, plan)
     file = folder / "rollouts.parquet"
-    recorded = read_frame(file, ROLLOUT_SCHEMA) if read_fingerprint(folder) == request else None
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if rounds.read_fingerprint(folder) == request else None
     groups = GroupFiles(folder / "groups")
     rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
     everything = rollouts
     if recorded is None:
-        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # first, since it vouches for the file that is replaced
+        # First, since it vouches for the file that is replaced.
+        (folder / rounds.FINGERPRINT_FILE).unlink(missing_ok=True)
     else:
         # This stopping rule may need fewer rollouts than are recorded. The others stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
@@ -97,8 +91,8 @@ async def profile_shard(
         write_parquet(make_folder(folder) / file.name, everything)
         # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
         # next start reads the groups again and samples nothing.
-        write_json(folder / FINGERPRINT_FILE, request)
-    recorded_places = (everything["group_index"].cast(pl.Int64) * ROUNDS + everything["attempt"]).unique()
+        write_json(folder / rounds.FINGERPRINT_FILE, request)
+    recorded_places = (everything["group_index"].cast(pl.Int64) * rounds.ROUNDS + everything["attempt"]).unique()
     # Otherwise a process with a rule that needs more ended early: it will read the groups that this one did not use.
     if groups.indices() <= set(recorded_places):
         groups.remove()
@@ -126,9 +120,9 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
     for problem in problems:
         if problem.problem_id not in measured:
             continue
-        counts = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
+        runs, catches = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
         row = measured[problem.problem_id]
-        row |= {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
+        row |= {"split": problem.split, "test_runs": runs, "test_catches": catches}
         row["prompt_tokens_spent"] = row["rounds"] * row["prompt_tokens"]
         row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
         if n := row["n_samples"]:

@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood, telling
+from coderl_tasks.curation.stopping_rule import Band
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems import Drop, Problem
+from coderl_tasks.problems.problem import Drop, Problem
 
 SKIP_BELOW, DROP_BELOW = 0.15, 0.1
 PARTS = 4
@@ -50,12 +50,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What is known of the problems of a `Screen` (P): the `prior`, each one's distribution (P, J) of pass rates before
-    its own samples, and the probability (P,) that it is learnable, its own samples included."""
+    """What is known of the problems of a `Screen`: the `prior`, and by problem_id the distribution (J,) of pass rates
+    before a problem's own samples, and the probability that it is learnable, its own samples included."""
 
     prior: Prior
-    distributions: Array
-    chances: Array
+    distributions: Mapping[str, Array]
+    chances: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,53 +84,43 @@ class Screen:
         self._band = band
         self._max_samples = max_samples
         self._seed = seed
-        self._vectors = _vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
+        self._vectors = _Vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
 
     def parts(self) -> list[list[Problem]]:
         """The problems in PARTS parts, of a size, by the order of a hash."""
-        ranked = sorted(
-            self.problems, key=lambda problem: (seed_for(self._seed, "screen", problem.problem_id), problem.problem_id)
-        )
+        keys = {name: (seed_for(self._seed, "screen", name), name) for name in self._place}
+        ranked = sorted(self.problems, key=lambda problem: keys[problem.problem_id])
         edges = [len(ranked) * part // PARTS for part in range(PARTS + 1)]
         return [ranked[edges[part] : edges[part + 1]] for part in range(PARTS)]
 
-    def split(
-        self, part: Sequence[Problem], profile: pl.DataFrame, skip_below: float
-    ) -> tuple[list[Problem], list[Drop]]:
-        """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others, and the drops of the rest.
-        All of them are while nothing is profiled."""
+    def split(self, part: Sequence[Problem], profile: pl.DataFrame, least: float) -> tuple[list[Problem], list[Drop]]:
+        """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others: their chance is at least
+        `least`; and the drops of the rest. All of them are worth it while nothing is profiled."""
         if not len(profile):
             return list(part), []
-        chances = self.by_id(self.beliefs(profile))
+        chances = self.beliefs(profile).chances
         worth, drops = [], []
         for problem in part:
             chance = chances[problem.problem_id]
-            if chance >= skip_below:
+            if chance >= least:
                 worth.append(problem)
             else:
                 drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
         return worth, drops
 
-    def by_id(self, beliefs: Beliefs) -> dict[str, float]:
-        return {name: float(beliefs.chances[place]) for name, place in self._place.items()}
-
-    def distributions(self, beliefs: Beliefs) -> Mapping[str, Array]:
-        return {name: beliefs.distributions[place] for name, place in self._place.items()}
-
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
         """The pass rates and chances to be kept of all problems, by the samples of some: `profile` (SHARD_SCHEMA)."""
         prior = learn_prior(profile)
         columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
-        seen = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
-        places = np.array([place for place, _, _ in seen], dtype=np.int64)
-        states = [(k, n) for _, k, n in seen]
+        sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
+        places = np.array([place for place, _, _ in sampled], dtype=np.int64)
+        states = [(k, n) for _, k, n in sampled]
         groups = [
             prior.weights[prior.group(problem.split, tokens)]
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)
         ]
         base_PC = np.array(groups).reshape(len(self.problems), -1)
-        weights_PC = self._weights(base_PC, places, states)
-        distributions_PJ = weights_PC @ components()
+        distributions_PJ = self._weights(base_PC, places, states) @ components()
         # First as for unsampled problems; then by their own samples, all with the same (passes, samples) at once.
         chances = distributions_PJ @ _kept_by_all(self._band, 0, 0, self._max_samples)
         for state in sorted(set(states)):
@@ -138,7 +128,9 @@ class Screen:
             by_rate = distributions_PJ[of_state] * likelihood(*state)
             by_rate /= by_rate.sum(axis=1, keepdims=True)
             chances[of_state] = by_rate @ _kept_by_all(self._band, *state, self._max_samples)
-        return Beliefs(prior, distributions_PJ, chances.round(DIGITS))
+        names = [problem.problem_id for problem in self.problems]
+        distributions = dict(zip(names, distributions_PJ, strict=True))
+        return Beliefs(prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
 
     def _weights(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
         """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""
@@ -160,7 +152,7 @@ class Screen:
         """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1. A
         problem is none of its own; of equally like ones the first in order are taken."""
         found, how_like = [], []
-        others = self._vectors.of(seen)
+        others = self._vectors.has[seen] * self._vectors.worth
         count = min(NEIGHBOURS, len(seen))
         for start in range(0, len(self.problems), BLOCK):
             block = np.arange(start, min(start + BLOCK, len(self.problems)))
@@ -176,36 +168,27 @@ class Screen:
         return np.stack(found), np.stack(how_like)
 
 
-@dataclass(frozen=True)
 class _Vectors:
     """Texts as sets of hashed words and pairs of words: `has` (P, BUCKETS) is 1 where a text has it, `worth` (BUCKETS,)
     a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has. Sums are of whole
     numbers below 2^24, which float32 holds exactly, in whatever order they are added."""
 
-    has: npt.NDArray[np.float32]
-    worth: npt.NDArray[np.float32]
-    length: npt.NDArray[np.float32]
-
-    def of(self, places: Ints) -> npt.NDArray[np.float32]:
-        """The rows (P, BUCKETS) of some texts, weighted."""
-        return self.has[places] * self.worth
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.has = np.zeros((len(texts), BUCKETS), dtype=np.float32)
+        for row, text in zip(self.has, texts, strict=True):
+            # Numbers are one word: which ones an example has says nothing of the kind of problem.
+            words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(text.lower())]
+            pairs = {f"{one} {other}" for one, other in pairwise(words)}
+            row[[crc32(term.encode()) % BUCKETS for term in {*words, *pairs}]] = 1.0
+        self.worth = np.round(4 * np.log2((1 + len(texts)) / (1 + self.has.sum(axis=0)))).astype(np.float32)
+        self.length = (self.has @ self.worth).astype(np.float32)
 
     def similarity(self, of: Ints, among: Ints, weighted: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """How like texts are (P, S), from 0 to 1: what both have, over the geometric mean of what each has (cosine)."""
+        """How like the texts `of` (P) and `among` (S) are (P, S), from 0 to 1: what both have, over the geometric mean
+        of what each has (cosine). `weighted` (S, BUCKETS) is what those `among` have, by its worth."""
         common = self.has[of] @ weighted.T
         size = np.sqrt(self.length[of])[:, None] * np.sqrt(self.length[among])[None, :]
         return np.divide(common, size, out=np.zeros_like(common), where=size > 0)
-
-
-def _vectors(texts: Sequence[str]) -> _Vectors:
-    has = np.zeros((len(texts), BUCKETS), dtype=np.float32)
-    for row, text in zip(has, texts, strict=True):
-        # Numbers are one word: which ones an example has says nothing of the kind of problem.
-        words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(text.lower())]
-        pairs = {f"{one} {other}" for one, other in pairwise(words)}
-        row[[crc32(term.encode()) % BUCKETS for term in {*words, *pairs}]] = 1.0
-    worth = np.round(4 * np.log2((1 + len(texts)) / (1 + has.sum(axis=0)))).astype(np.float32)
-    return _Vectors(has, worth, (has @ worth).astype(np.float32))
 
 
 @lru_cache(maxsize=1024)

@@ -28,13 +28,17 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
-from coderl_tasks.problems import SOLUTION_SCHEMA, Drop, Problem, Test
+from coderl_tasks.problems.problem import Drop, Problem, Test
+from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from coderl_tasks.rollouts.rounds import FINGERPRINT_FILE, Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
 
 CHECKS_FILE = "checks.jsonl"
 PASSES_OVER = 3
+RUNS = 2  # of each solution, if it ends in time
+TIME_FACTOR = 5.0  # times the time limit, for a solution that does not end within it
+CONCURRENCY = 32  # problems checked at once: how many programs run at once is up to the sandbox client
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 PLAUSIBLE_SHARE = 0.5
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
@@ -68,6 +72,7 @@ class Status(StrEnum):
     FLAKY = "flaky_solution"
 
 
+PASSING = (Status.GOOD, Status.SLOW)
 DROPPED_FOR = (Status.FAILS, Status.FLAKY)
 _SAID = {
     Status.GOOD: "passes",
@@ -75,19 +80,6 @@ _SAID = {
     # What it answered is left out: a random answer would make each record another.
     Status.FLAKY: "answers differently from run to run",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SolutionSettings:
-    """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
-    `timeout_s` is CPU seconds per test where the problem names none; a slow one gets `time_factor` times the limit.
-    `concurrency` problems are checked at once (how many programs run at once is up to the sandbox client)."""
-
-    max_solutions: int = 3
-    runs: int = 2
-    timeout_s: float = 6.0
-    time_factor: float = 5.0
-    concurrency: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +102,16 @@ class SolutionCheck:
 async def check_solutions(
     problems: Sequence[Problem],
     judge: Judge,
-    settings: SolutionSettings,
+    max_solutions: int = 3,
     *,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Checks each problem with its own solutions; returns SOLUTION_SCHEMA, one row per problem, in order. `folder`
-    records each check as it ends, so a second call with the same problems and settings runs only the missing ones.
-    Raises InfraError if the sandbox is down."""
-    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, settings))
-    left = [problem for problem in problems if problem.problem_id not in rows]
+    """Checks each problem with at most `max_solutions` of its own; returns SOLUTION_SCHEMA, one row per problem, in
+    order. `folder` records each check as it ends, so a second call with the same problems, number of solutions and time
+    limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
+    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, judge, max_solutions))
+    unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
     def note(check: SolutionCheck) -> None:
         row = check.to_row()
@@ -130,17 +122,19 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        left = await _check_all(left, judge, settings, note)
-        if not left:
+        unchecked = await _check_all(unchecked, judge, max_solutions, note)
+        if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
         grade = await judge.grade(_PROBE, "print(input())")
         if not grade.passed:
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
-    if left:
-        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
-    # Undecided checks are not recorded, so another call tries them again.
-    rows |= {problem.problem_id: undecided(problem).to_row() for problem in left}
+    if unchecked:
+        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
+    for problem in unchecked:  # not recorded, so another call tries them again
+        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+        check = SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
+        rows[problem.problem_id] = check.to_row()
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
 
@@ -158,7 +152,7 @@ def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tup
 
 
 async def _check_all(
-    problems: Sequence[Problem], judge: Judge, settings: SolutionSettings, note: Callable[[SolutionCheck], None]
+    problems: Sequence[Problem], judge: Judge, max_solutions: int, note: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
     """Checks `problems` concurrently and calls `note` with each result. Returns those that could not be graded."""
     # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
@@ -167,7 +161,7 @@ async def _check_all(
 
     async def work() -> None:
         for problem in waiting:
-            check = await check_problem(problem, judge, settings)
+            check = await check_problem(problem, judge, max_solutions)
             if check is None:
                 ungraded.append(problem)
             else:
@@ -175,7 +169,7 @@ async def _check_all(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(settings.concurrency):
+            for _ in range(CONCURRENCY):
                 group.create_task(work())
     except ExceptionGroup as failures:
         # Raise the error itself: retries depend on its type, and do not look into a group.
@@ -183,16 +177,15 @@ async def _check_all(
     return ungraded
 
 
-def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[str, Any]:
-    """What decides the checks, to be recorded beside them: problems and settings, but not the concurrency."""
+def _request(problems: Sequence[Problem], judge: Judge, max_solutions: int) -> dict[str, Any]:
+    """What decides the checks, to be recorded beside them: problems and limits."""
     digest = sha256()
     for problem in problems:
         tests = (text for test in problem.tests for text in (test.input, test.expected))
         for text in (problem.problem_id, *problem.solutions, *tests):
             digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
-    values = asdict(settings)
-    del values["concurrency"]
-    return values | {"problems": digest.hexdigest()}
+    limits = {"max_solutions": max_solutions, "runs": RUNS, "timeout_s": judge.timeout_s, "time_factor": TIME_FACTOR}
+    return limits | {"problems": digest.hexdigest()}
 
 
 def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -211,15 +204,15 @@ def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]
         return {}
 
 
-async def check_problem(problem: Problem, judge: Judge, settings: SolutionSettings) -> SolutionCheck | None:
+async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> SolutionCheck | None:
     """The check of one problem; None for an infra error."""
     codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
-    patient = replace(problem, time_limit_s=settings.time_factor * (problem.time_limit_s or settings.timeout_s))
+    patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
-    for code in codes[: settings.max_solutions]:
-        if len(tried) > 1 and any(finding.is_good for finding in tried):
+    for code in codes[:max_solutions]:
+        if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
             break  # one passes, and another one's opinion is known
-        finding = await _find(problem, patient, code, judge, settings.runs)
+        finding = await _find(problem, patient, code, judge)
         if finding is None:
             return None
         tried.append(finding)
@@ -228,11 +221,6 @@ async def check_problem(problem: Problem, judge: Judge, settings: SolutionSettin
         return None
     about = (problem.problem_id, problem.split, *_status(tried))
     return SolutionCheck(*about, len(codes), len(tried), suspicion(problem, opinion))
-
-
-def undecided(problem: Problem) -> SolutionCheck:
-    about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-    return SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
 
 
 def suspicion(problem: Problem, disagreement: str = "") -> str | None:
@@ -250,13 +238,9 @@ class _Finding:
     status: Status
     grade: Grade
 
-    @property
-    def is_good(self) -> bool:
-        return self.status in (Status.GOOD, Status.SLOW)
 
-
-async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, runs: int) -> _Finding | None:
-    """Runs `code` `runs` times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
+async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
+    """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
     first = await judge.grade(problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:
@@ -265,7 +249,7 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
             return _Finding(code, Status.TOO_SLOW, first)
     if not first.gradable:
         return None
-    for _ in range(runs - 1):
+    for _ in range(RUNS - 1):
         # Always with the long limit: a program that barely keeps the short one would look flaky on a busy machine.
         again = await judge.grade(patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
         if not again.gradable:
@@ -280,7 +264,7 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
 
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
     """How a plausible solution differs from one that passes; empty if none does, None for an infra error."""
-    good = next((number for number, finding in enumerate(tried, 1) if finding.is_good), None)
+    good = next((number for number, finding in enumerate(tried, 1) if finding.status in PASSING), None)
     if good is None:
         return ""
     for number, finding in enumerate(tried, 1):

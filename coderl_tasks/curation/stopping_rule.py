@@ -1,7 +1,8 @@
-"""When a problem needs no further round of completions: its place in or out of the band is clear.
+"""What a pass rate says of a problem: its difficulty label, and its place in or out of the band that can teach.
 
-The rule looks ahead, not at an interval. After k of n samples, k / n lies in the band or not. The samples still to
-come, N - n of them, are beta-binomial under the posterior of k of n, and
+When that place is clear, the problem needs no further round of completions. The rule looks ahead, not at an interval.
+After k of n samples, k / n lies in the band or not. The samples still to come, N - n of them, are beta-binomial under
+the posterior of k of n, and
 
     chance of change = P(k_N / N on the other side of the band's edge | k of n)
 
@@ -22,13 +23,36 @@ Sampling stops when that chance is at most `risk_keep` (the problem is in the ba
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, NamedTuple, get_args
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.stats import beta_binomial
 
+Difficulty = Literal["hard", "medium", "easy"]
+DIFFICULTIES: tuple[Difficulty, ...] = get_args(Difficulty)
+
+HARD_BELOW = 0.35
+EASY_FROM = 0.65
 RISK_KEEP, RISK_DROP = 0.1, 0.05
-JEFFREYS = (0.5, 0.5)
+Beta = tuple[float, float]
+JEFFREYS: Beta = (0.5, 0.5)
 State = tuple[int, int]  # (passes, samples)
+
+
+class Band(NamedTuple):
+    """The pass rates that are kept, ends included."""
+
+    low: float
+    high: float
+
+    def has(self, n_correct: int, n: int) -> bool:
+        return self.low <= n_correct / n <= self.high
+
+
+def difficulty(pass_rate: float) -> Difficulty:
+    """hard < 0.35 <= medium < 0.65 <= easy."""
+    if pass_rate < HARD_BELOW:
+        return "hard"
+    return "medium" if pass_rate < EASY_FROM else "easy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +62,7 @@ class StoppingRule:
     band: Band
     risk_keep: float = RISK_KEEP
     risk_drop: float = RISK_DROP
-    prior: tuple[float, float] = JEFFREYS
+    prior: Beta = JEFFREYS
     doubtful: frozenset[State] = frozenset()
     """Where another round is for the label's sake: see `curation.labels.rules_for_labels`."""
 
@@ -51,9 +75,7 @@ class StoppingRule:
 
 
 @lru_cache(maxsize=4096)  # a few dozen counts, asked for once per problem and round
-def chance_of_change(
-    band: Band, n_correct: int, n: int, max_samples: int, prior: tuple[float, float] = JEFFREYS
-) -> float:
+def chance_of_change(band: Band, n_correct: int, n: int, max_samples: int, prior: Beta = JEFFREYS) -> float:
     """The probability that `max_samples` samples decide otherwise about the band than these `n_correct` of `n` do.
     Exactly 0 where no outcome would. Raises ValueError for n = 0, or more samples than `max_samples`."""
     left = max_samples - n

@@ -7,15 +7,14 @@ from pathlib import Path
 import polars as pl
 from prefect import task
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
-from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.solutions import check_solutions
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.environments import environment_of
-from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
-from coderl_tasks.filtering.contamination import OverlapRules
-from coderl_tasks.filtering.stages import FilterResult
+from coderl_tasks.filtering.overlap import OverlapRules
+from coderl_tasks.filtering.rows import OnRows, RowRules
+from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
@@ -28,20 +27,11 @@ from coderl_tasks.settings import CurateSettings
 @task(name="filter", **PHASE)
 def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> FilterResult:
     """The stages that need no model, as `settings` want them, recorded in `folder`."""
-    request = FilterRequest(
-        settings.dataset,
-        settings.splits,
-        settings.limit,
-        settings.evaluation_dataset,
-        settings.test_share,
-        RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
-        DuplicateRules(settings.near_duplicate),
-        OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
-        settings.readers,
-        settings.environment,
-        environment_of(settings).rows,
-    )
-    return filter_dataset(folder, request, on_rows)
+    data = (settings.dataset, settings.splits, settings.limit, settings.evaluation_dataset, settings.test_share)
+    rows = RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20)
+    overlap = OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage)
+    how = (settings.readers, settings.environment, environment_of(settings).rows)
+    return filter_dataset(folder, FilterRequest(*data, rows, settings.near_duplicate, overlap, *how), on_rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,9 +50,8 @@ class Shard:
 @supervised
 async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
     """The checks (SOLUTION_SCHEMA) of one shard's problems with their own solutions."""
-    settings = SolutionSettings(max_solutions=shard.settings.max_solutions, timeout_s=shard.settings.reward_timeout)
-    judge = shard.session.judge
-    return await check_solutions(list(shard.problems), judge, settings, folder=shard.folder, on_progress=on_progress)
+    work = (list(shard.problems), shard.session.judge, shard.settings.max_solutions)
+    return await check_solutions(*work, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
@@ -85,11 +74,8 @@ async def profile(
         sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
         engine = session.engine(settings, "profile", policy.sampler_path, sampler_step=policy.step)
     work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
-    return await profile_shard(*work, prices=prices(settings), folder=shard.folder, on_progress=on_progress)
-
-
-def prices(settings: CurateSettings) -> Prices:
-    return Prices(settings.price_prompt, settings.price_completion)
+    prices = Prices(settings.price_prompt, settings.price_completion)
+    return await profile_shard(*work, prices=prices, folder=shard.folder, on_progress=on_progress)
 
 
 def profile_plan(

@@ -1,7 +1,6 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
-from coderl_tasks.environments.custom import CustomEnvironment
-from coderl_tasks.environments.environment import CODE, CodeEnvironment, Environment
+from coderl_tasks.environments.environment import CODE, CodeEnvironment, CustomEnvironment, Environment
 from coderl_tasks.environments.gsm8k import (
     Gsm8kEnvironment,
     build_gsm8k_prompt,
@@ -13,19 +12,11 @@ from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.settings import FlowSettings
 
 __all__ = [
-    "CODE",
-    "ROWS",
-    "CodeEnvironment",
-    "Environment",
-    "build_gsm8k_prompt",
-    "environment_of",
-    "gsm8k_reward_fn",
+    "CODE", "ROWS", "CodeEnvironment", "Environment", "build_gsm8k_prompt", "environment_of", "gsm8k_reward_fn",
     "run_compute_group_normalized_rewards",
-]
+]  # fmt: skip
 
-ROWS: dict[str, RowReader] = {
-    environment.name: environment.rows for environment in (CODE, Gsm8kEnvironment, CustomEnvironment)
-}
+ROWS: dict[str, RowReader] = {each.name: each.rows for each in (CODE, Gsm8kEnvironment, CustomEnvironment)}
 """How the rows of each environment are read, by its name."""
 
 

@@ -1,15 +1,21 @@
-"""The interface of an environment, rows -> prompt -> reward, and environment=code, which trains on programs."""
+"""The interface of an environment, rows -> prompt -> reward; environment=code, which trains on programs; and
+environment=custom, the user's prompts and their compute_reward in the sandbox."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.reward_function import Reward, RewardFunction
 from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
-from coderl_tasks.grading.verdict import ScoredCompletion
-from coderl_tasks.problems.loading import CODE_ROWS, RowReader
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer, problem_prompt
+
+CORRECT_FROM = 1.0
 
 
 class Environment(ABC):
@@ -40,27 +46,20 @@ class Environment(ABC):
 
     @abstractmethod
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        """The scores of one problem's completions, in order. Never raises for an outage: that is the verdict
-        `infra_error`, without a reward."""
+        """The scores of one problem's completions, in order. In an outage: verdict `infra_error`, no reward."""
 
 
+@dataclass(frozen=True, eq=False)
 class CodeEnvironment(Environment):
     """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
     that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own."""
 
     name = "code"
     rows = CODE_ROWS
-
-    def __init__(
-        self,
-        format_coef: float = FORMAT_COEF,
-        *,
-        fraction: bool = False,
-        priorities: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        self._format_coef = format_coef
-        self._fraction = fraction
-        self._priorities = priorities or {}
+    format_coef: float = FORMAT_COEF
+    _: KW_ONLY
+    fraction: bool = False
+    priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -70,8 +69,48 @@ class CodeEnvironment(Environment):
         return problem_prompt(problem, renderer)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        priority = self._priorities.get(problem.problem_id)
-        return await score_group(judge, problem, texts, self._format_coef, priority=priority, fraction=self._fraction)
+        priority = self.priorities.get(problem.problem_id)
+        return await score_group(judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction)
 
 
 CODE = CodeEnvironment()
+
+
+class CustomEnvironment(Environment):
+    """The prompt is the only message of a chat, the user's. A reward of 1 or more counts as correct (in pass rates,
+    Pass@1 and mean_correct); there is no format rule, so every completion's format_score is 0."""
+
+    name = "custom"
+    rows = PROMPT_ROWS
+
+    def __init__(self, function: RewardFunction) -> None:
+        self.function = function
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {"environment": self.name, "reward_sha256": self.function.sha256}
+
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        return renderer.prompt_tokens([{"role": "user", "content": problem.statement}])
+
+    async def require_usable(self, judge: Judge) -> None:
+        await self.function.require_usable(judge.client)
+
+    async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+        try:
+            rewards = await self.function.rewards(judge.client, problem.tests[0].expected, texts, judge.timeout_s)
+        except InfraError as error:
+            grade = Grade(Verdict.INFRA_ERROR, 0, 0, 1, None, 0.0, str(error))
+            return [ScoredCompletion(None, grade, None, None, None)] * len(texts)
+        return list(map(_scored, rewards))
+
+
+def _scored(reward: Reward) -> ScoredCompletion:
+    if reward.error:
+        last_line = reward.error.rpartition("\n")[2]
+        grade = Grade(Verdict.REWARD_ERROR, 0, 1, 1, 0, 0.0, last_line, error=reward.error)
+        return ScoredCompletion(None, grade, 0.0, 0.0, 0.0)
+    if reward.value >= CORRECT_FROM:
+        return ScoredCompletion(None, Grade(Verdict.PASSED, 1, 1, 1, None, 0.0), 0.0, 1.0, reward.value)
+    grade = Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, f"a reward of {reward.value:g}, less than {CORRECT_FROM:g}")
+    return ScoredCompletion(None, grade, 0.0, max(0.0, reward.value), reward.value)

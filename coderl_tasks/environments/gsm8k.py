@@ -52,8 +52,7 @@ def build_gsm8k_prompt(question: str, use_r1_zero_format: bool = True) -> str:
 
 
 def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
-    """`reward`, `format_reward` and `answer_reward` of a response, by the table above; all 0 without #### in
-    `ground_truth`."""
+    """`reward`, `format_reward` and `answer_reward` of a response, by the table above; 0 without #### in the truth."""
     wanted = _wanted(ground_truth)
     if wanted is None:
         return {"reward": 0.0, "format_reward": 0.0, "answer_reward": 0.0}

@@ -8,19 +8,20 @@ makes the others. Row groups are small, so that a few problems can be read witho
 them in memory. `KeptProblems` reads those that came through all stages, or writes them to a file that adds columns.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature, signature_row
-from coderl_tasks.journal.atomic import read_parquet, replacing
-from coderl_tasks.problems import PROBLEM_SCHEMA, Problem
+from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature
+from coderl_tasks.journal.atomic import replacing
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
 
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 512
@@ -30,66 +31,54 @@ PROBLEM_FIELDS = list(pl.Schema(PROBLEM_SCHEMA).to_arrow(compat_level=pl.CompatL
 PART_SCHEMA = pa.schema([*PROBLEM_FIELDS, TESTS_BYTES, *SIGNATURE_FIELDS])
 """A part's columns. `tests_bytes` is how much text the kept tests are."""
 KEPT_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "source_row": pl.Int64(),
-    "tests_bytes": pl.Int64(),
-    "part": pl.String(),
-    "row": pl.Int64(),
-}
+    "problem_id": pl.String(), "split": pl.String(), "source_row": pl.Int64(), "tests_bytes": pl.Int64(),
+    "part": pl.String(), "row": pl.Int64(),
+}  # fmt: skip
 """A kept problem and where it lies: row `row` of the parquet file `part` of the same folder."""
 SHARD_BYTES = 128 * 2**20
 SHORT_TEXTS = ["split", "kind", "entry_point"]
 
 
-class ProblemTable:
-    """Writes rows to a parquet file, in row groups of about GROUP_BYTES: what is held does not grow with the file."""
-
-    def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str) -> None:
-        # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
-        dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
-        self._schema = schema
-        self._writer = pq.ParquetWriter(
-            file, schema, compression=compression, use_dictionary=dictionaries, write_statistics=False
-        )
-        self._rows: list[dict[str, Any]] = []
-        self._size = 0
-        self.written = 0
-
-    def add(self, row: dict[str, Any], size: int) -> None:
-        """Write `row`, a value for each column, of about `size` bytes."""
-        self._rows.append(row)
-        self._size += size
-        self.written += 1
-        # By size and by number: a row may be a few hundred bytes, or as many megabytes.
-        if self._size >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self._writer.close()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
-            self._rows, self._size = [], 0
+Add = Callable[[dict[str, Any], int], None]
+"""Writes a row, a value for each column, of about so many bytes."""
 
 
 @contextmanager
-def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator[ProblemTable]:
-    """A table that is at `path` when the block has ended without an error."""
-    with replacing(path) as file:
-        table = ProblemTable(file, schema, compression)
-        try:
-            yield table
-        finally:
-            table.close()  # while its file is open, whatever ended the block
+def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator[Add]:
+    """Gives what adds rows to a parquet file that is at `path` when the block has ended without an error. It has row
+    groups of about GROUP_BYTES: what is held does not grow with the file."""
+    # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
+    dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
+    options: dict[str, Any] = {"use_dictionary": dictionaries, "write_statistics": False, "compression": compression}
+    rows: list[dict[str, Any]] = []
+    held = 0
+
+    def add(row: dict[str, Any], size: int) -> None:
+        nonlocal held
+        rows.append(row)
+        held += size
+        # By size and by number: a row may be a few hundred bytes, or as many megabytes.
+        if held >= GROUP_BYTES or len(rows) >= GROUP_ROWS:
+            flush()
+
+    def flush() -> None:
+        nonlocal held
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+            rows.clear()
+            held = 0
+
+    with replacing(path) as file, pq.ParquetWriter(file, schema, **options) as writer:
+        yield add
+        flush()
 
 
 def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], int]:
     """A problem as a row of PART_SCHEMA, and its size in bytes."""
     size = sum(len(test.input) + len(test.expected) for test in problem.tests)
-    row = problem.to_row() | {"tests_bytes": size} | signature_row(signature)
+    hashes = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
+    row = problem.to_row() | {"tests_bytes": size}
+    row |= {column.name: getattr(signature, field.name) for column, field in hashes}
     return row, size + len(problem.statement) + sum(len(solution) for solution in problem.solutions)
 
 
@@ -104,18 +93,11 @@ class KeptProblems:
     folder: Path
     table: pl.DataFrame
 
-    @classmethod
-    def load(cls, file: Path) -> "KeptProblems":
-        """Those that the table `file` names. Raises DamagedFileError."""
-        return cls(file.parent, read_parquet(file, KEPT_SCHEMA))
-
     def __len__(self) -> int:
         return self.table.height
 
     def shards(self, size: int, max_bytes: int = SHARD_BYTES) -> list["KeptProblems"]:
         """Consecutive shards of at most `size` problems, and `max_bytes` of tests unless it is a single problem."""
-        if not len(self):
-            return []
         starts: list[int] = []
         held = 0
         for number, more in enumerate(self.table["tests_bytes"]):
@@ -124,11 +106,8 @@ class KeptProblems:
                 starts.append(number)
                 held = 0
             held += more
-        ends = [*starts[1:], len(self)]
-        return [
-            KeptProblems(self.folder, self.table.slice(start, end - start))
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        edges = pairwise([*starts, len(self)])
+        return [KeptProblems(self.folder, self.table.slice(start, end - start)) for start, end in edges]
 
     def only(self, problem_ids: Sequence[str]) -> "KeptProblems":
         """Those with these ids, in their own order."""
@@ -150,9 +129,9 @@ class KeptProblems:
         if extra.height != len(self):
             raise ValueError(f"{extra.height} rows of further columns for {len(self)} problems")
         schema = pa.schema([*PROBLEM_FIELDS, *extra.to_arrow().schema])
-        with writing(path, schema, "zstd") as table:
+        with writing(path, schema, "zstd") as add:
             for (row, size), more in zip(self._rows(), extra.iter_rows(named=True), strict=True):
-                table.add(row | more, size)
+                add(row | more, size)
 
     def _rows(self, columns: Sequence[str] = tuple(PROBLEM_SCHEMA)) -> Iterator[tuple[dict[str, Any], int]]:
         """Rows of `columns`, each with the size of its tests in bytes."""

@@ -1,4 +1,4 @@
-"""Row by row: parse, sanity, trim. Each row becomes a problem or a drop with stage and reason.
+"""Rows to parts, on several cores: each row becomes a problem with the tests it keeps, or a drop with stage and reason.
 
 Parsing is a step by itself so that its caller can let go of the raw row, which may be 200 MB, before the checks.
 
@@ -9,20 +9,52 @@ The sanity checks, in order, on all tests of the row:
     too_few_tests         fewer different tests than a reward needs to mean something (DeepCoder: 5)
     no_expected_output    every test expects nothing: an empty program would be right
     contradictory_tests   two tests with one input and answers that exclude each other: no program can be right
+
+A part (see `parts`) depends on its segment of the data only, never on who made it or when:
+
+1. Each worker reads, filters and writes whole segments by itself; nothing large passes between processes.
+2. Segments in which something large has to be held at once (HEAVY) are worked on one at a time, beside light ones: a
+   hundred rows of 200 MB cost the memory of one.
+3. Workers end with their parent, also when it is killed.
 """
 
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
+from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-import polars as pl
-
-from coderl_tasks.grading.verdict import matches, parse_value, values_match
-from coderl_tasks.problems import Drop, Problem, RowDropped
-from coderl_tasks.problems.loading import CODE_ROWS, RowReader, parse_row
-from coderl_tasks.problems.problem import trim_tests
-from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow
+from coderl_tasks.errors import InfraError
+from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
+from coderl_tasks.filtering.signature import signature_of
+from coderl_tasks.grading.verdict import first_difference, parse_value, value_difference
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
+from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
+from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, RawRow, Segment
+from coderl_tasks.problems.sources import RowSource
 
 MIB = 2**20
 LONG_STATEMENT_CHARS = 4000  # how much is recorded of a statement that was dropped for its length
+HEAVY = 64 * MIB
+POLL_S = 0.2
+WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""The system's allocator gives back what is freed; arrow's own keeps it. Arrow's readers follow the environment only:
+`pyarrow.set_memory_pool` does not reach the buffers in which they decompress pages."""
+BYTES_WORTH_A_PROCESS = 64 * MIB
+MOST_WORKERS = 8
+
+Phase = Literal["hashing", "reading", "comparing"]
+JobT = TypeVar("JobT")
+DoneT = TypeVar("DoneT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +67,22 @@ class RowRules:
     max_row_bytes: int = MAX_ROW_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRow:
-    """A row that became a problem: `problem` with the tests it keeps, `whole` with all it came with."""
-
-    problem: Problem
-    whole: Problem
-
-
 def parse(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem | Drop:
     """The problem in `row` with all its tests, or why there is none."""
-    if isinstance(row.values, Oversized):
-        return Drop("sanity", "row_too_large", f"{row.values.size / MIB:.0f} MiB", None, row.split, row.source_row)
     try:
         return parse_row(row, rows)
     except RowDropped as drop:
-        return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
+        stage = "sanity" if drop.reason == "row_too_large" else "parse"
+        return Drop(stage, drop.reason, drop.detail, None, row.split, row.source_row)
 
 
-def filter_problem(whole: Problem, rules: RowRules | None) -> KeptRow | Drop:
-    """`whole` with the tests it is to keep, or why it is dropped. Without `rules` nothing is; it keeps one test."""
+def filter_problem(whole: Problem, rules: RowRules | None) -> Problem | Drop:
+    """`whole` with only the tests it keeps, or its drop. Without `rules` nothing is dropped, and one test is kept."""
     if rules is None:
-        return KeptRow(trim_tests(whole, 1), whole)
+        return trim_tests(whole, 1)
     if (fault := sanity(whole, rules)) is not None:
         return Drop.of(replace(whole, statement=whole.statement[:LONG_STATEMENT_CHARS]), "sanity", *fault)
-    return KeptRow(trim_tests(whole, rules.max_tests), whole)
+    return trim_tests(whole, rules.max_tests)
 
 
 def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
@@ -77,32 +100,181 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
         stripped = test.input.rstrip()
         first = first_with_input.setdefault(hash(stripped), number)
         earlier = problem.tests[first]
-        if (
-            earlier.expected != test.expected
-            and earlier.input.rstrip() == stripped
-            and not _agree(problem, earlier.expected, test.expected)
-        ):
+        differs = earlier.expected != test.expected and earlier.input.rstrip() == stripped
+        if differs and not _agree(problem, earlier.expected, test.expected):
             return "contradictory_tests", f"tests {first} and {number} have one input and different answers"
     return None
-
-
-def min_tests_hint(dropped: pl.DataFrame) -> str | None:
-    """Which lower `min_tests` would keep how many of the rows that have too few; None if there are none."""
-    few = dropped.filter(reason="too_few_tests")["detail"].str.extract(r"(\d+) different").cast(pl.Int64).drop_nulls()
-    if few.is_empty():
-        return None
-    values = few.unique().sort(descending=True).to_list()
-    shown = values if len(values) < 4 else [values[0], values[len(values) // 2], values[-1]]
-    kept = ", ".join(f"{value} would keep {(few >= value).sum()}" for value in shown)
-    return f"of {few.len()} rows with too few tests, min_tests={kept} (fewer tests: more wrong programs pass)"
 
 
 def _agree(problem: Problem, one: str, other: str) -> bool:
     """Whether an answer can be right for both expectations."""
     if problem.kind == "stdin":
-        return matches(one, other) or matches(other, one)
+        return None in (first_difference(one, other), first_difference(other, one))
     try:
         left, right = parse_value(one), parse_value(other)
-        return values_match(left, right) or values_match(right, left)
+        return None in (value_difference(left, right), value_difference(right, left))
     except ValueError:
         return one == other
+
+
+@dataclass(frozen=True, slots=True)
+class RowsProgress:
+    """Rows and bytes read so far, and bytes in all (uncompressed), 0 while the files are hashed."""
+
+    rows: int
+    bytes_read: int
+    bytes_total: int
+    phase: Phase = "reading"
+
+
+OnRows = Callable[[RowsProgress], None]
+OnCount = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartJob:
+    """Make `part` of `segment`, of its first `limit` rows only where that is given. Without `rules` it is of evaluation
+    problems: whatever parses is kept, with one test; with `held_out` only what that share holds out."""
+
+    source: RowSource
+    segment: Segment
+    part: Path
+    rules: RowRules | None
+    limit: int | None = None
+    held_out: float | None = None
+    reader: RowReader = CODE_ROWS
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether doing it means to hold much at once."""
+        return self.segment.block >= HEAVY
+
+
+_count: Callable[[int], None] | None = None
+"""Called with the bytes of each row that this process has read, where somebody wants to know."""
+
+
+def make_part(job: PartJob) -> None:
+    """Make the part of `job` from its segment. Raises DataError for unreadable data."""
+    drops: list[Drop] = []
+    with writing(job.part, PART_SCHEMA) as add:
+        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
+        rows = job.source.read(job.segment, max_row_bytes, job.part.parent)
+        for row in islice(rows, job.limit):
+            size = row.size
+            whole = parse(row, job.reader)
+            # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
+            del row
+            if _count is not None:
+                _count(size)
+            if isinstance(whole, Drop):
+                drops.append(whole)
+                continue
+            trimmed = filter_problem(whole, job.rules)
+            if isinstance(trimmed, Drop):
+                drops.append(trimmed)
+            # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
+            elif job.held_out is None or is_held_out(trimmed.problem_id, job.held_out):
+                add(*part_row(trimmed, signature_of(whole)))
+            del whole, trimmed
+        # Write the drops before the part appears: an existing part says that the segment is done.
+        write_parquet(dropped_file(job.part), dropped_frame(drops))
+
+
+def workers_for(size: int, workers: int | None) -> int:
+    """How many processes to share `size` bytes among: one per core if not said, fewer where there is little to do."""
+    most = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    # A process has to start and to import first, which takes longer than reading less.
+    return max(1, min(most, size // BYTES_WORTH_A_PROCESS))
+
+
+def run_jobs(
+    work: Callable[[JobT], DoneT],
+    jobs: Sequence[JobT],
+    workers: int,
+    *,
+    is_heavy: Callable[[JobT], bool] = lambda job: False,
+    on_progress: OnCount | None = None,
+) -> list[DoneT]:
+    """The results of `work(job)`, in the order of `jobs`; `work` must be picklable. Heavy jobs run one at a time.
+    Calls `on_progress` with the rows and bytes read so far. Raises what a job raises, InfraError if a worker dies."""
+    global _count
+    if workers == 1 or len(jobs) < 2:
+        _count = None if on_progress is None else _counting(on_progress)
+        return [work(job) for job in jobs]
+    # Spawn, not fork: Arrow chooses its allocator by the environment at start, and a fork of a process with threads
+    # (polars has some) may wait forever for a lock that none of its own threads holds.
+    context = multiprocessing.get_context("spawn")
+    counts = context.Value("q"), context.Value("q")  # the rows and bytes that all workers have read
+    executor = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, counts)
+    waiting = {heavy: deque(n for n, job in enumerate(jobs) if is_heavy(job) is heavy) for heavy in (True, False)}
+    running: dict[Future[DoneT], tuple[int, bool]] = {}  # index in `jobs`, and whether it is heavy
+    done: dict[int, DoneT] = {}
+    try:
+        while len(done) < len(jobs):
+            while len(running) < workers:
+                # Start heavy jobs first: they run one after the other, and light jobs fill the other workers meanwhile.
+                heavy = bool(waiting[True]) and not any(heavy for _, heavy in running.values())
+                if not waiting[heavy]:
+                    break
+                # Submit only what a worker is free for: the pool's own queue could run two heavy jobs at once.
+                number = waiting[heavy].popleft()
+                with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
+                    running[executor.submit(work, jobs[number])] = (number, heavy)
+            for future in wait(running, POLL_S, FIRST_COMPLETED).done:
+                number, _ = running.pop(future)
+                done[number] = future.result()
+            if on_progress is not None:
+                on_progress(*(counter.value for counter in counts))
+    except BrokenProcessPool as error:
+        raise InfraError("a process that reads the data was killed, perhaps for want of memory") from error
+    finally:
+        # Wait for the workers: one that goes on could write a part while the next start writes the same part.
+        executor.shutdown(cancel_futures=True)
+    return [done[number] for number in range(len(jobs))]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Processes started in the block get `variables`, where they are not set already."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _counting(on_progress: OnCount) -> Callable[[int], None]:
+    """What counts the rows of this process: called with the bytes of each, it calls `on_progress` with the sums."""
+    rows = bytes_read = 0
+
+    def count(size: int) -> None:
+        nonlocal rows, bytes_read
+        rows, bytes_read = rows + 1, bytes_read + size
+        on_progress(rows, bytes_read)
+
+    return count
+
+
+def _start_worker(rows: Any, bytes_read: Any) -> None:
+    """Prepare a process of the pool: it counts in values that all of them share, and ends with its parent."""
+    global _count
+
+    def count(size: int) -> None:
+        for counter, more in ((rows, 1), (bytes_read, size)):
+            with counter.get_lock():
+                counter.value += more
+
+    _count = count
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait_for_end([sentinel])
+    # At once, without the cleaning up of an exit: the temporary file it was writing is removed by the next start.
+    os._exit(1)

@@ -11,10 +11,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -40,56 +40,6 @@ _WORD = re.compile(r"\w+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Signature:
-    """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`.
-    `statement` covers the starter code too and ignores case and white space; `tests` covers all tests, in any order."""
-
-    statement: int
-    tests: int
-    words: int
-    shingles: Hashes
-    windows: Hashes
-    sketch: Sketch
-    test_inputs: Hashes
-    test_outputs: Hashes
-
-
-SIGNATURE_FIELDS = [
-    pa.field("statement_hash", pa.uint64()),
-    pa.field("tests_hash", pa.uint64()),
-    pa.field("words", pa.int32()),
-    pa.field("shingles", pa.large_list(pa.uint64())),
-    pa.field("windows", pa.large_list(pa.uint64())),
-    pa.field("sketch", pa.large_list(pa.uint32())),
-    pa.field("test_inputs", pa.large_list(pa.uint64())),
-    pa.field("test_outputs", pa.large_list(pa.uint64())),
-]
-"""A signature's columns in a part (see `parts`), in the order of its fields."""
-
-
-def signature_of(problem: Problem) -> Signature:
-    """The signature of `problem`, which must have all its tests."""
-    words = _WORD.findall(problem.statement.lower())
-    hashed = np.array([_word_hash(word) for word in words], dtype=np.uint64)
-    shingles = _phrases(hashed, min(SHINGLE_WORDS, max(1, len(words))))
-    windows = _phrases(hashed, WINDOW_WORDS)
-    inputs, outputs, digest = _hash_tests(problem.tests)
-    text = " ".join(f"{problem.statement}\n{problem.starter_code}".lower().split())
-    minhash = _empty().copy()
-    minhash.update_batch((shingles >> np.uint64(32)).tolist())  # the upper half: this scheme takes 32 bits
-    sketch = np.asarray(minhash.hashvalues, dtype=np.uint32)
-    return Signature(_hash(text), digest, len(words), shingles, windows, sketch, inputs, outputs)
-
-
-def resemblance(one: Signature, other: Signature) -> float:
-    """Jaccard similarity of two statements' shingles, exact; 0 where one has no words."""
-    if not len(one.shingles) or not len(other.shingles):
-        return 0.0
-    shared = len(np.intersect1d(one.shingles, other.shingles, assume_unique=True))
-    return shared / (len(one.shingles) + len(other.shingles) - shared)
-
-
 @dataclass(frozen=True, slots=True)
 class SharedTests:
     """How the tests of two problems compare: inputs in common, those with the same answer, tests of the smaller one."""
@@ -108,18 +58,61 @@ class SharedTests:
         return self.equal < self.common
 
 
-def shared_tests(one: Signature, other: Signature) -> SharedTests:
-    """Compare the tests that are known of both (see MAX_TESTS)."""
-    # A full signature says nothing of tests beyond its last hash: up to there the two are compared.
-    ends = [signature.test_inputs[-1] for signature in (one, other) if len(signature.test_inputs) == MAX_TESTS]
-    known = [
-        int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in (one, other)
-    ]
-    _, at_one, at_other = np.intersect1d(
-        one.test_inputs[: known[0]], other.test_inputs[: known[1]], assume_unique=True, return_indices=True
-    )
-    equal = int((one.test_outputs[at_one] == other.test_outputs[at_other]).sum())
-    return SharedTests(len(at_one), equal, min(known))
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`.
+    `statement` covers the starter code too and ignores case and white space; `tests` covers all tests, in any order."""
+
+    statement: int
+    tests: int
+    words: int
+    shingles: Hashes
+    windows: Hashes
+    sketch: Sketch
+    test_inputs: Hashes
+    test_outputs: Hashes
+
+    def resemblance(self, other: "Signature") -> float:
+        """Jaccard similarity of two statements' shingles, exact; 0 where one has no words."""
+        if not len(self.shingles) or not len(other.shingles):
+            return 0.0
+        shared = len(np.intersect1d(self.shingles, other.shingles, assume_unique=True))
+        return shared / (len(self.shingles) + len(other.shingles) - shared)
+
+    def shared_tests(self, other: "Signature") -> SharedTests:
+        """Compare the tests that are known of both (see MAX_TESTS)."""
+        both = (self, other)
+        # A full signature says nothing of tests beyond its last hash: up to there the two are compared.
+        ends = [signature.test_inputs[-1] for signature in both if len(signature.test_inputs) == MAX_TESTS]
+        known = [int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in both]
+        _, at_one, at_other = np.intersect1d(
+            self.test_inputs[: known[0]], other.test_inputs[: known[1]], assume_unique=True, return_indices=True
+        )
+        equal = int((self.test_outputs[at_one] == other.test_outputs[at_other]).sum())
+        return SharedTests(len(at_one), equal, min(known))
+
+
+_HASH, _HASHES = pa.uint64(), pa.large_list(pa.uint64())
+SIGNATURE_FIELDS = [
+    pa.field("statement_hash", _HASH), pa.field("tests_hash", _HASH), pa.field("words", pa.int32()),
+    pa.field("shingles", _HASHES), pa.field("windows", _HASHES), pa.field("sketch", pa.large_list(pa.uint32())),
+    pa.field("test_inputs", _HASHES), pa.field("test_outputs", _HASHES),
+]  # fmt: skip
+"""A signature's columns in a part (see `parts`), in the order of its fields."""
+
+
+def signature_of(problem: Problem) -> Signature:
+    """The signature of `problem`, which must have all its tests."""
+    words = _WORD.findall(problem.statement.lower())
+    hashed = np.array([_word_hash(word) for word in words], dtype=np.uint64)
+    shingles = _phrases(hashed, min(SHINGLE_WORDS, max(1, len(words))))
+    windows = _phrases(hashed, WINDOW_WORDS)
+    inputs, outputs, digest = _hash_tests(problem.tests)
+    text = " ".join(f"{problem.statement}\n{problem.starter_code}".lower().split())
+    minhash = _empty().copy()
+    minhash.update_batch((shingles >> np.uint64(32)).tolist())  # the upper half: this scheme takes 32 bits
+    sketch = np.asarray(minhash.hashvalues, dtype=np.uint32)
+    return Signature(_hash(text), digest, len(words), shingles, windows, sketch, inputs, outputs)
 
 
 class NearDuplicateIndex:
@@ -179,11 +172,6 @@ def _as_minhash(sketch: Sketch) -> "MinHash":
     from datasketch import MinHash
 
     return MinHash(hashvalues=sketch, permutations=_empty().permutations, seed=1, hashfunc=int, scheme="affine32")
-
-
-def signature_row(signature: Signature) -> dict[str, Any]:
-    pairs = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
-    return {column.name: getattr(signature, field.name) for column, field in pairs}
 
 
 def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:

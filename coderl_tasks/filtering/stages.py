@@ -9,7 +9,7 @@
 A start with the same request makes only the parts that are not there; what has been finished is not done again. Nothing
 depends on the number of workers: the same files and rules give the same bytes.
 
-Memory is bounded whatever the size of the data: rows are read, checked and written part by part (see `workers`), and
+Memory is bounded whatever the size of the data: rows are read, checked and written part by part (see `rows`), and
 whether problems resemble each other is decided on their signatures alone, which are read back from the parts. So the
 stages after trimming must need no test and no statement: a signature has hashes of all that they compare.
 """
@@ -24,24 +24,14 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated, known_windows
-from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, find_duplicates
+from coderl_tasks.filtering.overlap import Entry, OverlapRules, find_contaminated, find_duplicates, known_windows
 from coderl_tasks.filtering.parts import KEPT_SCHEMA, KeptProblems, dropped_file
-from coderl_tasks.filtering.rows import RowRules, min_tests_hint
+from coderl_tasks.filtering.rows import OnRows, PartJob, RowRules, RowsProgress, make_part, run_jobs, workers_for
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_signatures
-from coderl_tasks.filtering.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
-from coderl_tasks.journal.atomic import (
-    make_folder,
-    read_json,
-    read_parquet,
-    remove_leftovers,
-    write_json,
-    write_parquet,
-)
-from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
-from coderl_tasks.problems.loading import CODE_ROWS, RowReader
+from coderl_tasks.journal import atomic
+from coderl_tasks.problems.loading import CODE_ROWS, NO_EVALUATION, RowReader, is_held_out
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
-from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
 FORMAT = 2  # goes up when the same rows give other parts
@@ -53,7 +43,8 @@ class FilterRequest:
 
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
-    set. With a `test_share`, that share of the train side of `source` is the test side (see `sides.is_held_out`).
+    set. With a `test_share`, that share of the train side of `source` is the test side (see `loading.is_held_out`).
+    `near_duplicate` is the least resemblance of near duplicates (Jaccard similarity of statements' 5-word shingles).
     `workers` None is one per core. `environment` names what `reader` makes of the rows.
     """
 
@@ -63,7 +54,7 @@ class FilterRequest:
     evaluation: str | None = None
     test_share: float | None = None
     rows: RowRules = field(default_factory=RowRules)
-    duplicates: DuplicateRules = field(default_factory=DuplicateRules)
+    near_duplicate: float = 0.6
     overlap: OverlapRules = field(default_factory=OverlapRules)
     workers: int | None = None
     environment: str = "code"
@@ -82,18 +73,21 @@ class FilterResult:
     def __post_init__(self) -> None:
         require_all_rows(len(self.kept), self.dropped, self.read)
 
+    @property
+    def drops_in_words(self) -> str:
+        """How many rows were dropped for which reason; empty if none was."""
+        return ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
+
     def lines(self) -> list[str]:
         """What came of it, for people."""
-        dropped, hint = self._counts(), min_tests_hint(self.dropped)
-        lines = [f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems"]
-        lines += [f"dropped: {dropped}"] if dropped else []
-        lines += [hint] if hint is not None else []
+        lines: list[str | None] = [
+            f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems",
+            f"dropped: {self.drops_in_words}" if self.drops_in_words else None,
+            min_tests_hint(self.dropped),
+        ]
         if not self.manifest["evaluation_problems"]:
             lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
-        return lines
-
-    def _counts(self) -> str:
-        return ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
+        return [line for line in lines if line is not None]
 
     def require_problems(self) -> None:
         """Raise DataError, one line that says what was found and what is missing, if no row came through."""
@@ -107,13 +101,12 @@ class FilterResult:
         hint = min_tests_hint(self.dropped)
         why += f". {hint.capitalize()}" if hint is not None else ""
         all_rows = f"All rows: coderl validate {dataset} --environment={self.manifest['environment']}"
-        raise DataError(f"{dataset}: none of {self.read} rows can be used ({self._counts()}); {why}. {all_rows}")
+        raise DataError(f"{dataset}: none of {self.read} rows can be used ({self.drops_in_words}); {why}. {all_rows}")
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
-    """Read, check, de-duplicate and decontaminate a data set. `folder` belongs to this work alone: an interrupted start
-    is resumed there, and parts of another request are deleted. Raises DataError for unreadable data, InfraError if a
-    worker dies."""
+    """Read, check, de-duplicate and decontaminate a data set. In `folder`, which nothing else may use, an earlier start
+    is resumed; parts of another request are deleted. Raises DataError for bad data, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
     # Both sides may share files: each is hashed once.
@@ -131,14 +124,20 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         "limit": request.limit,
         "rows": asdict(request.rows),
         "environment": request.environment,
-        "train": _describe(train, indices),
-        "evaluation": _describe(evaluation, indices),
     }
+    for side in (train, evaluation):
+        described[side.name] = [
+            {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
+            for source in side.sources
+            for file in source.files
+        ]
     if request.test_share is not None:
         described["test_share"] = request.test_share
     # The request is recorded before its parts: part files do not say which request they belong to.
     _begin(folder, described)
-    finished = _finished(folder, described, request)
+    # Parts do not depend on the rules for duplicates and overlap: if only those differ, `_decide` alone runs again.
+    described |= {"duplicates": {"resemblance": request.near_duplicate}, "overlap": asdict(request.overlap)}
+    finished = _finished(folder, described)
     if finished is not None:
         return finished
     jobs = [replace(job, reader=request.reader) for side in (evaluation, train) for job in _jobs(side, indices, folder)]
@@ -168,25 +167,17 @@ def _evaluation_sources(request: FilterRequest) -> list[RowSource]:
         return []
 
 
-def _describe(side: _Side, indices: dict[RawFile, FileIndex]) -> list[dict[str, Any]]:
-    return [
-        {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
-        for source in side.sources
-        for file in source.files
-    ]
-
-
 def _begin(folder: Path, described: dict[str, Any]) -> None:
     """Keep what is in `folder` if it is of the same request, else empty it."""
     # Delete another request's parts before recording this request: their names are only numbers.
     file = folder / "request.json"
-    if not file.is_file() or read_json(file) != described:
+    if not file.is_file() or atomic.read_json(file) != described:
         if folder.exists():
             shutil.rmtree(folder)
         for name in ("evaluation", "train"):
-            make_folder(folder / name)
-        write_json(file, described)
-    remove_leftovers(folder)
+            atomic.make_folder(folder / name)
+        atomic.write_json(file, described)
+    atomic.remove_leftovers(folder)
 
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
@@ -244,14 +235,15 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 
     # The largest first: those that end last, when other workers have nothing left to do, are then short.
     missing.sort(key=lambda job: -job.segment.size)
-    run_jobs(make_part, missing, workers_for(total - before, workers), is_heavy=is_heavy, on_progress=count)
+    n_workers = workers_for(total - before, workers)
+    run_jobs(make_part, missing, n_workers, is_heavy=lambda job: job.is_heavy, on_progress=count)
     if on_rows is not None:
         on_rows(RowsProgress(rows_read, total, total, "comparing"))
 
 
 def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
-    `described` is the manifest as far as the request and its files decide it; rules and counts are added here."""
+    `described` is the manifest as far as the request and its files decide it; counts are added here."""
     evaluation, _ = _entries(folder, "evaluation", None)
     # To save memory, keep only the windows that the evaluation has too: no others can overlap.
     train, table = _entries(folder, "train", known_windows(evaluation))
@@ -262,32 +254,31 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
         faults = {index: held_out for index, name in enumerate(ids) if is_held_out(name, request.test_share)}
     # Each stage sees only what the stages before it kept: a row has one reason, and decontamination counts a window
     # once per problem, not once per duplicate.
-    left = [index for index in range(len(train)) if index not in faults]
-    for fault in find_duplicates([train[index] for index in left], request.duplicates):
-        faults[left[fault.index]] = ("dedup", fault.reason, fault.detail)
-    left = [index for index in left if index not in faults]
-    for fault in find_contaminated([train[index] for index in left], evaluation, request.overlap):
-        faults[left[fault.index]] = ("decontaminate", fault.reason, fault.detail)
+    remaining = [index for index in range(len(train)) if index not in faults]
+    for index, fault in find_duplicates([train[index] for index in remaining], request.near_duplicate).items():
+        faults[remaining[index]] = ("dedup", *fault)
+    remaining = [index for index in remaining if index not in faults]
+    for index, fault in find_contaminated([train[index] for index in remaining], evaluation, request.overlap).items():
+        faults[remaining[index]] = ("decontaminate", *fault)
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
     # Only to read their outlines: these are the problems that are not kept.
     problems = KeptProblems(folder, faulty.drop("index")).outlines()
     drops = [Drop.of(problem, *faults[index]) for index, problem in zip(faulty["index"], problems, strict=True)]
-    from_parts = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
+    from_parts = [atomic.read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
     dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *from_parts, dropped_frame(drops)])
     if request.test_share is not None:  # rows that were dropped before, as unfit to train on, may be held out too
         dropped = _with_held_out(dropped, request.test_share)
-    manifest = described | _rules(request)
-    manifest |= {
+    manifest = described | {
         "read": kept.height + dropped.height,
         "kept": kept.height,
         "evaluation_problems": len(evaluation),
         "dropped": count_drops(dropped),
     }
     # The manifest comes last: `_finished` takes it as proof that both tables are complete.
-    write_parquet(folder / "kept.parquet", kept)
-    write_parquet(folder / "dropped.parquet", dropped)
-    write_json(folder / "screening.json", manifest)
+    atomic.write_parquet(folder / "kept.parquet", kept)
+    atomic.write_parquet(folder / "dropped.parquet", dropped)
+    atomic.write_json(folder / "screening.json", manifest)
     return FilterResult(KeptProblems(folder, kept), dropped, manifest["read"], manifest)
 
 
@@ -304,22 +295,15 @@ def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
     )
 
 
-def _finished(folder: Path, described: dict[str, Any], request: FilterRequest) -> FilterResult | None:
-    """What an earlier start with the same request made; None if it was not finished."""
+def _finished(folder: Path, described: dict[str, Any]) -> FilterResult | None:
+    """What an earlier start with the same request and rules made; None if it was not finished."""
     file = folder / "screening.json"
-    if not file.is_file():
+    manifest = atomic.read_json(file) if file.is_file() else None
+    if manifest is None or {name: manifest.get(name) for name in described} != described:
         return None
-    manifest = read_json(file)
-    expected = described | _rules(request)
-    # Parts do not depend on the rules for duplicates and overlap: if only those differ, `_decide` alone runs again.
-    if {name: manifest.get(name) for name in expected} != expected:
-        return None
-    dropped = read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)
-    return FilterResult(KeptProblems.load(folder / "kept.parquet"), dropped, manifest["read"], manifest)
-
-
-def _rules(request: FilterRequest) -> dict[str, Any]:
-    return {"duplicates": asdict(request.duplicates), "overlap": asdict(request.overlap)}
+    kept = atomic.read_parquet(folder / "kept.parquet", KEPT_SCHEMA)
+    dropped = atomic.read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)
+    return FilterResult(KeptProblems(folder, kept), dropped, manifest["read"], manifest)
 
 
 def _parts(folder: Path, side: str) -> list[Path]:
@@ -336,10 +320,18 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
         read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
         table = pl.DataFrame(read.select(columns))
         for signature, row in zip(read_signatures(read, windows), table.iter_rows(named=True), strict=True):
-            place = f"row {row['source_row']} of {row['split']}{role}"
-            entries.append(Entry(row["problem_id"], place, signature))
-        name = part.relative_to(folder).as_posix()
-        tables.append(
-            table.with_columns(part=pl.lit(name), row=pl.int_range(pl.len(), dtype=pl.Int64)).select(*KEPT_SCHEMA)
-        )
+            entries.append(Entry(row["problem_id"], f"row {row['source_row']} of {row['split']}{role}", signature))
+        name, rows = part.relative_to(folder).as_posix(), pl.int_range(pl.len(), dtype=pl.Int64)
+        tables.append(table.with_columns(part=pl.lit(name), row=rows).select(*KEPT_SCHEMA))
     return entries, pl.concat(tables)
+
+
+def min_tests_hint(dropped: pl.DataFrame) -> str | None:
+    """Which lower `min_tests` would keep how many of the rows that have too few; None if there are none."""
+    few = dropped.filter(reason="too_few_tests")["detail"].str.extract(r"(\d+) different").cast(pl.Int64).drop_nulls()
+    if few.is_empty():
+        return None
+    values = few.unique().sort(descending=True).to_list()
+    shown = values if len(values) < 4 else [values[0], values[len(values) // 2], values[-1]]
+    kept = ", ".join(f"{value} would keep {(few >= value).sum()}" for value in shown)
+    return f"of {few.len()} rows with too few tests, min_tests={kept} (fewer tests: more wrong programs pass)"

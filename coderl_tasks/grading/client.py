@@ -1,29 +1,301 @@
 """The sandbox client: sends programs to one or many Sandbox Fusion servers, and retries what goes wrong there.
 
-Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer, SandboxError, no answer
-in time) is retried on another server with growing pauses; the circuit of a server that failed is open until `/v1/ping`
-answers. A full server (503, 429) is asked again after its Retry-After. While no server is up, requests wait for the
-first to come back, for a time counted from the beginning of the outage: a long one fails a whole batch at once, not
-request by request. What remains after that is an `InfraError`: never a verdict on the program.
+Wire format. POST /run_code takes a program, its files and the names of those to send back, as JSON.
+
+Choice of a server. Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer,
+SandboxError, no answer in time) is retried on another server with growing pauses. A full server (503, 429) is asked
+again after its Retry-After. While no server is up, requests wait for the first to come back, for a time counted from
+the beginning of the outage: a long one fails a whole batch at once, not request by request. What remains after that is
+an `InfraError`: never a verdict on the program.
+
+Time limits. A server runs what it is sent in order, so a request's turn comes, at the latest, when all that we sent
+before it are done. From then on it may take its own time and a grace. A slow server with a long queue of ours is
+waited for, as long as it gets on; one that has gone quiet is not, whether or not it still answers pings.
+
+Circuit. A server that failed has its circuit open: it gets nothing before it answers `/v1/ping`. Where it fails again
+without a success in between, it rests first, longer each time, and is half-open afterwards: it gets one request at a
+time as long as there is another server to send to. One whose answers are well-formed and no good is quarantined: its
+circuit stays open for a minute, and then until it answers a ping.
 """
 
 import asyncio
+import base64
+import json
 import logging
+import math
 import random
 import time
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
 
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading.server_link import Busy, Failed, Refused, RunRequest, RunResult, ServerLink
 from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0
 _LONGEST_GRACE_S = 300.0
 _FIRST_ANSWER_S = 5.0
+_BUSY_STATUSES = (429, 503)
+_LONGEST_RETRY_AFTER_S = 30.0
+_LONGEST_REST_S = 10.0
+_CONNECT_S = 10.0
+_QUARANTINE_S = 60.0
+_HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
+_LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
+_LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
+_ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run of the Python program `code`."""
+
+    code: str
+    files: Mapping[str, bytes] = field(default_factory=dict)  # in its working directory
+    fetch_files: Sequence[str] = ()  # sent back
+    run_timeout_s: float = 10.0  # wall clock
+    memory_limit_mb: int = -1  # per process; the server's own
+    stdin: str = ""
+
+    def to_json(self) -> bytes:
+        """The body of POST /run_code."""
+        body = {
+            "language": "python",
+            "run_timeout": self.run_timeout_s,
+            "compile_timeout": self.run_timeout_s,
+            "memory_limit_MB": self.memory_limit_mb,
+            "stdin": self.stdin,
+            "files": {path: base64.b64encode(data).decode() for path, data in self.files.items()},
+            "fetch_files": list(self.fetch_files),
+        }
+        # The code first: there the embedded server recognizes a driver without decoding it.
+        return f'{{"code": {_as_json(self.code)}, {json.dumps(body)[1:]}'.encode()
+
+
+# A grading driver is sent with each request, and to encode its text takes as long as all the rest.
+_as_json = lru_cache(maxsize=4)(json.dumps)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data."""
+
+    status: str  # Finished, Error, TimeLimitExceeded, or AnswerTooLarge for the client's limit: nothing of it was kept
+    return_code: int | None
+    stdout: str
+    stderr: str
+    files: Mapping[str, bytes]  # those of `fetch_files` that the program left
+    server: str
+
+    def report(self, most_bytes: float = math.inf) -> dict[str, Any]:
+        """The JSON object in the file results.json; empty if there is none. Of one with more bytes only the id counts:
+        it tells whether it is another request's, which may have larger limits."""
+        written = self.files.get("results.json", b"")
+        try:
+            report = json.loads(written)
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(report, dict):
+            return {}
+        return report if len(written) <= most_bytes else {"id": report.get("id")}
+
+
+class Failed(Exception):
+    """An attempt came to nothing."""
+
+
+class Busy(Exception):
+    """The server is full; its `retry_at` says when to come back."""
+
+
+class Refused(Exception):
+    """The server will never take this request (HTTP 4xx)."""
+
+
+def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
+    """The result in the body of a 200 answer from `server`. Raises Failed for a SandboxError and for nonsense."""
+    try:
+        body: dict[str, Any] = json.loads(answer)
+        if body["status"] == "SandboxError":
+            raise Failed(f"SandboxError: {str(body.get('message'))[:200]}")
+        run: dict[str, Any] = body["run_result"]
+        sent = {str(path): data for path, data in (body.get("files") or {}).items() if data is not None}
+        files = {path: base64.b64decode(data, validate=True) for path, data in sent.items()}
+        code = run.get("return_code")
+        stdout, stderr = (str(run.get(stream) or "") for stream in ("stdout", "stderr"))
+        return_code = code if isinstance(code, int) else None
+        return RunResult(str(run["status"]), return_code, stdout, stderr, files, server)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Failed(f"a senseless answer ({type(error).__name__}: {error})") from error
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A request at the server."""
+
+    since: float  # monotonic seconds: from then on it waits for its turn
+    takes_s: float  # what it may take once it is its turn
+
+
+class ServerLink:
+    """The server at `url`, asked through `session`. If it is not heard of for `watch_every_s`, it is pinged; if it is
+    down, `backoff_s` is the first pause between pings, and its first rest."""
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
+    ) -> None:
+        self.url, self._address = without_credentials(url), url  # the first is for messages and verdicts
+        self._session = session
+        self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
+        self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
+        self.open_since, self.fault = 0.0, ""
+        self.probe: asyncio.Task[None] | None = None
+        self.is_quarantined = False
+        self.has_answered = False  # anything but an error
+        self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
+        self.failures = 0  # times that the circuit was opened since the last success
+        self._errors = 0  # answers without a result since the last success
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its circuit is open: it gets nothing."""
+        return self.probe is not None
+
+    def cost(self, *, avoided: bool) -> tuple[float, ...]:
+        """What a request sent here may cost, to compare servers by: an open circuit takes nothing, a full server
+        makes wait, one that is half-open may fail and has with one request all that is to show that it works again."""
+        is_full, is_tried = self.retry_at > time.monotonic(), self.failures >= _HALF_OPEN_FAILURES and bool(self.turns)
+        return (self.is_open, is_full, is_tried, avoided, len(self.turns), random.random())
+
+    async def run(self, body: bytes, takes_s: float) -> RunResult:
+        """POST /run_code and wait for the result: at most `takes_s` after the time that earlier requests may take, and
+        only while the server answers pings. Raises Failed, Busy or Refused."""
+        left_s = self.retry_at - time.monotonic()
+        if left_s > 0:
+            raise Busy(f"full, retry after {left_s:.2g} s")
+        turn = _Turn(time.monotonic(), takes_s)
+        self.turns.append(turn)
+        post = asyncio.ensure_future(self._post(body))
+        try:
+            while True:
+                earlier = self.turns[: self.turns.index(turn)]
+                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])  # at the latest
+                left_s = its_turn + takes_s - time.monotonic()
+                if (await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s))))[0]:
+                    break
+                if left_s <= 0:
+                    raise self._failed(f"no answer within {takes_s:g} s")
+                # The result may arrive during the ping, so `post` is checked once more.
+                if not await self._answers_ping() and not post.done():
+                    raise self._failed("it stopped answering")
+            result = post.result()
+        finally:
+            position = self.turns.index(turn)
+            del self.turns[position]
+            # Await the cancelled post, so that its connection is closed before the caller goes on, even if cancelled.
+            if not post.done():
+                post.cancel()
+                await asyncio.gather(post, return_exceptions=True)
+        # Only a result restarts the later requests' time: a failure does not show how far the server has got.
+        for later in self.turns[position:]:
+            later.since = time.monotonic()
+        self.failures = self._errors = 0
+        self.has_answered = True
+        return result
+
+    def quarantine(self, fault: str) -> None:
+        """Send nothing here for a minute, whatever it answers."""
+        if self.probe is not None:
+            self.probe.cancel()
+        self.is_quarantined = True
+        self._open_circuit(fault, _QUARANTINE_S)
+
+    def _open_circuit(self, fault: str, rest_s: float) -> None:
+        self.fault, self.open_since = fault, time.monotonic()
+        self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
+
+    async def _post(self, body: bytes) -> RunResult:
+        """POST /run_code, without a time limit once it is connected. Raises Failed, Busy or Refused."""
+        # `run` enforces the limit, which depends on the queue here. Only connecting has a limit of its own.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        url, headers = f"{self._address}/run_code", {"Content-Type": "application/json"}
+        answer = bytearray()
+        try:
+            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
+                if response.status in _BUSY_STATUSES:
+                    seconds = _retry_after_s(response.headers.get("Retry-After"))
+                    self.retry_at = time.monotonic() + seconds
+                    raise Busy(f"full, retry after {seconds:g} s")
+                if response.status >= 500:
+                    raise self._failed(f"HTTP {response.status}")
+                if response.status != 200:
+                    text = f"HTTP {response.status} {(await response.text(errors='replace'))[:200]}"
+                    raise Refused(f"it refused a request: {text}. Is it a Sandbox Fusion server?")
+                # Read in parts: a program's output must not fill this process's memory.
+                async for part in response.content.iter_any():
+                    answer += part
+                    if len(answer) > self._max_answer_bytes:
+                        response.close()
+                        return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._failed(str(error) or type(error).__name__) from error
+        try:
+            return parse_answer(answer, self.url)
+        except Failed as error:
+            # The program may have caused one such answer. Only several in a row open the server's circuit.
+            self._errors += 1
+            if self._errors >= _ERRORS_IN_A_ROW:
+                raise self._failed(str(error)) from error
+            raise
+
+    def _failed(self, fault: str) -> Failed:
+        """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
+        # All requests under way fail together when a server dies: that is one failure.
+        if self.probe is None:
+            self.failures += 1
+            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) if self.failures > 1 else 0
+            self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
+        return Failed(fault)
+
+    async def _close_circuit(self, rest_s: float) -> None:
+        await asyncio.sleep(rest_s)
+        pause = self._backoff_s
+        while not await self._answers_ping():
+            await asyncio.sleep(pause)
+            pause = min(5.0, 2 * pause)
+        self.probe, self.is_quarantined = None, False
+
+    async def _answers_ping(self) -> bool:
+        within_s = self._watch_every_s / 2
+        # Bounded: a process that is always late would wait for ever for a server that is dead, past each request's
+        # limit. To call a living one dead costs a retry, and never a verdict.
+        for _ in range(_LATE_PINGS):
+            asked = time.monotonic()
+            try:
+                timeout = aiohttp.ClientTimeout(total=within_s)
+                async with self._session.get(f"{self._address}/v1/ping", timeout=timeout) as response:
+                    up = response.status == 200
+                    self.has_answered = self.has_answered or up
+                    return up
+            except TimeoutError:
+                # A time-out that fires late: this process was busy, with large answers, and did not read what came.
+                if time.monotonic() - asked < _LATE * within_s:
+                    return False
+            except aiohttp.ClientError:
+                return False
+        return False
+
+
+def _retry_after_s(header: str | None) -> float:
+    try:
+        return min(_LONGEST_RETRY_AFTER_S, max(0.05, float(header or 1.0)))
+    except ValueError:  # a date
+        return 1.0
 
 
 class SandboxClient:
@@ -79,9 +351,11 @@ class SandboxClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        links, self._links = self._links, []
-        for link in links:
-            await link.close()
+        probes = [link.probe for link in self._links if link.probe is not None]
+        self._links = []
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -98,7 +372,7 @@ class SandboxClient:
             # Wait without a slot, here and in the pause below: a waiting request must not keep others from running.
             await self._some_server(links)
             async with self._slots:
-                link = min(links, key=lambda one: one.cost(avoided=one is avoid))
+                link = min(links, key=lambda server: server.cost(avoided=server is avoid))
                 if link.is_open:  # all have gone down while this waited for a slot
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
@@ -109,8 +383,8 @@ class SandboxClient:
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
                     # Pause until the first server that is up takes requests again, with jitter.
-                    up = [one for one in links if not one.is_open] or links
-                    full_for_s = min(one.retry_at for one in up) - time.monotonic()
+                    up = [server for server in links if not server.is_open] or links
+                    full_for_s = min(server.retry_at for server in up) - time.monotonic()
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
                     problem = failure
@@ -148,18 +422,17 @@ class SandboxClient:
             outage_s = time.monotonic() - max(link.open_since for link in links)
             ever_answered = any(link.has_answered for link in links)
             patience_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            left, until_notice = patience_s - outage_s, self._notice_s - outage_s
+            left_s, until_notice_s = patience_s - outage_s, self._notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
-            if left <= 0:
+            if left_s <= 0:
                 why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"
                 raise InfraError(f"{why}. Check SANDBOX_URL, or its log")
-            if not self._outage_logged and until_notice <= 0:
+            if not self._outage_logged and until_notice_s <= 0:
                 self._outage_logged = True
-                logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
-            pause = left if self._outage_logged else min(left, until_notice)
+                logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left_s)
+            pause = left_s if self._outage_logged else min(left_s, until_notice_s)
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if self._outage_logged:
             self._outage_logged = False
-            answering = ", ".join(link.url for link in links if not link.is_open)
-            logger.warning("the sandbox answers again: %s", answering)
+            logger.warning("the sandbox answers again: %s", ", ".join(link.url for link in links if not link.is_open))

@@ -1,4 +1,5 @@
-"""`Grader`: completions to rewards for programs that are not coderl, from any thread and any event loop.
+"""Grading for programs that are not coderl: `Grader`, completions to rewards from any thread and any event loop;
+`CodeEnv`, a problem as an environment of one step; and `sandbox_check_correctness`, a verdict in one call.
 
 `SandboxClient` and `Judge`, which it is made of, belong to one event loop and one `async with`. Trainers call a reward
 function from threads and loops of their own (TRL from its main thread, verl from the loop of a Ray actor, a notebook
@@ -16,25 +17,26 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self, TypeVar
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
-from coderl_tasks.grading.verdict import ScoredCompletion
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.grading.scoring import FORMAT_COEF, score_completion, score_group
+from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
+from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row, statement_of
+from coderl_tasks.prompts.renderers import Renderer, problem_prompt
 from coderl_tasks.server_addresses import sandbox_addresses
-from coderl_tasks.services import sandbox_concurrency, services
+from coderl_tasks.services import named_sandboxes, sandbox_concurrency, services
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 Problems = Sequence[Problem | Mapping[str, Any]]
 """Problems, or rows with tests in any shape that `coderl validate` takes; the statement may be missing."""
 Ungraded = Literal["raise", "none"]
-Completion = str | Sequence[Mapping[str, Any]]
-"""The text of an answer, or a chat, whose last message is the answer (TRL's conversational data sets)."""
+Completions = Sequence[str | Sequence[Mapping[str, Any]]]
+"""Texts of answers, or chats, whose last message is the answer (TRL's conversational data sets)."""
 AnswerT = TypeVar("AnswerT")
 _Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]
 _NO_STATEMENT = "(graded without a statement)"
@@ -63,9 +65,8 @@ class Grader:
         isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
         """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
-        self._urls = (
-            sandbox if sandbox is None else sandbox_addresses([sandbox] if isinstance(sandbox, str) else sandbox)
-        )
+        named = [sandbox] if isinstance(sandbox, str) else sandbox
+        self._urls = None if named is None else sandbox_addresses(named)
         if self._urls == ():
             raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
         self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
@@ -73,9 +74,7 @@ class Grader:
         self._starting = threading.Lock()
         self._running: tuple[_Started, threading.Thread] | None = None
 
-    # The caller's side
-
-    def grade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
+    def grade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
 
         `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
@@ -83,27 +82,21 @@ class Grader:
         """
         return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
 
-    async def agrade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
+    async def agrade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
         # In a thread: the first use waits for a sandbox to start, and rows of 200 MB take seconds to read.
         read = await asyncio.to_thread(_problems, problems, completions)
         await asyncio.to_thread(self.start)
         return await asyncio.wrap_future(self._submit(self._graded(read, _texts(completions))))
 
-    def rewards(
-        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
-    ) -> list[float | None]:
+    def rewards(self, problems: Problems, completions: Completions, *, ungraded: Ungraded) -> list[float | None]:
         """The rewards alone. For completions that could not be graded `ungraded` "none" leaves None in their place,
         "raise" raises InfraError, which says how many they are and why."""
         return _rewards(self.grade(problems, completions), ungraded)
 
-    async def arewards(
-        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
-    ) -> list[float | None]:
+    async def arewards(self, problems: Problems, completions: Completions, *, ungraded: Ungraded) -> list[float | None]:
         """`rewards`, for a coroutine of any event loop."""
         return _rewards(await self.agrade(problems, completions), ungraded)
-
-    # Start and end
 
     def start(self) -> Self:
         """Start the thread, and a sandbox where none is found; nothing if it is started. Raises what that raises."""
@@ -142,9 +135,8 @@ class Grader:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # The thread's side
-
     def _run(self, started: "Future[_Started]") -> None:
+        """The work of the grader's thread: finds or starts a sandbox, and serves until `close`."""
         try:
             with ExitStack() as stack:
                 urls, concurrency = self._urls, sandbox_concurrency()
@@ -198,7 +190,7 @@ class Grader:
         return [graded[place] for place in range(len(problems))]
 
 
-def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem]:
+def _problems(rows: Problems, completions: Completions) -> list[Problem]:
     if isinstance(rows, str | Mapping) or isinstance(completions, str):
         raise ValueError("give lists: problems, and as many completions")
     if len(rows) != len(completions):
@@ -215,7 +207,7 @@ def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem
     return problems
 
 
-def _texts(completions: Sequence[Completion]) -> list[str]:
+def _texts(completions: Completions) -> list[str]:
     texts = []
     for number, completion in enumerate(completions):
         text = completion if isinstance(completion, str) else completion[-1].get("content") if completion else None
@@ -232,3 +224,63 @@ def _rewards(graded: Sequence[ScoredCompletion], ungraded: Ungraded) -> list[flo
     if lost and ungraded == "raise":
         raise InfraError(f"{len(lost)} of {len(graded)} completions could not be graded (the last: {lost[-1]})")
     return [scored.reward for scored in graded]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The end of an episode: its reward, numbers to log, and everything that was decided."""
+
+    reward: float
+    metrics: dict[str, float]
+    scored: ScoredCompletion
+    episode_done: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class CodeEnv:
+    """One problem as an environment with a single step. `priority` and `fraction` as in `score_group`."""
+
+    problem: Problem
+    renderer: Renderer
+    judge: Judge
+    format_coef: float = FORMAT_COEF
+    _: KW_ONLY
+    priority: Sequence[int] | None = None
+    fraction: bool = False
+
+    def initial_observation(self) -> tuple[list[int], list[int]]:
+        """The prompt's tokens, and the token ids that end a completion."""
+        return problem_prompt(self.problem, self.renderer), self.renderer.stop_tokens
+
+    async def step(self, tokens: Sequence[int]) -> StepResult:
+        """Score a completion (n completion tokens, without the prompt). Raises InfraError where it cannot be graded."""
+        text, complete = self.renderer.parse_response(tokens)
+        scored = await score_completion(
+            self.judge, self.problem, text, self.format_coef, priority=self.priority, fraction=self.fraction
+        )
+        if scored.reward is None:
+            raise InfraError(scored.grade.reason)
+        flags = {"format": scored.code is not None, "correct": scored.grade.passed, "complete": complete}
+        numbers = ("tests_passed", "tests_run", "tests_total", "run_seconds")
+        values = flags | {name: getattr(scored.grade, name) for name in numbers}
+        return StepResult(scored.reward, {name: float(value) for name, value in values.items()}, scored)
+
+
+async def sandbox_check_correctness(
+    tests: Sequence[Mapping[str, Any]] | Mapping[str, Any] | str,
+    code: str,
+    timeout: float = 6,
+    *,
+    client: SandboxClient | None = None,
+) -> Verdict:
+    """The verdict on a program over raw tests of any shape that `normalize_tests` knows; `timeout` is CPU seconds per
+    test. Without a `client`, the servers in `SANDBOX_URL` are asked. Raises ConfigError where that is not set,
+    RowDropped for tests of an unknown shape; an outage is the verdict `infra_error`."""
+    problem = problem_from_row({"problem": "(given by its tests)", "tests": tests}, split="", source_row=0)
+    if client is not None:
+        return (await Judge(client, timeout).grade(problem, code)).verdict
+    urls = named_sandboxes()
+    if not urls:
+        raise ConfigError("SANDBOX_URL is not set: `coderl serve sandbox` starts a sandbox and prints its address")
+    async with SandboxClient(urls) as own_client:
+        return (await Judge(own_client, timeout).grade(problem, code)).verdict

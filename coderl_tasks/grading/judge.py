@@ -12,12 +12,10 @@
 5. Tests may share a process of the sandbox (`isolation_per_test="failures"`). Of a test that was not the first in its
    process, only a pass counts. One that fails there runs again, first in its process. If it then passes, the program
    depends on sharing, and is graded anew with one process per test.
-6. Every request has an id, which its report names. A server that answers with another request's result is quarantined
-   in the same way.
+6. Every request has an id, which its report names. A server that answers with another request's is quarantined too.
 
 What runs in the sandbox is `payload/driver.py`, sent as text. Expected outputs are no part of a request. The driver's
-report was within the program's reach, so it is parsed strictly: anything but a well-formed report of plausible size
-counts as none.
+report was within the program's reach, so it is parsed strictly: any but a well-formed one of plausible size is none.
 """
 
 import asyncio
@@ -30,12 +28,11 @@ import secrets
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.server_link import RunRequest
+from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.verdict import Grade, Verdict, first_difference, parse_value, shortened, value_difference
 from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.problems.problem import Problem, Test
@@ -95,24 +92,20 @@ class TestResult:
         return self.stderr.strip().rpartition("\n")[2][:300]
 
 
+@dataclass(frozen=True, eq=False)
 class Judge:
     """Grades programs through `client`. `timeout_s` is CPU seconds per test, where a problem names none of its own;
     `memory_mb` is what a test may allocate, in MiB. Raises ConfigError for a timeout that is not above 0 and finite."""
 
-    def __init__(
-        self,
-        client: SandboxClient,
-        timeout_s: float = 6.0,
-        *,
-        memory_mb: int = 1024,
-        isolation_per_test: IsolationPerTest = "failures",
-    ) -> None:
-        if not 0 < timeout_s < math.inf:
-            raise ConfigError(f"a timeout of {timeout_s} s: give CPU seconds above 0")
-        self.client = client
-        self.timeout_s = timeout_s
-        self._memory_mb = memory_mb
-        self._isolation_per_test = isolation_per_test
+    client: SandboxClient
+    timeout_s: float = 6.0
+    _: KW_ONLY
+    memory_mb: int = 1024
+    isolation_per_test: IsolationPerTest = "failures"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"a timeout of {self.timeout_s} s: give CPU seconds above 0")
 
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
@@ -131,8 +124,8 @@ class Judge:
         longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
         # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
-        limits = Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
-        shared_process = self._isolation_per_test == "failures" and len(every) > 1
+        limits = Limits(cpu_s, cpu_s + 1.0, self.memory_mb, output_bytes)
+        shared_process = self.isolation_per_test == "failures" and len(every) > 1
         run = _Run(self.client, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:
@@ -148,6 +141,7 @@ class Judge:
             return Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
         output = failed.answer if failed.ended == "exit" else None
         if output is not None and problem.kind == "call":
+            # Only the value is shown; what does not begin so is no value.
             value = output.removeprefix(b'{"value": ')
             output = value.removesuffix(b"}") if value != output else None
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
@@ -194,12 +188,12 @@ class _Run:
     async def _tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
         """Run these tests and count their results; with `one_process`, only those that the first process runs. Returns
         how many have run, or None when grading is over."""
-        left = list(chunk)
+        waiting = list(chunk)
         failed_shared: int | None = None  # a test that failed in a process that had run another one
-        while left:
-            results = await self._send(left, self.limits, one_process=one_process)
+        while waiting:
+            results = await self._send(waiting, self.limits, one_process=one_process)
             if results is None:  # the program may have killed the driver, so each test gets its own request
-                alone = left[:1] if one_process else left
+                alone = waiting[:1] if one_process else waiting
                 for index in alone:
                     if not self._goes_on_after(await self._alone(index, self.limits)):
                         return None
@@ -225,9 +219,9 @@ class _Run:
             if one_process and n_settled == len(results):
                 return n_settled
             # Send the rest again: the driver also stops at the time and output limits of the whole request.
-            del left[:n_settled]
+            del waiting[:n_settled]
             if failed_shared is not None and not self.run_all:
-                del left[1:]  # its repetition decides: it ends grading, or a new run begins
+                del waiting[1:]  # its repetition decides: it ends grading, or a new run begins
         return len(chunk)
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
@@ -305,8 +299,8 @@ class _Run:
         elif result.error.startswith("MemoryError") and result.code != 0:
             verdict, reason = Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
         elif result.ended == "signal":
-            known = result.code in set(signal.Signals)
-            reason = f"ended by {signal.Signals(result.code).name if known else f'signal {result.code}'}"
+            has_name = result.code in set(signal.Signals)
+            reason = f"ended by {signal.Signals(result.code).name if has_name else f'signal {result.code}'}"
             # The kernel's out-of-memory killer says no more than this.
             if result.code == signal.SIGKILL and result.rss_kb > 0.8 * 1024 * limits.memory_mb:
                 verdict, reason = Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"

@@ -13,38 +13,23 @@ before a run and does not change in it, so that a verdict can be had again.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class CatchCounts:
-    """By test, in the problem's own order: how many programs ran it, and how many of them failed it."""
-
-    runs: tuple[int, ...]
-    catches: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.runs) != len(self.catches):
-            raise ValueError(f"runs of {len(self.runs)} tests, catches of {len(self.catches)}")
-
-
-def count_catches(
-    n_tests: int, first_failures: Iterable[int | None], priority: Sequence[int] | None = None
-) -> CatchCounts:
-    """The counts of `n_tests` tests over programs graded by `priority` (None: the problem's own order), of which
-    `first_failures` has the first failing test, None where all passed. What ran after it, if anything did, is not known
-    and not counted. An index that `priority` does not hold is a ValueError."""
-    indices = list(range(n_tests)) if priority is None else list(priority)
+def count_catches(n_tests: int, first_failures: Iterable[int | None]) -> tuple[list[int], list[int]]:
+    """By test, in the problem's own order: how many programs ran it, and how many of them it was the first to catch.
+    `first_failures` has, for each program, the first of `n_tests` tests that it fails, None if it passes all. What ran
+    after that test, if anything did, is not known and not counted."""
     runs, catches = [0] * n_tests, [0] * n_tests
     for failed in first_failures:
-        for index in indices if failed is None else indices[: indices.index(failed) + 1]:
+        for index in range(n_tests if failed is None else failed + 1):
             runs[index] += 1
         if failed is not None:
             catches[failed] += 1
-    return CatchCounts(tuple(runs), tuple(catches))
+    return runs, catches
 
 
-def learned_priority(counts: CatchCounts) -> list[int]:
-    """The test indices by catches / (times run + 1), highest first; of equals the earlier comes first."""
-    rates = [caught / (run + 1) for run, caught in zip(counts.runs, counts.catches, strict=True)]
+def learned_priority(runs: Sequence[int], catches: Sequence[int]) -> list[int]:
+    """The test indices by catches / (times run + 1), highest first; of equals the earlier comes first. Raises
+    ValueError if the two counts are of different numbers of tests."""
+    rates = [caught / (run + 1) for run, caught in zip(runs, catches, strict=True)]
     return sorted(range(len(rates)), key=lambda index: -rates[index])

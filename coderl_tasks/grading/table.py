@@ -24,22 +24,12 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
 from coderl_tasks.untrusted_text import csv_frame
 
+TEXT, COUNT = pl.String(), pl.Int32()
 GRADES_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "row": pl.Int64(),
-    "verdict": pl.String(),
-    "tests_passed": pl.Int32(),
-    "tests_run": pl.Int32(),
-    "tests_total": pl.Int32(),
-    "first_failed": pl.Int32(),
-    "run_seconds": pl.Float64(),
-    "source_row": pl.Int64(),
-    "reason": pl.String(),
-    "failed_input": pl.String(),
-    "failed_expected": pl.String(),
-    "failed_output": pl.String(),
-    "error": pl.String(),
-}
+    "problem_id": TEXT, "row": pl.Int64(), "verdict": TEXT, "tests_passed": COUNT, "tests_run": COUNT,
+    "tests_total": COUNT, "first_failed": COUNT, "run_seconds": pl.Float64(), "source_row": pl.Int64(), "reason": TEXT,
+    "failed_input": TEXT, "failed_expected": TEXT, "failed_output": TEXT, "error": TEXT,
+}  # fmt: skip
 """`source_row` is the problem's row in its file; what follows is null where nothing failed. `reason` is one line. Of
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
@@ -65,8 +55,7 @@ def grade_files(
     test of problems without a time limit of their own. Raises DataError for files that cannot be read or do not fit,
     ConfigError for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
     """
-    client = SandboxClient(urls, max_concurrency)
-    judge = Judge(client, timeout_s)
+    judge = Judge(SandboxClient(urls, max_concurrency), timeout_s)
     # Check this first: grading may take hours, and would be lost without a place to write it.
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
@@ -86,7 +75,7 @@ def grade_files(
     if unusable:
         console.print(unusable, markup=False, highlight=False, soft_wrap=True)
     with _progress_bar(console, len(ids)) as progressed:
-        grades = asyncio.run(_grade_rows(problems, ids, codes, client, judge, progressed))
+        grades = asyncio.run(_grade_rows(problems, ids, codes, judge, progressed))
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
@@ -97,12 +86,7 @@ def grade_files(
 
 
 async def _grade_rows(
-    problems: Mapping[str, Problem],
-    ids: Sequence[str],
-    codes: Sequence[str | None],
-    client: SandboxClient,
-    judge: Judge,
-    progressed: Progressed,
+    problems: Mapping[str, Problem], ids: list[str], codes: list[str | None], judge: Judge, progressed: Progressed
 ) -> pl.DataFrame:
     """A frame of `GRADES_SCHEMA`, one row per completion, in order. Completion i has the problem `ids[i]` and the code
     `codes[i]`, or None. Identical code for one problem is graded once; `progressed` is called for each row."""
@@ -122,7 +106,7 @@ async def _grade_rows(
                 progressed(grade)
 
     try:
-        async with client, asyncio.TaskGroup() as group:
+        async with judge.client, asyncio.TaskGroup() as group:
             for _ in range(_IN_WORK):
                 group.create_task(work())
     except ExceptionGroup as failures:
@@ -224,12 +208,12 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
     """The id of each completion's problem: its `problem_id`, or the problem's id at its `source_row` (and `split`, if
     given). Raises DataError if a completion has neither, or no problem matches."""
     height = max(map(len, columns.values()), default=0)
-    given = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
+    identities = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
     ids: list[str] = []
     unidentified: list[int] = []
     places = _Places(loaded)
-    known = dict.fromkeys(problem.problem_id for problem in loaded.problems)
-    for row, (own_id, source_row, split) in enumerate(zip(*given, strict=True)):
+    problem_ids = dict.fromkeys(problem.problem_id for problem in loaded.problems)
+    for row, (own_id, source_row, split) in enumerate(zip(*identities, strict=True)):
         if own_id is None and source_row is None:
             unidentified.append(row)
         elif own_id is None:
@@ -241,11 +225,11 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
     if unidentified:
         first = f"the first is row {unidentified[0]}"
         raise DataError(f"{len(unidentified)} completions have no problem_id and no source_row, {first}")
-    if missing := set(ids) - known.keys():
+    if missing := set(ids) - problem_ids.keys():
         shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise DataError(
             f"{len(missing)} problem ids of the completions are not among the problems' "
-            f"({next(iter(known))}, ...): {shown} (a row without an id of its own is named by source_row)"
+            f"({next(iter(problem_ids))}, ...): {shown} (a row without an id of its own is named by source_row)"
         )
     return ids
 

@@ -4,22 +4,20 @@ The comparison of outputs: the expected side is ours, the actual side is anythin
 
 Standard input problems, the whole standard output of a program:
 
-1. The output is compared line by line, and within a line token by token. White space at either end of a line,
-   how much of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line
-   does. White space is ASCII, and only a line feed ends a line.
-2. There must be as many lines and as many tokens as expected: a correct prefix is not enough, nor is a
-   correct start.
-3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is
-   accepted for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
-4. A decimal token (a point before digits, or an exponent) is compared by value, however many digits it has: an
-   error of 1e-6, absolute or relative to the expected value, is accepted, and so is an integer. Only the
-   expected token decides: decimals get no tolerance for an integer. One too large for a float is text (rule 5).
+1. The output is compared line by line, and within a line token by token. White space at either end of a line, how much
+   of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line does. White space is
+   ASCII, and only a line feed ends a line.
+2. There must be as many lines and as many tokens as expected: a correct start is not enough.
+3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is accepted
+   for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
+4. A decimal token (a point before digits, or an exponent) is compared by value, however many digits it has: an error of
+   1e-6, absolute or relative to the expected value, is accepted, and so is an integer. Only the expected token decides:
+   decimals get no tolerance for an integer. One too large for a float is text (rule 5).
 5. Everything else, `nan` and `inf` included, is compared byte by byte and case-sensitively.
 
 Call problems, the returned value as JSON (a tuple has become a list on the way):
 
-6. Integers are compared exactly, at any size. As in Python, `true` is 1 and `3.0` is 3, and nothing equals a
-   string but the same string.
+6. Integers are compared exactly, at any size. As in Python, `true` is 1, `3.0` is 3, and a string equals only itself.
 7. Where the expected number is written as a decimal, rule 4 holds; NaN equals NaN, an infinity equals itself.
 8. Lists agree in length, order and elements; objects in keys and values.
 """
@@ -105,13 +103,9 @@ def shortened(text: str | bytes) -> str:
     return shown if len(text) <= SHOWN_CHARS else f"{shown}... ({size:,} {unit})"
 
 
-def matches(expected: str, actual: bytes | str) -> bool:
-    """Whether a program's standard output is right, by rules 1 to 5. `actual` may hold any bytes."""
-    return first_difference(expected, actual) is None
-
-
 def first_difference(expected: str, actual: bytes | str) -> str | None:
-    """None where `matches`, else one line for people that names the first place where the output differs."""
+    """None if a program's standard output is right by rules 1 to 5, else one line for people that names the first place
+    where it differs. `actual` may hold any bytes."""
     wanted_text = expected.encode("utf-8", "surrogatepass")
     got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
     if wanted_text == got_text:
@@ -139,14 +133,9 @@ def parse_value(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def values_match(expected: Any, actual: Any) -> bool:
-    """Whether a returned value is right, by rules 6 to 8. Both sides come from `parse_value`."""
-    return value_difference(expected, actual) is None
-
-
 def value_difference(expected: Any, actual: Any, where: str = "value") -> str | None:
-    """None if the values match by rules 6 to 8, else one line that names the first difference. `where` is the path of
-    `expected` inside the whole value, such as `value[0]['a']`; it grows with each level of nesting."""
+    """None if a returned value is right by rules 6 to 8, else one line that names the first difference. Both sides come
+    from `parse_value`. `where` is the path inside the whole value, such as `value[0]['a']`, as deep as this call is."""
     if expected == actual:
         return None
     pairs: Iterable[tuple[str, Any, Any]]

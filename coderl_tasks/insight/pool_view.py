@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from coderl_tasks.curation.difficulty import DIFFICULTIES
+from coderl_tasks.curation.stopping_rule import DIFFICULTIES
 from coderl_tasks.insight import plots
 from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.plots import Plot
 from coderl_tasks.insight.record import STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table, markdown_table, markdown_text
-from coderl_tasks.problems import TOLD
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,8 +29,8 @@ from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.loading import EvaluationSide
 from coderl_tasks.problems.problem import PoolFile, Problem
-from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.problems.sources import find_source
 from coderl_tasks.untrusted_text import printable, printable_lines
 

@@ -28,7 +28,8 @@ from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_ev
 from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_files
 from coderl_tasks.paths import shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,

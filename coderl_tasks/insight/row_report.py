@@ -4,6 +4,7 @@ Not covered: what needs a model or the sandbox (prompts that are too long, refer
 """
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +13,8 @@ from rich.text import Text
 
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering import DuplicateRules, FilterRequest, RowRules, filter_dataset
-from coderl_tasks.filtering.rows import min_tests_hint
+from coderl_tasks.filtering.rows import RowRules
+from coderl_tasks.filtering.stages import FilterRequest, filter_dataset, min_tests_hint
 from coderl_tasks.insight.tables import Output, write_frame
 from coderl_tasks.untrusted_text import printable
 
@@ -27,13 +28,12 @@ MOST_LINES = 200
 
 
 def row_report(
-    source: str, rules: RowRules, duplicates: DuplicateRules, limit: int = -1, environment: str = "code"
+    source: str, rules: RowRules, near_duplicate: float, limit: int = -1, environment: str = "code"
 ) -> pl.DataFrame:
     """Filters `source` as a curation does. Returns ROWS_SCHEMA: for each source row, by split and number, whether it is
     kept, or dropped at which stage and why. Raises DataError if the source cannot be read or has no rows."""
-    request = FilterRequest(
-        source, limit=limit, rows=rules, duplicates=duplicates, environment=environment, reader=ROWS[environment]
-    )
+    request = FilterRequest(source, limit=limit, rows=rules, near_duplicate=near_duplicate)
+    request = replace(request, environment=environment, reader=ROWS[environment])
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
         filtered = filter_dataset(Path(folder), request)
         kept = [

@@ -41,8 +41,8 @@ from coderl_tasks.planning.flow_plans import (
 from coderl_tasks.planning.speeds import Speed, known_speed
 from coderl_tasks.planning.training_plan import plan_training
 from coderl_tasks.policy.update import KL_SAMPLE
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.problems.problem import Problem, read_pool
-from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings

@@ -5,12 +5,11 @@ The flow plans too, since a deployment starts it without the command. What the c
 
 from dataclasses import replace
 from datetime import date, datetime
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+from coderl_tasks.curation.find_pool import finished_with, recorded_model
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
@@ -24,10 +23,15 @@ from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
-from coderl_tasks.problems import Problem
-from coderl_tasks.problems.loading import Dates
-from coderl_tasks.problems.problem import SpilledTests
-from coderl_tasks.problems.sides import NO_EVALUATION, SIDES, evaluation_side, require_other_problems, same_source
+from coderl_tasks.problems.loading import (
+    NO_EVALUATION,
+    SIDES,
+    Dates,
+    evaluation_side,
+    require_other_problems,
+    same_source,
+)
+from coderl_tasks.problems.problem import Problem, SpilledTests
 from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 
@@ -67,7 +71,7 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     check_curation(settings, folder or POOLS)
     if folder is None:
         content = settings.content()
-        found = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+        found = find_unfinished(POOLS.glob("*"), content, lambda folder: finished_with(folder) == content)
         folder = (found or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
     return settings, folder
 

@@ -16,8 +16,7 @@ from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, ha
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
 from coderl_tasks.paths import known_sha256, same_model
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
-from coderl_tasks.problems.problem import check_pool
-from coderl_tasks.problems.sides import (
+from coderl_tasks.problems.loading import (
     NO_EVALUATION,
     SIDES,
     evaluation_side,
@@ -25,6 +24,7 @@ from coderl_tasks.problems.sides import (
     require_other_problems,
     same_side,
 )
+from coderl_tasks.problems.problem import check_pool
 from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service

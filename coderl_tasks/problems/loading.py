@@ -1,8 +1,17 @@
-"""The one way to load problems: read a source, normalise its rows, drop what cannot be used and say why."""
+"""The one way to load problems: read a source, normalise its rows, drop what cannot be used and say why.
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+Which problems a policy is evaluated on, and so must not be trained on, is the evaluation side of the data:
+
+| given                  | the evaluation side                                                            |
+|------------------------|--------------------------------------------------------------------------------|
+| `test_share=S`         | the share S of `dataset`'s train rows, by a hash of the problem's id           |
+| `evaluation_dataset=D` | the test splits of D, or all of it where it is one file                        |
+| neither                | the test splits of `dataset`; one file has none (`require_other_problems`)     |
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from itertools import chain, islice
@@ -10,25 +19,17 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from coderl_tasks.errors import DataError
-from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame, require_all_rows
-from coderl_tasks.problems.known_rows import known_rows
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem, Test, trim_tests
-from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
-from coderl_tasks.problems.raw_row import (
-    MAX_ID_CHARS,
-    MAX_TIME_LIMIT_S,
-    METADATA_COLUMNS,
-    content_id,
-    problem_from_row,
-    require_utf8,
-    row_id,
-)
-from coderl_tasks.problems.raw_tests import TestSet, as_mapping
-from coderl_tasks.problems.sources import Role, open_source
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.problems.problem import Drop, Kind, Problem, RowDropped, dropped_frame, require_all_rows, trim_tests
+from coderl_tasks.problems.raw_files import RawRow, Unread
+from coderl_tasks.problems.raw_row import DATE_COLUMNS, answer_problem, problem_from_row, row_date, stored_problem
+from coderl_tasks.problems.sources import Role, find_source, is_file, open_source
+from coderl_tasks.settings import FlowSettings
 
 ItemT = TypeVar("ItemT")
-DATE_COLUMNS = ("date", "contest_date")
+SIDES = ("dataset", "evaluation_dataset", "test_share")
+"""The settings that say which data are trained on and which evaluated on."""
+NO_EVALUATION = "none"
 SAME_ID_OTHER_TESTS = "same_id_other_tests"
 """Why a row was dropped whose own id an earlier row has, with other tests."""
 
@@ -67,21 +68,6 @@ class Dates:
         return (self.since is None or self.since <= day) and (self.until is None or day <= self.until)
 
 
-def row_date(values: Any) -> date | None:
-    """The day that a raw row says its problem is of; None if it says none that can be read."""
-    if not isinstance(values, Mapping):
-        return None
-    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
-    found = (place.get(name) for place in places for name in DATE_COLUMNS)
-    day = next((value for value in found if isinstance(value, date | str)), None)
-    if isinstance(day, date):  # a datetime is one too
-        return date(day.year, day.month, day.day)
-    try:
-        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
-    except ValueError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """What a source gave: `problems`, `dropped` (a frame of `DROPPED_SCHEMA`), and how many rows were read."""
@@ -110,13 +96,11 @@ class LoadResult:
         return dict(counts.iter_rows())
 
 
-def load_rows(
-    source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int | None = None
-) -> Iterator[RawRow]:
+def load_rows(source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int = -1) -> Iterator[RawRow]:
     """The raw rows of `source` (see `sources.open_source`), split by split. With a `limit`, at most so many rows, taken
-    in turn from the splits, so that each is represented; None or -1: all."""
+    in turn from the splits, so that each is represented; -1: all."""
     sources = [split_source.rows() for split_source in open_source(source, splits, role)]
-    if limit is None or limit == -1:
+    if limit == -1:
         return chain.from_iterable(sources)
     return islice(_in_turn(sources), limit)
 
@@ -126,7 +110,7 @@ def load_problems(
     splits: Sequence[str] | None = None,
     *,
     role: Role,
-    limit: int | None = None,
+    limit: int = -1,
     max_tests: int = -1,
     rows: RowReader = CODE_ROWS,
     dates: Dates | None = None,
@@ -134,7 +118,7 @@ def load_problems(
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
-    `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (None or -1: all); each
+    `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (-1: all); each
     problem is cut to `max_tests` (see `trim_tests`). A row with an earlier row's identity is dropped. Rows outside
     `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
     Raises DataError if the source cannot be read, or with `dates` if a row has no date.
@@ -165,48 +149,11 @@ def load_problems(
 
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
-    """The problem in `row`: read by `rows.read`, or, of a pool (it has PROBLEM_SCHEMA), checked. Raises RowDropped."""
-    if isinstance(row.values, Oversized):
-        raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
-    if isinstance(row.values, Misread):
-        raise RowDropped("row_misread", row.values.why)
-    if not isinstance(row.values, Mapping) or not PROBLEM_SCHEMA.keys() <= row.values.keys():
-        return rows.read(row.values, split=row.split, source_row=row.source_row)
-    if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
-        raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
-    # These two may be null, if the data set has none; any other null is damage.
-    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
-    missing = [name for name in PROBLEM_SCHEMA if name in required and row.values[name] is None]
-    if missing or not row.values["tests"]:
-        raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
-    # Anyone may have written the file, so its values are checked like those of a raw row.
-    wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(row.values[name])]
-    if row.values["kind"] == "call" and not str(row.values["entry_point"]).isidentifier():
-        wrong.append("entry_point")
-    if wrong:
-        raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
-    return Problem.from_row(row.values)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _are_tests(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
-        for test in value
-    )
-
-
-_PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
-    "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
-    **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
-    **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
-    "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
-    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
-    "tests": _are_tests,
-}
+    """The problem in `row`: a pool's row (PROBLEM_SCHEMA) is checked, others are read by `rows`. Raises RowDropped."""
+    if isinstance(row.values, Unread):
+        raise RowDropped(row.values.reason, row.values.detail)
+    stored = stored_problem(row.values, rows.kinds)
+    return rows.read(row.values, split=row.split, source_row=row.source_row) if stored is None else stored
 
 
 def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
@@ -220,41 +167,6 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
                 waiting.remove(source)
 
 
-def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
-    """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
-    of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
-    no_ground_truth, not_utf8, id_too_long."""
-    if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", f"not a JSON object: {row}")
-    text, truth = row.get(text_column), row.get(truth_column)
-    columns = ", ".join(map(str, row)) or "none"
-    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
-    if other_format is not None and "--environment=" in other_format:
-        columns += f"; {other_format}"
-    if not isinstance(text, str) or not text.strip():
-        raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
-    if truth is None:
-        raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
-    if not isinstance(truth, str):
-        truth = json.dumps(truth, ensure_ascii=False)
-    require_utf8([text, truth])
-    tests = (Test("", truth),)
-    return Problem(
-        problem_id=row_id(row.get("problem_id")) or content_id(text, "", TestSet("answer", "", tests)),
-        split=split,
-        statement=text,
-        starter_code="",
-        kind="answer",
-        entry_point="",
-        tests=tests,
-        tests_total=1,
-        tests_original=1,
-        time_limit_s=None,
-        solutions=(),
-        source_row=source_row,
-    )
-
-
 def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
     problem = answer_problem(row, "question", "answer", split=split, source_row=source_row)
     if "####" not in problem.tests[0].expected:
@@ -264,3 +176,85 @@ def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
 
 QUESTION_ROWS = RowReader(_question_row, ("answer",))
 PROMPT_ROWS = RowReader(partial(answer_problem, text_column="prompt", truth_column="ground_truth"), ("answer",))
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSide:
+    """The problems evaluated on: the test splits of `source`, or with a `share` that share of its train rows."""
+
+    source: str
+    share: float | None = None
+
+    @property
+    def role(self) -> Role:
+        return "test" if self.share is None else "train"
+
+    def __str__(self) -> str:
+        return self.source if self.share is None else f"{self.source}, of which test_share={self.share:g} is held out"
+
+    def load(
+        self,
+        splits: list[str] | None = None,
+        rows: RowReader = CODE_ROWS,
+        dates: Dates | None = None,
+        keep: Callable[[Problem], Problem] | None = None,
+    ) -> LoadResult:
+        """Load these problems; arguments and errors are those of `load_problems`. With a `share`, the result leaves out
+        the train problems, and counts as dropped only rows that gave no problem."""
+        share = self.share
+        if share is None:
+            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, keep=keep)
+
+        def keep_held_out(problem: Problem) -> Problem:
+            # Train problems are left out below, so their tests are freed at once.
+            if not is_held_out(problem.problem_id, share):
+                return replace(problem, tests=(), solutions=())
+            return problem if keep is None else keep(problem)
+
+        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)
+        problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
+        # A row without a problem has no id to decide its side. It is counted, so that `unusable` reports it.
+        dropped = loaded.dropped.filter(pl.col("problem_id").is_null())
+        return LoadResult(problems, dropped, len(problems) + dropped.height)
+
+
+def evaluation_side(settings: FlowSettings) -> EvaluationSide:
+    """The evaluation side that `settings` ask for. Raises ConfigError where they name two."""
+    if settings.test_share is not None and settings.evaluation_dataset is not None:
+        raise ConfigError(
+            f"evaluation_dataset={settings.evaluation_dataset} and test_share={settings.test_share:g} are two ways to "
+            "say what is evaluated on: give one of them"
+        )
+    if settings.test_share is not None:
+        return EvaluationSide(settings.dataset, settings.test_share)
+    return EvaluationSide(settings.evaluation_dataset or settings.dataset)
+
+
+def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
+    """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that.
+    `otherwise` is what else can be done, in words."""
+    side = evaluation_side(settings)
+    asked_for = side.share is not None or settings.evaluation_dataset is not None
+    if not asked_for and trained_on is not None and is_file(side.source) and same_source(side.source, trained_on):
+        raise ConfigError(
+            f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, "
+            "for curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or "
+            f"on these, if it names this file); {otherwise}"
+        )
+
+
+def same_source(one: str, other: str) -> bool:
+    """Whether two names mean the same data set."""
+    return one == other or (find_source(one) is not None and find_source(one) == find_source(other))
+
+
+def same_side(one: EvaluationSide, other: EvaluationSide) -> bool:
+    return same_source(one.source, other.source) and one.share == other.share
+
+
+def is_held_out(problem_id: str, share: float) -> bool:
+    """Whether a problem is in the evaluation side that `test_share=share` makes. A keyed hash of the id decides,
+    whatever the seed: a pool and the runs on it agree, rows that are added move none, and what a smaller share holds
+    out a larger one does too."""
+    number = int.from_bytes(hashlib.sha256(f"test_share/{problem_id}".encode()).digest()[:8])
+    return number < share * 2**64

@@ -1,15 +1,18 @@
-"""The normalised problem, its parquet schema, and problems in files: a range of rows that any machine may read; a pool
-whose tests stay in the file; and for problems of any other source a file of their tests."""
+"""The normalised problem, the record of a row that was dropped (kept + dropped = read), and their parquet schemas.
+
+Also problems in files: a range of rows that any machine may read; a pool whose tests stay in the file; and for problems
+of any other source a file of their tests.
+"""
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -17,27 +20,26 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.addresses import explained, filesystem
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.untrusted_text import printable
 
 Kind = Literal["stdin", "call", "answer"]
 """How a completion is judged: as a program on its standard input, as a function's value, or as an answer, whose ground
 truth is the only test's `expected`."""
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")
+TEXT = pl.String()
 PROBLEM_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "statement": pl.String(),
-    "starter_code": pl.String(),
-    "kind": pl.String(),
-    "entry_point": pl.String(),
-    "tests": pl.List(pl.Struct({"input": pl.String(), "expected": pl.String()})),
-    "tests_total": pl.Int32(),
-    "tests_original": pl.Int32(),
-    "time_limit_s": pl.Float64(),
-    "solutions": pl.List(pl.String()),
-    "source_row": pl.Int64(),
-}
+    "problem_id": TEXT, "split": TEXT, "statement": TEXT, "starter_code": TEXT, "kind": TEXT, "entry_point": TEXT,
+    "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "tests_total": pl.Int32(),
+    "tests_original": pl.Int32(), "time_limit_s": pl.Float64(), "solutions": pl.List(TEXT), "source_row": pl.Int64(),
+}  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
+DROPPED_SCHEMA: dict[str, pl.DataType] = {
+    "stage": TEXT, "reason": TEXT, "detail": TEXT, "problem_id": TEXT, "split": TEXT, "source_row": pl.Int64(),
+    "statement": TEXT,
+}  # fmt: skip
+"""`problem_id` and `statement` are null for a row that never became a problem."""
+DETAIL_CHARS = 300
 MOST_GROUP_BYTES = 64 * 2**20
 """Uncompressed size of a row group that is read for a single problem; a pool's have about 16 MiB."""
 
@@ -105,6 +107,48 @@ def problems_from_frame(frame: pl.DataFrame) -> list[Problem]:
     return [Problem.from_row(row) for row in frame.iter_rows(named=True)]
 
 
+class RowDropped(Exception):
+    """A raw row that cannot be used. `reason` is a short fixed name to count by, `detail` one line for people."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = printable(" ".join(detail[: 2 * DETAIL_CHARS].split()))[:DETAIL_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One dropped row. `stage` is parse, dedup, prompt, profile, band, ..."""
+
+    stage: str
+    reason: str
+    detail: str
+    problem_id: str | None
+    split: str
+    source_row: int
+    statement: str | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, stage: str, reason: str, detail: str = "") -> "Drop":
+        return cls(stage, reason, detail, problem.problem_id, problem.split, problem.source_row, problem.statement)
+
+
+def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
+    return pl.DataFrame([asdict(drop) for drop in drops], schema=DROPPED_SCHEMA)
+
+
+def require_all_rows(kept: int, dropped: pl.DataFrame, read: int) -> None:
+    """Raise ValueError unless every row that was read is kept or dropped."""
+    if kept + dropped.height != read:
+        raise ValueError(f"kept {kept} + dropped {dropped.height} is not the {read} rows read")
+
+
+def count_drops(dropped: pl.DataFrame) -> dict[str, int]:
+    """Rows of a frame of `DROPPED_SCHEMA` by "stage/reason", sorted by name."""
+    counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
+    return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}
+
+
 def trim_tests(problem: Problem, max_tests: int) -> Problem:
     """`problem` with its `max_tests` longest-input tests, as DeepCoder chose its 15, in their original order; -1 keeps
     all. Of equally long inputs the earlier come first. Raises ValueError for max_tests of 0 or below -1."""
@@ -168,11 +212,7 @@ class StoredTests(Sequence[Test]):
             )
         return iter(tests)
 
-    @overload
-    def __getitem__(self, index: int) -> Test: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Test]: ...
-    def __getitem__(self, index: int | slice) -> Test | Sequence[Test]:
+    def __getitem__(self, index: Any) -> Any:  # a test, or those of a slice
         return self.first if index == 0 and self.first is not None else tuple(self)[index]
 
 
@@ -187,27 +227,28 @@ class PoolFile:
     def problems(self) -> list[Problem]:
         """All problems, without solutions, with their tests left in the file. Tests of large row groups of several
         problems, which other programs write, stay in memory: reading a group per problem would be slow."""
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
             frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", "solutions")])
             frame = frame.with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
-                found += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
+                problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue
             counts: list[int] = frame["tests_total"].to_list()
-            firsts: list[Test | None] = [None] * frame.height
+            first_tests: list[Test | None] = [None] * frame.height
             # Read tests only to count them, or if the first one is needed: for a prompt, or as the ground truth.
             if not (frame["kind"] == "stdin").all() or not self._has_tests(group, frame["tests_total"]):
                 tests = self._read(group, ["tests"])["tests"]
                 counts = tests.list.len().to_list()
-                first = [Test(**each[0]) if each else None for each in tests.list.head(1).to_list()]
-                firsts = [None if kind == "stdin" else one for kind, one in zip(frame["kind"], first, strict=True)]
+                for row, (kind, head) in enumerate(zip(frame["kind"], tests.list.head(1).to_list(), strict=True)):
+                    if kind != "stdin" and head:
+                        first_tests[row] = Test(**head[0])
             without_tests = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
             for row, problem in enumerate(problems_from_frame(without_tests)):
-                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], firsts[row])
-                found.append(replace(problem, tests=stored))
-        return found
+                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], first_tests[row])
+                problems.append(replace(problem, tests=stored))
+        return problems
 
     def _has_tests(self, group: int, counts: pl.Series) -> bool:
         """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:

@@ -5,7 +5,7 @@
 2. Rows of 200 MB exist, several in one row group: pages are read one at a time, and rows one by one where the row group
    is large. Writers may put all values of a row group into one dictionary page, and reading holds that twice, to the
    group's end: the rows of a large group go through a temporary file, so that nothing is made of them meanwhile.
-3. A row larger than the caller's limit is skipped unread; an `Oversized` takes its place.
+3. A row larger than the caller's limit is skipped; an `Unread` takes its place.
 4. Compressed text and CSV have no place in their middle where reading could begin: they are one segment. A JSON
    document (an array of rows, or an object with one) is held as a whole, so it may not be larger than a row.
 """
@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "lines", "json", "csv"]
 SUFFIXES: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".jsonl": "lines",
-    ".ndjson": "lines",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-}
+    ".parquet": "parquet", ".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".csv": "csv", ".tsv": "csv",
+}  # fmt: skip
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
 MAX_CELL_CHARS = 64 * 2**20  # the reader of CSV holds eight bytes for each
@@ -54,22 +49,16 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Oversized:
-    """In place of a row of `size` bytes that was too large to be read."""
+class Unread:
+    """In place of the values of a row that could not be read: `reason` and `detail` of the row's RowDropped."""
 
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Misread:
-    """In place of a row whose values cannot be told apart: `why`, one line."""
-
-    why: str
+    reason: str  # row_too_large or row_misread
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row of about `size` bytes. `values` is a mapping, `Oversized`, `Misread`, or text that is no JSON object."""
+    """One row of about `size` bytes. `values` is a mapping, `Unread`, or text that is no JSON object."""
 
     split: str
     source_row: int
@@ -247,7 +236,7 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
-    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Oversized`."""
+    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Unread`."""
     import pyarrow.parquet as pq
 
     number = segment.first_row
@@ -265,7 +254,7 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
                 # Measured in Arrow, so that a row over the limit never becomes Python objects.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
-                    Oversized(size) if size > max_row_bytes else _row_values(batch.slice(index, 1))
+                    _too_large(size) if size > max_row_bytes else _row_values(batch.slice(index, 1))
                     for index, size in enumerate(sizes)
                 ]
                 # Now only `rows` holds the values. Each row is removed before it is yielded, so the caller can free it.
@@ -275,11 +264,15 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
                     number += 1
 
 
+def _too_large(size: int) -> Unread:
+    return Unread("row_too_large", f"{size / 2**20:.0f} MiB")
+
+
 def _row_values(batch: "pa.RecordBatch") -> Any:
     try:
         return batch.to_pylist()[0]
     except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that Python has not
-        return Misread(f"a value that cannot be read ({error})")
+        return Unread("row_misread", f"a value that cannot be read ({error})")
 
 
 def _by_way_of_a_file(
@@ -323,7 +316,7 @@ def _next_row(handle: IO[bytes], split: str, number: int, max_row_bytes: int) ->
         # The rest is read past in pieces, for its size and to reach the next line.
         while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
             size += len(line)
-        return size, [RawRow(split, number, Oversized(size), size)]
+        return size, [RawRow(split, number, _too_large(size), size)]
     text = _decoded(line)
     del line  # it may be as large as the row
     return size, [RawRow(split, number, _line_values(text), size)] if text.strip() else []
@@ -336,7 +329,7 @@ def _decoded(text: bytes) -> str:
 
 def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
     """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
-    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them."""
+    A row with more or fewer cells than the header is `Unread`: a comma without quotes has moved them."""
     file = segment.file
     # A setting of the whole process; the default of 128 KB is too low. An unclosed quote takes the rest of the file.
     csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))
@@ -351,10 +344,10 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
             if not cells:  # a blank line
                 continue
             if size > max_row_bytes:
-                yield RawRow(split, number, Oversized(size), size)
+                yield RawRow(split, number, _too_large(size), size)
             elif len(cells) != len(names):
                 why = f"{len(cells)} cells under a header of {len(names)}: a cell with a separator needs quotes"
-                yield RawRow(split, number, Misread(why), size)
+                yield RawRow(split, number, Unread("row_misread", why), size)
             else:
                 yield RawRow(split, number, dict(zip(names, cells, strict=True)), size)
 

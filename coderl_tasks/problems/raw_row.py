@@ -1,21 +1,21 @@
-"""One raw row to one problem: statement, starter code, tests, solutions, time limit and identity.
+"""One row to one problem: statement, starter code, tests, solutions, time limit and identity.
 
 The columns are those of DeepCoder, APPS and verl, and of TRL with open-r1's code data sets. A row that can be read in
-two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong.
+two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong. Of rows of well-known
+data sets that cannot be read as they are, KNOWN_ROWS says what they are and what to do with them.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.known_rows import ASSERTIONS, holds_assertions, known_rows
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, RowDropped, Test
+from coderl_tasks.problems.raw_tests import ASSERTIONS, TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
 SHOWN_CHARS = 60
@@ -25,14 +25,56 @@ STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_stat
 """In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
 TEST_COLUMNS = ("tests", "reward_model.ground_truth", "ground_truth", "verification_info.test_cases", "input_output")
 SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
+DATE_COLUMNS = ("date", "contest_date")
 METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
 _TIME = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*")
 PYTHON_NAMES = ("python", "python3", "py")
 OTHER_LANGUAGES = (
-    *("c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin"),
-    *("lua", "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift"),
-    *("ts", "typescript"),
+    "c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin", "lua",
+    "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift", "ts",
+    "typescript",
+)  # fmt: skip
+ANSWERS = (
+    "the truth is an answer, not tests: name the columns prompt and ground_truth, and judge them by a function of your "
+    "own (--environment=custom)"
 )
+CHATS = "nothing in them can be checked: training needs tests, or a prompt with a ground_truth (--environment=custom)"
+
+KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("SWE-bench rows", ("repo", "base_commit"), "patches of repositories cannot be graded, only programs"),
+    ("MBPP rows", ("test_list",), ASSERTIONS),
+    ("EvalPlus rows", ("base_input", "plus_input"), ASSERTIONS),
+    ("BigCodeBench rows", ("complete_prompt", "test"), "tests that are unittest classes cannot be run"),
+    ("HumanEval or LeetCode rows", ("test", "entry_point"), ASSERTIONS),
+    ("KodCode rows", ("question", "test"), ASSERTIONS),
+    ("AceCode rows", ("question", "test_cases"), ASSERTIONS),
+    ("APPS rows without their tests", ("question", "starter_code", "difficulty"), "take its column input_output along"),
+    (
+        "CodeContests rows", ("description", "private_tests"),
+        "copy description to statement, and the input and output lists of public_tests, private_tests and "
+        'generated_tests into "tests": {"inputs": [...], "outputs": [...]}',
+    ),
+    (
+        "open-r1/codeforces rows", ("description", "official_tests"),
+        "join description, input_format and output_format to statement, and copy official_tests to tests (take those "
+        "with official_tests_complete, and without generated_checker)",
+    ),
+    (
+        "LiveCodeBench rows", ("question_content", "public_test_cases"),
+        "copy question_content to question and public_test_cases to tests; the private ones are pickled: DeepCoder has "
+        "them decoded, in its split lcbv5",
+    ),
+    ("preference pairs", ("chosen", "rejected"), CHATS),
+    ("chats", ("messages",), CHATS),
+    ("chats", ("conversations",), CHATS),
+    ("instructions", ("instruction", "output"), CHATS),
+    ("questions with answers", ("question", "answer"), ANSWERS),
+    ("questions with answers", ("problem", "answer"), ANSWERS),
+    ("questions with answers", ("problem", "solution"), ANSWERS),
+    ("prompts for a reward of your own", ("prompt", "ground_truth"), "--environment=custom"),
+    ("verl rows with answers", ("prompt", "reward_model"), ANSWERS),
+)  # fmt: skip
+"""What rows with these columns are, most telling first, and what to do."""
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
@@ -55,23 +97,88 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
-    own_id = row.get("problem_id")
-    texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions]
+    texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions]
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
-    return Problem(
-        problem_id=row_id(own_id) or content_id(statement, starter_code, test_set),
-        split=split,
-        statement=statement,
-        starter_code=starter_code,
-        kind=test_set.kind,
-        entry_point=test_set.entry_point,
-        tests=test_set.tests,
-        tests_total=len(test_set.tests),
-        tests_original=len(test_set.tests),
-        time_limit_s=_time_limit_s(row),
-        solutions=solutions,
-        source_row=source_row,
+    return _problem(row, test_set, statement, starter_code, solutions, split, source_row)
+
+
+def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
+    """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
+    of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
+    no_ground_truth, not_utf8, id_too_long."""
+    if not isinstance(row, Mapping):
+        raise RowDropped("row_not_object", f"not a JSON object: {row}")
+    text, truth = row.get(text_column), row.get(truth_column)
+    columns = ", ".join(map(str, row)) or "none"
+    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
+    if other_format is not None and "--environment=" in other_format:
+        columns += f"; {other_format}"
+    if not isinstance(text, str) or not text.strip():
+        raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
+    if truth is None:
+        raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
+    if not isinstance(truth, str):
+        truth = json.dumps(truth, ensure_ascii=False)
+    require_utf8([text, truth])
+    return _problem(row, TestSet("answer", "", (Test("", truth),)), text, "", (), split, source_row)
+
+
+def _problem(
+    row: Mapping[str, Any],
+    test_set: TestSet,
+    statement: str,
+    starter_code: str,
+    solutions: tuple[str, ...],
+    split: str,
+    source_row: int,
+) -> Problem:
+    """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
+    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set)
+    asked = (problem_id, split, statement, starter_code, test_set.kind, test_set.entry_point, test_set.tests)
+    time_limit_s = None if test_set.kind == "answer" else _time_limit_s(row)  # an answer is not run
+    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row)
+
+
+def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
+    """The problem in a row of a pool, checked; None if `values` is no such row, which has PROBLEM_SCHEMA. Raises
+    RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
+    if not isinstance(values, Mapping) or not PROBLEM_SCHEMA.keys() <= values.keys():
+        return None
+    if values["kind"] is not None and values["kind"] not in kinds:
+        raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
+    # These two may be null, if the data set has none; any other null is damage.
+    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
+    missing = [name for name in PROBLEM_SCHEMA if name in required and values[name] is None]
+    if missing or not values["tests"]:
+        raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
+    # Anyone may have written the file, so its values are checked like those of a raw row.
+    wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(values[name])]
+    if values["kind"] == "call" and not str(values["entry_point"]).isidentifier():
+        wrong.append("entry_point")
+    if wrong:
+        raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
+    return Problem.from_row(values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_tests(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
+        for test in value
     )
+
+
+_PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
+    "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
+    **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
+    **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
+    "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
+    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
+    "tests": _are_tests,
+}
 
 
 def require_utf8(texts: Iterable[str]) -> None:
@@ -135,28 +242,45 @@ def _columns_found(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
 
 
+def known_rows(row: Mapping[str, Any]) -> str | None:
+    """What `row` looks like and what to do with such rows, one line; None where it looks like nothing known."""
+    answer = row.get("answer")
+    if isinstance(row.get("question"), str) and isinstance(answer, str) and "####" in answer:
+        return "these look like gsm8k rows: --environment=gsm8k"
+    for name, columns, advice in KNOWN_ROWS:
+        if all(row.get(column) is not None for column in columns):
+            return f"these look like {name}: {advice}"
+    return None
+
+
+def holds_assertions(row: Mapping[str, Any]) -> bool:
+    """Whether the column `test` of `row` holds assertions (HumanEval, LeetCode): its other tests are examples."""
+    test = row.get("test")
+    return isinstance(test, str) and "assert" in test
+
+
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
     """The tests in TEST_COLUMNS. Raises RowDropped if none hold any, one is unreadable, or two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
-    found: dict[str, TestSet] = {}
+    test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):
         if name != "tests" and holds_assertions(row):
             raise RowDropped("unknown_test_type", known_rows(row) or ASSERTIONS)
         try:
-            found[name] = parse_tests(value, *metadata)
+            test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
             if drop.reason != "no_tests":
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
-    if not found:
+    if not test_sets:
         cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
         reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, known_rows(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
-    first, *others = found
+    first, *others = test_sets
     for other in others:
-        if found[other] != found[first]:
+        if test_sets[other] != test_sets[first]:
             raise RowDropped("ambiguous_tests", f"{first} and {other} hold different tests")
-    return found[first]
+    return test_sets[first]
 
 
 def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -233,3 +357,18 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, str) and (match := _TIME.fullmatch(value.lower())):
         return float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
     return None
+
+
+def row_date(values: Any) -> date | None:
+    """The day that a raw row says its problem is of; None if it says none that can be read."""
+    if not isinstance(values, Mapping):
+        return None
+    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
+    found = (place.get(name) for place in places for name in DATE_COLUMNS)
+    day = next((value for value in found if isinstance(value, date | str)), None)
+    if isinstance(day, date):  # a datetime is one too
+        return date(day.year, day.month, day.day)
+    try:
+        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
+    except ValueError:
+        return None

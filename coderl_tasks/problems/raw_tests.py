@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.known_rows import ASSERTIONS
-from coderl_tasks.problems.problem import Kind, Test
+from coderl_tasks.problems.problem import Kind, RowDropped, Test
 
+ASSERTIONS = (
+    "tests that are assert statements cannot be run yet: write each as the arguments and the value of a call, "
+    '"tests": {"fn_name": "f", "inputs": [[1, 2]], "outputs": [3]}'
+)
 KINDS: dict[str, Kind] = {"stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call"}
 
 
@@ -51,17 +53,13 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output being
     text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason."""
     test_set = parse_tests(raw_tests, metadata)
-    if test_set.kind == "stdin":
-        return [
-            {"input": test.input, "output": test.expected, "testtype": "stdin", "metadata": {}}
-            for test in test_set.tests
-        ]
+    is_call = test_set.kind == "call"
     return [
         {
-            "input": "\n".join(_to_json(argument) for argument in json.loads(test.input)),
+            "input": "\n".join(map(_to_json, json.loads(test.input))) if is_call else test.input,
             "output": test.expected,
-            "testtype": "functional",
-            "metadata": {"func_name": test_set.entry_point},
+            "testtype": "functional" if is_call else "stdin",
+            "metadata": {"func_name": test_set.entry_point} if is_call else {},
         }
         for test in test_set.tests
     ]
@@ -178,9 +176,8 @@ def _kind(test: _RawTest, *, has_function: bool) -> Kind:
 
 def _stdin_text(value: Any) -> str:
     lines = value if isinstance(value, list) else [value]
-    return "\n".join(
-        " ".join(map(_stdin_scalar, line)) if isinstance(line, list) else _stdin_scalar(line) for line in lines
-    )
+    items_by_line = (line if isinstance(line, list) else [line] for line in lines)
+    return "\n".join(" ".join(map(_stdin_scalar, items)) for items in items_by_line)
 
 
 def _stdin_scalar(value: Any) -> str:

@@ -10,18 +10,9 @@ from typing import Literal
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256
+from coderl_tasks.problems import raw_files
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
-from coderl_tasks.problems.raw_files import (
-    MAX_ROW_BYTES,
-    READ,
-    RawFile,
-    RawRow,
-    Segment,
-    format_of,
-    read_segment,
-    unreadable,
-    whole_file,
-)
+from coderl_tasks.problems.raw_files import RawFile, RawRow, Segment, format_of, unreadable
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.settings.flow_settings import HUB_GSM8K
 
@@ -49,15 +40,13 @@ class RowSource:
         """All rows, file by file, numbered through. Raises DataError if one cannot be read."""
         number = 0
         for file in self.files:
-            for row in self.read(whole_file(file, number)):
+            for row in self.read(raw_files.whole_file(file, number), raw_files.MAX_ROW_BYTES, None):
                 number = row.source_row + 1
                 yield row
 
-    def read(
-        self, segment: Segment, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
-    ) -> Iterator[RawRow]:
+    def read(self, segment: Segment, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
-        rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
+        rows = raw_files.read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
         if not self.named_by_row:
             return rows
         # No loop: its variable would hold each row, which may be 200 MB, until the next.
@@ -81,14 +70,18 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
-    found = [
+    row_sources = [
         RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
-    if not found:
-        other = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
-        raise NoSplitsError(f"{source} has no {role} split.{other}")
-    return found
+    if not row_sources:
+        hint = ""
+        if path is not None:
+            files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if format_of(file) is not None)
+            some = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
+            hint = f" It has {some}: one file, by its path, is a data set, too."
+        raise NoSplitsError(f"{source} has no {role} split.{hint}")
+    return row_sources
 
 
 def files_read(source: str, role: Role) -> list[str | None]:
@@ -157,9 +150,9 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
 def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     """The file at `address`: a path below `folder`, or without a `folder` a hub address, which is downloaded unless it
     is cached. Raises DataError, which names `source`, for an unknown format or a failed download."""
-    file_format = format_of(Path(address))
+    file_format, name = format_of(Path(address)), Path(address).name
     if file_format is None:
-        raise DataError(f"{source}: the name of {Path(address).name} does not end as those that are read: {READ}")
+        raise DataError(f"{source}: the name of {name} does not end as those that are read: {raw_files.READ}")
     if folder is not None:
         path = Path(address)
         return RawFile(path, path.relative_to(folder).as_posix(), file_format)
@@ -176,11 +169,6 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     except Exception as error:  # the hub client's errors have no common base
         raise unreadable(f"{source} ({address})", error) from error
     return RawFile(Path(local), place.path_in_repo, file_format)
-
-
-def _files_in(folder: Path) -> str:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if format_of(path) is not None)
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _named(row: RawRow) -> RawRow:

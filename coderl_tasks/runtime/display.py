@@ -39,7 +39,7 @@ from rich.progress import (
 from rich.text import Text
 
 from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
-from coderl_tasks.filtering import OnRows, RowsProgress
+from coderl_tasks.filtering.rows import OnRows, RowsProgress
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.report import publish
 from coderl_tasks.insight.tables import duration

@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.grading.function_source import file_of
-from coderl_tasks.grading.reward_function import ARGUMENTS, FUNCTION
+from coderl_tasks.grading.reward_function import file_of
 from coderl_tasks.insight.logging import RunLogger, WarningLines, run_logger, step_line
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.warning_signs import Notice
@@ -36,9 +35,8 @@ from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.planning.training_plan import plan_training, run_config, start_note
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.loading import RowReader
-from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.problems.problem import Problem, RowDropped, problems_frame
 from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.services import services
@@ -84,7 +82,7 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
     function = next((given[key] for key in ("reward", "reward_file") if callable(given.get(key))), None)
     reward = given.get("reward")
     if function is not None:
-        source = file_of(function, name=FUNCTION, arguments=ARGUMENTS).encode()
+        source = file_of(function).encode()
         # Named by its content: a run that goes on with the same function goes on with the same file.
         file = private_folder(coderl_home() / "rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
         write_bytes(file, source)

@@ -39,7 +39,8 @@ from coderl_tasks.addresses import explained, filesystem, joined, local_path, ma
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.journal.atomic import DirectoryLock, make_folder
 from coderl_tasks.paths import coderl_home
-from coderl_tasks.problems import SHARD_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.settings import CurateSettings

@@ -27,7 +27,7 @@ import tinker
 from coderl_tasks.disk import adapter_bytes
 from coderl_tasks.environments import CODE, CodeEnvironment, environment_of
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.priority import CatchCounts, learned_priority
+from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
 from coderl_tasks.journal.atomic import read_json, read_rows, write_json
 from coderl_tasks.journal.ledger import run_budget
@@ -38,8 +38,8 @@ from coderl_tasks.policy.grpo import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.policy.selection import SELECTIONS, Adaptive
+from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
-from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
@@ -326,7 +326,7 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
         counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
         for problem_id, runs, catches in counted.iter_rows():
             if len(runs) == n_tests.get(problem_id):
-                order = learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+                order = learned_priority(runs, catches)
                 if order != sorted(order):
                     orders[problem_id] = order
     # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from coderl_tasks.curation.difficulty import Band, difficulty
 from coderl_tasks.curation.labels import (
     ALL,
     RATES,
@@ -16,9 +15,8 @@ from coderl_tasks.curation.labels import (
     rules_for_labels,
     with_labels,
 )
-from coderl_tasks.curation.stopping_rule import StoppingRule
-from coderl_tasks.problems import PROFILE_SCHEMA, SHARD_SCHEMA
-from coderl_tasks.problems.profile_columns import LABEL_COLUMNS
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule, difficulty
+from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, PROFILE_SCHEMA, SHARD_SCHEMA
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings
 

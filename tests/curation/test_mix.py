@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.curation.mix import Mix, apportion, closest_weights, select
+from coderl_tasks.curation.pool import Mix, apportion, closest_weights, select
 
 
 def candidates(**counts: int) -> pl.DataFrame:
@@ -25,7 +25,7 @@ THERE = candidates(hard_taco=30, hard_lcbv5=10, medium_taco=40, medium_lcbv5=5, 
 
 
 def kept(mix: Mix, frame: pl.DataFrame = THERE) -> list[str]:
-    left_out = select(frame, mix).left_out
+    left_out = select(frame, mix)[0]
     return [name for name in frame["problem_id"] if name not in left_out]
 
 
@@ -34,24 +34,24 @@ def cells(names: list[str], part: int | None = None) -> Counter[str]:
 
 
 def test_no_mix_keeps_all() -> None:
-    assert select(THERE, Mix()).left_out == {}
+    assert select(THERE, Mix())[0] == {}
     assert kept(Mix()) == THERE["problem_id"].to_list()
 
 
 def test_a_size_alone_takes_so_many() -> None:
     assert len(kept(Mix(size=17))) == 17
-    assert select(THERE, Mix(size=200)).short == {"": 95}
+    assert select(THERE, Mix(size=200))[1] == {"": 95}
 
 
 def test_shares_by_difficulty_and_a_size() -> None:
-    selection = select(THERE, Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50))
+    left_out, short = select(THERE, Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50))
     assert cells(kept(Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50)), 0) == {
         "hard": 25,
         "medium": 15,
         "easy": 10,
     }
-    assert selection.short == {}
-    reasons = Counter(selection.left_out.values())
+    assert short == {}
+    reasons = Counter(left_out.values())
     assert reasons == {
         ("over_share", "25 of 40 hard taken"): 15,
         ("over_share", "15 of 45 medium taken"): 30,
@@ -71,17 +71,17 @@ def test_both_axes_are_independent() -> None:
 
 def test_what_there_is_too_little_of_is_counted_and_not_filled_in() -> None:
     mix = Mix({"hard": 0.5, "easy": 0.5}, size=60)
-    selection = select(THERE, mix)
-    assert selection.short == {"easy": 10}
+    left_out, short = select(THERE, mix)
+    assert short == {"easy": 10}
     assert cells(kept(mix), 0) == {"hard": 30, "easy": 20}
-    assert mix.shortfall(selection.short) == "short of 10 easy"
-    assert selection.left_out["medium_taco-0"] == ("not_in_mix", "medium has no share")
+    assert mix.shortfall(short) == "short of 10 easy"
+    assert left_out["medium_taco-0"] == ("not_in_mix", "medium has no share")
 
 
 def test_a_share_of_what_there_is_none_of_leaves_nothing() -> None:
     mix = Mix(split={"taco": 1, "primeintellect": 1})
     assert kept(mix) == []
-    assert "no problem" in mix.shortfall(select(THERE, mix).short)
+    assert "no problem" in mix.shortfall(select(THERE, mix)[1])
 
 
 def test_who_is_taken_depends_on_seed_and_problem_only() -> None:
@@ -111,9 +111,9 @@ def test_the_largest_size_is_the_largest(there: list[int], weights: list[int]) -
     frame = candidates(**{f"{name}_taco": count for name, count in zip(names, there, strict=True)})
     mix = Mix(dict(zip(names, weights, strict=True)))
     size = len(kept(mix, frame))
-    assert select(frame, mix).short == {}
+    assert select(frame, mix)[1] == {}
     for larger in range(size + 1, sum(there) + 2):
-        assert select(frame, Mix(mix.difficulty, size=larger)).short
+        assert select(frame, Mix(mix.difficulty, size=larger))[1]
 
 
 def test_shares_that_make_no_sense() -> None:
@@ -146,15 +146,15 @@ def test_shares_are_those_of_the_difficulties_expected() -> None:
 
 def test_shares_beyond_what_labels_can_tell_come_as_close_as_they_can() -> None:
     frame = with_probabilities(THERE, PROBABILITIES)
-    only_medium = select(frame, Mix({"hard": 0.1, "medium": 0.8, "easy": 0.1}))
-    assert cells([name for name in frame["problem_id"] if name not in only_medium.left_out], 0) == {"medium": 45}
-    assert only_medium.short == {}
-    without = select(frame, Mix({"medium": 1, "easy": 1}))
-    assert {reason for reason, _ in without.left_out.values()} == {"over_share", "not_in_mix"}
+    left_out, short = select(frame, Mix({"hard": 0.1, "medium": 0.8, "easy": 0.1}))
+    assert cells([name for name in frame["problem_id"] if name not in left_out], 0) == {"medium": 45}
+    assert short == {}
+    left_out, _ = select(frame, Mix({"medium": 1, "easy": 1}))
+    assert {reason for reason, _ in left_out.values()} == {"over_share", "not_in_mix"}
     both = Mix({"hard": 0.5, "medium": 0.5}, {"taco": 0.5, "lcbv5": 0.5}, size=12)
     assert sorted(cells(kept(both, frame), 1).values()) == [6, 6]
     missing = with_probabilities(candidates(hard_taco=30), PROBABILITIES)
-    assert select(missing, Mix({"hard": 0.5, "easy": 0.5}, size=10)).short.keys() == {"easy"}
+    assert select(missing, Mix({"hard": 0.5, "easy": 0.5}, size=10))[1].keys() == {"easy"}
 
 
 def test_weights_that_come_closest() -> None:

@@ -7,22 +7,21 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.curation.difficulty import difficulty
 from coderl_tasks.curation.find_pool import FoundPool, find_pool, wanted_pool
 from coderl_tasks.curation.labels import Prior, learn_prior, with_labels
-from coderl_tasks.curation.mix import Mix
-from coderl_tasks.curation.pool import POOL_SCHEMA, EmptyPoolError, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool import EmptyPoolError, Mix, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.problems import (
+from coderl_tasks.problems.loading import LoadResult, load_problems
+from coderl_tasks.problems.problem import (
     DROPPED_SCHEMA,
-    PROFILE_SCHEMA,
+    PROBLEM_SCHEMA,
     Drop,
-    LoadResult,
     Problem,
     dropped_frame,
-    load_problems,
+    problems_from_frame,
 )
-from coderl_tasks.problems.problem import problems_from_frame
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.stats import jeffreys_interval
 from tests.curation.conftest import MakeProblem
@@ -71,7 +70,7 @@ def pool(loaded: LoadResult) -> Pool:
 
 
 def test_the_band_keeps_what_can_teach(pool: Pool, loaded: LoadResult) -> None:
-    assert pool.pool.schema == POOL_SCHEMA
+    assert pool.pool.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS
     assert pool.pool["problem_id"].to_list() == ["p1", "p2", "p3", "p4", "p6"]
     assert pool.pool["difficulty"].to_list() == ["hard", "medium", "medium", "easy", "medium"]
     assert problems_from_frame(pool.pool) == [loaded.problems[index] for index in (1, 2, 3, 4, 6)]
@@ -229,7 +228,7 @@ def test_a_pool_says_what_its_labels_rest_on(pool: Pool, loaded: LoadResult, tmp
         prior.distribution()
     ), "the manifest has all of it"
     kept = pl.read_parquet(tmp_path / "now" / "pool.parquet")
-    assert kept.schema == POOL_SCHEMA and kept["posterior_mean"].is_between(0, 1).all()
+    assert kept.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS and kept["posterior_mean"].is_between(0, 1).all()
 
 
 def test_an_empty_pool_says_why_in_one_line(loaded: LoadResult, tmp_path: Path, pool: Pool) -> None:

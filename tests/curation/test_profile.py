@@ -7,15 +7,15 @@ import polars as pl
 import pytest
 import tinker
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_frame, profile_shard
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import SHARD_SCHEMA, Problem
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
 from tests.curation.conftest import MakeProblem, Measuring

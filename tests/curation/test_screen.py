@@ -7,11 +7,13 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.labels import RATES, posterior, with_labels
 from coderl_tasks.curation.pool import build_pool, pool_manifest
 from coderl_tasks.curation.screen import PARTS, Screen, Screened
-from coderl_tasks.problems import SHARD_SCHEMA, LoadResult, Problem, dropped_frame
+from coderl_tasks.curation.stopping_rule import Band
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Problem, dropped_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.settings import CurateSettings
 from tests.curation.conftest import MakeProblem
 
@@ -70,12 +72,12 @@ def test_problems_like_unsolved_ones_are_not_sampled(problems: list[Problem]) ->
     assert never and never <= skipped
     assert not any(name.startswith("half") for name in skipped)
     assert len(worth) + len(drops) == len(parts[2])
-    chances = screen.by_id(screen.beliefs(profile))
+    chances = screen.beliefs(profile).chances
     for drop in drops:
         assert (drop.stage, drop.reason) == ("screen", "hardly_learnable")
         assert drop.detail == f"unsampled, learnable with a probability of {chances[str(drop.problem_id)]:.3f}"
     shuffled = profile.sample(fraction=1, shuffle=True, seed=5)
-    assert screen.by_id(screen.beliefs(shuffled)) == pytest.approx(chances, abs=2e-6), "of the samples, not their order"
+    assert screen.beliefs(shuffled).chances == pytest.approx(chances, abs=2e-6), "of the samples, not their order"
     assert screen.split(parts[2], profile, 0.0)[1] == []
 
 
@@ -83,7 +85,7 @@ def test_own_samples_and_those_of_like_problems_decide_together(problems: list[P
     screen, profile = screen_of(problems), profile_of(problems)
     beliefs = screen.beliefs(profile)
     by_kind = {kind: [] for kind in KINDS}  # type: dict[str, list[float]]
-    for (name, chance), passes in zip(screen.by_id(beliefs).items(), profile["n_correct"], strict=True):
+    for (name, chance), passes in zip(beliefs.chances.items(), profile["n_correct"], strict=True):
         if passes == 0:
             by_kind[name.split("-")[0]].append(chance)
     # 0 of 2 is all that is known of each: what differs is how the others of its kind fared.
@@ -92,12 +94,14 @@ def test_own_samples_and_those_of_like_problems_decide_together(problems: list[P
     odd = profile.with_columns(
         n_correct=pl.when(pl.col("problem_id") == "never-7").then(1).otherwise(pl.col("n_correct"))
     )
-    assert screen.by_id(screen.beliefs(odd))["never-7"] > 0.5
+    assert screen.beliefs(odd).chances["never-7"] > 0.5
     # What could not be graded tells nothing, neither of itself nor of others.
     lost = profile.with_columns(infra_errors=pl.when(pl.col("n_correct") == 1).then(2).otherwise(0))
     none = screen.beliefs(lost.filter(infra_errors=2))
-    assert np.unique(none.chances).size == 1
-    assert none.chances[0] == pytest.approx(float(none.distributions[0] @ _in_band()), abs=1e-3)
+    assert len(set(none.chances.values())) == 1
+    in_band = _in_band()
+    for name, chance in none.chances.items():
+        assert chance == pytest.approx(float(none.distributions[name] @ in_band), abs=1e-3)
 
 
 def _in_band() -> np.ndarray:
@@ -113,7 +117,7 @@ def test_the_pool_keeps_by_chances_and_says_what_it_may_have_lost(problems: list
     worth, hardly = screen.split(parts[2] + parts[3], profile, 0.15)
     profile = profile_of(parts[0] + parts[1] + worth)
     beliefs = screen.beliefs(profile)
-    chances, distributions = screen.by_id(beliefs), screen.distributions(beliefs)
+    chances, distributions = beliefs.chances, beliefs.distributions
     labelled = with_labels(profile, beliefs.prior, distributions)
     first = labelled.row(0, named=True)
     own = posterior(distributions[first["problem_id"]], first["n_correct"], 2)

@@ -1,17 +1,18 @@
 """Problems checked with their own solutions, on the embedded sandbox, with planted faults."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coderl_tasks.curation.solutions import SolutionSettings, check_solutions, split_by_solutions
+from coderl_tasks.curation import solutions
+from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.problems import SOLUTION_SCHEMA, Problem, Test
+from coderl_tasks.problems import Problem, Test
+from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from tests.curation.conftest import Stack
 from tests.faults.fault_proxy import FaultProxy
 
@@ -23,7 +24,7 @@ RANDOM = "import random\nprint(random.SystemRandom().random())"
 SLOW = "import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass\nprint(2 * int(input()))"
 ENDLESS = "while True: pass"
 FENCED = f"Double it:\n```python\n{RIGHT}\n```\n"
-QUICK = SolutionSettings(timeout_s=0.3)
+QUICK_S = 0.3
 
 
 def doubling(name: str, *solutions: str, statement: str = "Double it.") -> Problem:
@@ -39,7 +40,7 @@ def calling(name: str, *solutions: str) -> Problem:
 @pytest.fixture
 async def judge(stack: Stack) -> AsyncIterator[Judge]:
     async with SandboxClient([stack.sandbox_url], max_concurrency=4) as client:
-        yield Judge(client, QUICK.timeout_s)
+        yield Judge(client, QUICK_S)
 
 
 async def test_planted_faults_are_found_and_named(judge: Judge) -> None:
@@ -64,7 +65,7 @@ async def test_planted_faults_are_found_and_named(judge: Judge) -> None:
         ),
     }
     problems = [problem for problem, _, _ in planted.values()]
-    checks = await check_solutions(problems, judge, QUICK)
+    checks = await check_solutions(problems, judge)
     assert checks.schema == SOLUTION_SCHEMA
     found = {row["problem_id"]: row for row in checks.iter_rows(named=True)}
     assert list(found) == list(planted)
@@ -90,7 +91,7 @@ async def test_suspects_of_several_answers_are_flagged_and_kept(judge: Judge) ->
         doubling("agree", RIGHT, f"{RIGHT}  # again"),
         doubling("unchecked", statement="Output any valid answer."),
     ]
-    checks = await check_solutions(problems, judge, QUICK)
+    checks = await check_solutions(problems, judge)
     assert split_by_solutions(problems, checks) == (problems, [])
     suspicions = dict(checks.select("problem_id", "suspicion").iter_rows())
     assert suspicions == {
@@ -104,9 +105,9 @@ async def test_suspects_of_several_answers_are_flagged_and_kept(judge: Judge) ->
     assert checks["multi_answer_suspect"].to_list() == [text is not None for text in suspicions.values()]
 
 
-async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path) -> None:
+async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [doubling(f"p{n}", f"{RIGHT}  # {n}") for n in range(6)]
-    serial = replace(QUICK, concurrency=1)
+    monkeypatch.setattr(solutions, "CONCURRENCY", 1)
 
     class Stop(Exception):
         pass
@@ -116,21 +117,17 @@ async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path) ->
             raise Stop
 
     with pytest.raises(Stop):
-        await check_solutions(problems, judge, serial, folder=tmp_path, on_progress=stop_at_three)
+        await check_solutions(problems, judge, folder=tmp_path, on_progress=stop_at_three)
     with (tmp_path / "checks.jsonl").open("a") as file:
         file.write('{"problem_id": "p3", "sta')  # torn by a crash
     seen: list[tuple[int, int]] = []
-    resumed = await check_solutions(
-        problems, judge, serial, folder=tmp_path, on_progress=lambda *counts: seen.append(counts)
-    )
+    resumed = await check_solutions(problems, judge, folder=tmp_path, on_progress=lambda *counts: seen.append(counts))
     assert seen == [(4, 6), (5, 6), (6, 6)]
-    assert resumed.equals(await check_solutions(problems, judge, QUICK))
+    assert resumed.equals(await check_solutions(problems, judge))
 
     seen.clear()
     changed = [*problems[:-1], doubling("p5", WRONG)]
-    redone = await check_solutions(
-        changed, judge, serial, folder=tmp_path, on_progress=lambda *counts: seen.append(counts)
-    )
+    redone = await check_solutions(changed, judge, folder=tmp_path, on_progress=lambda *counts: seen.append(counts))
     assert len(seen) == 6 and redone["status"].to_list() == ["good"] * 5 + ["own_solution_fails"]
 
 
@@ -148,11 +145,11 @@ async def test_a_sandbox_that_fails_drops_nothing_and_the_rest_stays_recorded(st
     try:
         async with SandboxClient([url], attempts=2, backoff_s=0.01) as client:
             with pytest.raises(InfraError, match="the sandbox cannot check solutions"):
-                await check_solutions(problems, Judge(client), QUICK, folder=tmp_path)
+                await check_solutions(problems, Judge(client), folder=tmp_path)
     finally:
         await runner.cleanup()
     async with SandboxClient([stack.sandbox_url]) as client:
-        checks = await check_solutions(problems, Judge(client), QUICK, folder=tmp_path)
+        checks = await check_solutions(problems, Judge(client), folder=tmp_path)
     assert checks["status"].to_list() == ["good", "own_solution_fails"]
 
 
@@ -169,12 +166,12 @@ async def test_what_alone_cannot_be_run_stays_in_undecided(stack: Stack, tmp_pat
     runner, url = await serving(app)
     try:
         async with SandboxClient([url]) as client:
-            checks = await check_solutions(problems, Judge(client), QUICK, folder=tmp_path)
+            checks = await check_solutions(problems, Judge(client), folder=tmp_path)
     finally:
         await runner.cleanup()
     assert checks["status"].to_list() == ["good", "undecided", "own_solution_fails"]
     kept, _ = split_by_solutions(problems, checks)
     assert kept == problems[:2]
     async with SandboxClient([stack.sandbox_url]) as client:
-        again = await check_solutions(problems, Judge(client), QUICK, folder=tmp_path)
+        again = await check_solutions(problems, Judge(client), folder=tmp_path)
     assert again["status"].to_list() == ["good", "good", "own_solution_fails"]

@@ -3,8 +3,7 @@ from math import comb
 
 import pytest
 
-from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.stopping_rule import StoppingRule, chance_of_change
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule, chance_of_change
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import beta_binomial

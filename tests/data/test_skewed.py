@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from coderl_tasks.paths import DATA
-from coderl_tasks.problems import LoadResult, load_problems
+from coderl_tasks.problems.loading import LoadResult, load_problems
 from data.recipes.cases import solves
 from data.recipes.compose import Combination, Composed
 from data.recipes.layouts import STDIN_LAYOUTS

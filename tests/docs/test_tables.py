@@ -11,7 +11,8 @@ from coderl_tasks.insight.record import STAGES
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
 
 TEXT = (PROJECT_ROOT / "docs" / "file-formats.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in TEXT.split("\n## ")[1:])

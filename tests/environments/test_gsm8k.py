@@ -16,9 +16,8 @@ from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET
-from coderl_tasks.problems import load_problems
-from coderl_tasks.problems.drops import RowDropped
-from coderl_tasks.problems.loading import QUESTION_ROWS
+from coderl_tasks.problems.loading import QUESTION_ROWS, load_problems
+from coderl_tasks.problems.problem import RowDropped
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, TrainSettings, parse_settings
 from data.recipes.make_words import rows

@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from coderl_tasks.filtering.duplicates import Entry
+from coderl_tasks.filtering.overlap import Entry
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Problem, Test
 

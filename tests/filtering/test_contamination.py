@@ -1,5 +1,4 @@
-from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated
-from coderl_tasks.filtering.duplicates import Entry
+from coderl_tasks.filtering.overlap import Entry, OverlapRules, find_contaminated
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}
@@ -12,7 +11,7 @@ def faults(
     evaluation: tuple[Entry, ...] = (SECRET,),
     rules: OverlapRules = OverlapRules(),  # noqa: B008 - frozen
 ) -> list[tuple[int, str, str]]:
-    return [(fault.index, fault.reason, fault.detail) for fault in find_contaminated(train, evaluation, rules)]
+    return [(index, *fault) for index, fault in find_contaminated(train, evaluation, rules).items()]
 
 
 def test_copies_of_an_evaluation_problem_are_named() -> None:

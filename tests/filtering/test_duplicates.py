@@ -1,14 +1,13 @@
-from coderl_tasks.filtering import DuplicateRules
-from coderl_tasks.filtering.duplicates import Entry, find_duplicates
+from coderl_tasks.filtering.overlap import Entry, find_duplicates
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
-RULES = DuplicateRules()
+THRESHOLD = 0.6
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}
 OTHERS = {f"{number} 0\n": f"{number}\n" for number in range(8)}
 
 
 def faults(*entries: Entry) -> list[tuple[int, str, str]]:
-    return [(fault.index, fault.reason, fault.detail) for fault in find_duplicates(entries, RULES)]
+    return [(index, *fault) for index, fault in find_duplicates(entries, THRESHOLD).items()]
 
 
 def test_the_same_but_for_white_space_and_case_is_the_same() -> None:

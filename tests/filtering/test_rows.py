@@ -5,18 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.filtering import RowRules
 from coderl_tasks.filtering.parts import part_row
-from coderl_tasks.filtering.rows import KeptRow, filter_problem, parse, sanity
+from coderl_tasks.filtering.rows import RowRules, filter_problem, parse, sanity
 from coderl_tasks.filtering.signature import signature_of
-from coderl_tasks.problems import Drop, Problem, Test
-from coderl_tasks.problems.raw_files import Oversized, RawRow
+from coderl_tasks.problems.problem import Drop, Problem, Test
+from coderl_tasks.problems.raw_files import RawRow, Unread
 from tests.filtering.made_problems import make_problem, make_row
 
 SIX = {str(number): str(number) for number in range(6)}
 
 
-def outcome(row: RawRow, rules: RowRules | None) -> KeptRow | Drop:
+def outcome(row: RawRow, rules: RowRules | None) -> Problem | Drop:
     parsed = parse(row)
     return parsed if isinstance(parsed, Drop) else filter_problem(parsed, rules)
 
@@ -44,21 +43,20 @@ def test_sanity(problem: Problem, reason: str | None) -> None:
 
 def test_trimming_is_recorded_and_comes_after_the_checks() -> None:
     filtered = outcome(RawRow("taco", 3, make_row("A sum.", count=9)), RowRules(max_tests=2, min_tests=9))
-    assert isinstance(filtered, KeptRow)
-    assert (filtered.problem.tests_total, filtered.problem.tests_original) == (2, 9)
-    assert len(filtered.whole.tests) == 9
+    assert isinstance(filtered, Problem)
+    assert (len(filtered.tests), filtered.tests_total, filtered.tests_original) == (2, 2, 9)
 
 
 def test_a_row_that_was_too_large_to_read() -> None:
-    drop = parse(RawRow("taco", 3, Oversized(3 * 2**30)))
+    drop = parse(RawRow("taco", 3, Unread("row_too_large", "3072 MiB")))
     assert isinstance(drop, Drop)
     assert (drop.stage, drop.reason, drop.detail, drop.source_row) == ("sanity", "row_too_large", "3072 MiB", 3)
 
 
 def test_evaluation_problems_are_only_parsed() -> None:
     filtered = outcome(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
-    assert isinstance(filtered, KeptRow)
-    assert (len(filtered.problem.tests), len(filtered.whole.tests)) == (1, 2)
+    assert isinstance(filtered, Problem)
+    assert (len(filtered.tests), filtered.tests_original) == (1, 2)
 
 
 values = st.recursive(
@@ -95,4 +93,4 @@ def test_any_row_becomes_a_problem_or_a_drop_with_a_reason(row: Any) -> None:
         assert filtered.reason
         assert filtered.detail.isprintable()
     else:
-        part_row(filtered.problem, signature_of(filtered.whole))
+        part_row(filtered, signature_of(filtered))

@@ -11,10 +11,12 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering import FilterRequest, KeptProblems, RowRules, filter_dataset
+from coderl_tasks.filtering.rows import RowRules
+from coderl_tasks.filtering.stages import FilterRequest, filter_dataset
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
-from coderl_tasks.problems.sides import EvaluationSide
+from coderl_tasks.problems.loading import EvaluationSide, load_problems
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
 from tests.filtering.conftest import DataSet
 from tests.filtering.made_problems import make_row, make_text, with_changed_words
 
@@ -169,7 +171,6 @@ def test_shards_and_the_file_of_a_selection(tmp_path: Path) -> None:
     frame = pl.read_parquet(tmp_path / "some.parquet")
     assert frame.schema == pl.Schema(PROBLEM_SCHEMA | {"pass_rate": PROFILE_SCHEMA["pass_rate"]})
     assert load_problems(str(tmp_path / "some.parquet"), role="train").problems == list(some)
-    assert len(KeptProblems.load(tmp_path / "out" / "kept.parquet")) == len(done.kept)
     with pytest.raises(ValueError, match="4 problems"):
         some.write(tmp_path / "none.parquet", pl.DataFrame({"pass_rate": [0.1]}))
 
@@ -193,7 +194,7 @@ def test_the_benchmark_finds_all_that_it_planted(generated: Path) -> None:
 
 START = """
 import sys, pathlib
-import coderl_tasks.filtering.stages as stages, coderl_tasks.filtering.workers as workers
+import coderl_tasks.filtering.stages as stages, coderl_tasks.filtering.rows as workers
 if __name__ == "__main__":
     workers.BYTES_WORTH_A_PROCESS = 1
     stages.filter_dataset(pathlib.Path(sys.argv[2]), stages.FilterRequest(sys.argv[1], workers=int(sys.argv[3])))

@@ -2,7 +2,7 @@ import os
 
 import pyarrow as pa
 
-from coderl_tasks.filtering.workers import run_jobs
+from coderl_tasks.filtering.rows import run_jobs
 
 
 def allocator(job: int) -> tuple[int, str]:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.curation.pool import POOL_SCHEMA
-from coderl_tasks.problems import PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 from tests.flows.conftest import Coderl, Refused
 
 
@@ -13,7 +13,7 @@ def test_a_pool_has_its_files_and_loses_nothing(pool: Path) -> None:
     kept, dropped = pl.read_parquet(pool / "pool.parquet"), pl.read_parquet(pool / "dropped.parquet")
     assert manifest["model_name"] == "data/nano"
     assert manifest["read"] == 12 == kept.height + dropped.height
-    assert kept.schema == pl.Schema(POOL_SCHEMA)
+    assert kept.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS)
     assert max(kept["tests_total"].to_list()) <= 3
     checks = pl.read_parquet(pool / "solutions.parquet")
     assert checks.schema == pl.Schema(SOLUTION_SCHEMA)

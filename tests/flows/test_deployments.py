@@ -28,7 +28,7 @@ from prefect.states import AwaitingRetry
 
 from coderl_tasks.journal.atomic import DirectoryLock
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import SHARD_SCHEMA
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import WORK_POOL, WORKER_VARIABLE, used
 from coderl_tasks.services import Services

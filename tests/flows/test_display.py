@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from coderl_tasks.filtering import RowsProgress
+from coderl_tasks.filtering.rows import RowsProgress
 from coderl_tasks.runtime.display import Display, StepProgress, _SoFar
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}

@@ -13,7 +13,7 @@ from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.planning import flow_plans
 from coderl_tasks.planning.early_checks import check_place
 from coderl_tasks.planning.flow_plans import plan, plan_curation
-from coderl_tasks.problems import Problem, Test, problems_frame
+from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,

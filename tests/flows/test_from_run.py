@@ -7,8 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.journal.atomic import append_row, read_rows
 from coderl_tasks.policy.selection import HALF_AGE
 from tests.flows.conftest import Coderl, Refused

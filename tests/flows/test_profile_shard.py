@@ -19,7 +19,9 @@ from sampling_gateway import Gateway
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems import SHARD_SCHEMA, Problem, load_problems, problems_frame
+from coderl_tasks.problems import load_problems
+from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.runtime.remote_shards import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard

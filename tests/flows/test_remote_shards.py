@@ -10,7 +10,8 @@ from prefect.states import Crashed, Scheduled
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.problems import PROFILE_SCHEMA, Problem, Test, read_problem_rows
+from coderl_tasks.problems.problem import Problem, Test, read_problem_rows
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
 from coderl_tasks.runtime.remote_shards import next_key, put_job, read_profile, run_shard
 from coderl_tasks.settings import CurateSettings
 

@@ -12,9 +12,10 @@ import polars as pl
 import pytest
 
 from coderl_tasks.curation.find_pool import FoundPool, wanted_pool
-from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.planning.estimates import estimates
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from tests.flows.run_records import TINY, rollouts, step_rows, wait_for
@@ -60,7 +61,10 @@ def test_train_makes_the_pool_of_its_data_set_also_after_a_kill(
     assert f"no pool of {dataset} yet: all its problems make one, without a profile: {folder}" in said
     assert "going on where an earlier start" in said
     pool, manifest = pl.read_parquet(folder / "pool.parquet"), json.loads((folder / "manifest.json").read_text())
-    assert pool.schema == pl.Schema(POOL_SCHEMA) and pool["pass_rate"].null_count() == pool.height > 20
+    assert (
+        pool.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS)
+        and pool["pass_rate"].null_count() == pool.height > 20
+    )
     assert pool.height + manifest["dropped"] == len(ROWS) and manifest["spent"]["samples"] == 0
     assert "policy" not in manifest and manifest["band_low"] is None
     first = rollouts(tmp_path / "run")

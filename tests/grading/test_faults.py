@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
+from coderl_tasks.grading import Judge, RunRequest, SandboxClient, Verdict, score_group
 from coderl_tasks.grading.judge import require_sandbox
-from coderl_tasks.grading.server_link import RunRequest
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
 from coderl_tasks.services.supervisor import EmbeddedServer

@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.function_source import file_of
+from coderl_tasks.grading.reward_function import file_of
 from coderl_tasks.grading.scoring import extract_code as code_of
 from tests import conftest
 
-ARGUMENTS = ("completion", "ground_truth")
 NUMBER = re.compile(r"-?\d+", re.IGNORECASE)
 TOLERANCE, UNITS = 1e-4, {"km": 1000, "m": 1}
 handle = sys.stdout
@@ -65,7 +64,7 @@ def by_code(completion: str, ground_truth: str) -> float:
 def test_a_function_says_the_same_in_a_file_of_its_own(
     function: Callable[..., float], completion: str, truth: str, reward: float
 ) -> None:
-    source = file_of(function, name="compute_reward", arguments=ARGUMENTS)
+    source = file_of(function)
     call = f"{source}\nprint(compute_reward(*{(completion, truth)!r}))"
     # Isolated: nothing of this folder can be imported.
     done = subprocess.run([sys.executable, "-I", "-c", call], capture_output=True, text=True, cwd="/")
@@ -126,5 +125,5 @@ def made_by_exec() -> Any:
 )
 def test_what_cannot_be_sent_is_refused_in_a_line(function: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refusal:
-        file_of(function, name="compute_reward", arguments=ARGUMENTS)
+        file_of(function)
     assert "\n" not in str(refusal.value)

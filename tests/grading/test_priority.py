@@ -3,14 +3,13 @@
 import pytest
 
 from coderl_tasks.grading import Judge, Verdict
-from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_priority
+from coderl_tasks.grading.priority import count_catches, learned_priority
 from tests.grading.programs import stdin_problem
 
 
 def test_only_what_is_known_is_counted() -> None:
-    assert count_catches(3, [None, 0, 0, 2]) == CatchCounts((4, 2, 2), (2, 0, 1))
-    assert count_catches(3, [2, 0, None], priority=[2, 0, 1]) == CatchCounts((2, 1, 3), (1, 0, 1))
-    assert count_catches(2, []) == CatchCounts((0, 0), (0, 0))
+    assert count_catches(3, [None, 0, 0, 2]) == ([4, 2, 2], [2, 0, 1])
+    assert count_catches(2, []) == ([0, 0], [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -29,12 +28,12 @@ def test_only_what_is_known_is_counted() -> None:
     ],
 )
 def test_first_comes_what_catches_most_of_what_it_runs(first_failures: list[int | None], priority: list[int]) -> None:
-    assert learned_priority(count_catches(4, first_failures)) == priority
+    assert learned_priority(*count_catches(4, first_failures)) == priority
 
 
 def test_counts_of_other_numbers_of_tests_are_refused() -> None:
-    with pytest.raises(ValueError, match="runs of 1 tests, catches of 0"):
-        CatchCounts((1,), ())
+    with pytest.raises(ValueError, match="shorter"):
+        learned_priority([1], [])
 
 
 async def test_the_learned_priority_keeps_verdicts_and_saves_tests(embedded_judge: Judge) -> None:
@@ -42,7 +41,7 @@ async def test_the_learned_priority_keeps_verdicts_and_saves_tests(embedded_judg
     wrong = ["print(input())", "n = int(input())\nprint(abs(n) or 1)", "n = int(input())\nprint(n if n > -5 else -n)"]
     programs = [*wrong, "print(abs(int(input())))"]
     before = [await embedded_judge.grade(problem, code) for code in programs]
-    priority = learned_priority(count_catches(len(problem.tests), [grade.first_failed for grade in before]))
+    priority = learned_priority(*count_catches(len(problem.tests), [grade.first_failed for grade in before]))
     assert priority[0] == 3, "the negative number catches two of the three that reach it"
     after = [await embedded_judge.grade(problem, code, priority=priority) for code in programs]
     assert [grade.verdict for grade in after] == [Verdict.WRONG_ANSWER] * 3 + [Verdict.PASSED]

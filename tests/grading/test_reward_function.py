@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.environments.custom import CustomEnvironment
+from coderl_tasks.environments.environment import CustomEnvironment
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
 from coderl_tasks.policy.rollout import GRADED_COLUMNS
-from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.loading import PROMPT_ROWS
+from coderl_tasks.problems.problem import RowDropped
 
 SOURCE = """
 import os, signal, socket

@@ -21,7 +21,8 @@ from aiohttp import web
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.table import GRADES_SCHEMA, grade_files
-from coderl_tasks.problems import load_problems, problems_frame
+from coderl_tasks.problems import load_problems
+from coderl_tasks.problems.problem import problems_frame
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer

@@ -9,10 +9,10 @@ import polars as pl
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from coderl_tasks.curation.difficulty import difficulty
 from coderl_tasks.curation.labels import learn_prior, with_labels
 from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.curation.solutions import SolutionCheck, Status
+from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.journal.atomic import write_parquet, write_rows
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -20,7 +20,9 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import OptimizerStep
-from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Drop, Problem, Test, dropped_frame
+from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
 

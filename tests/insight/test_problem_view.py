@@ -16,8 +16,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import Problem, Test
-from coderl_tasks.problems.problem import Kind, problems_frame
+from coderl_tasks.problems.problem import Kind, Problem, Test, problems_frame
 from tests.insight.recorded_runs import byte_tokens, rollout, write_run
 
 ESCAPES = "\x1b]0;owned\x07\u202e"

@@ -50,9 +50,9 @@ from coderl_tasks.insight.report import (
 )
 from coderl_tasks.insight.tables import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, Test, dropped_frame
-from coderl_tasks.problems.problem import problems_frame
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Problem, Test, dropped_frame, problems_frame
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, PROFILE_SCHEMA
 from coderl_tasks.settings import HUB_DATASET
 
 HOSTILE = "<script>document.title='owned'</script>"

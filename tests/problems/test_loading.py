@@ -7,8 +7,9 @@ import pytest
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import DROPPED_SCHEMA, RowDropped, load_problems, load_rows, problems_frame, sources
-from coderl_tasks.problems.loading import CODE_ROWS, parse_row
+from coderl_tasks.problems import sources
+from coderl_tasks.problems.loading import CODE_ROWS, load_problems, load_rows, parse_row
+from coderl_tasks.problems.problem import DROPPED_SCHEMA, RowDropped, problems_frame
 from coderl_tasks.problems.raw_files import RawRow
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.sources import find_source, is_file

@@ -12,9 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.problems import Problem, Test, problems_frame, read_problem_rows
 from coderl_tasks.problems import problem as problem_files
-from coderl_tasks.problems.problem import Kind, PoolFile, SpilledTests, StoredTests
+from coderl_tasks.problems.problem import (
+    Kind,
+    PoolFile,
+    Problem,
+    SpilledTests,
+    StoredTests,
+    Test,
+    problems_frame,
+    read_problem_rows,
+)
 
 PROBLEMS = [
     Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),) * (n + 1), n + 1, n + 1, None, ("x",), n)

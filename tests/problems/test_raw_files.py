@@ -17,11 +17,11 @@ import pytest
 from coderl_tasks.errors import DataError
 from coderl_tasks.problems.raw_files import (
     MAX_CELL_CHARS,
-    Misread,
-    Oversized,
+    MAX_ROW_BYTES,
     RawFile,
     RawRow,
     Segment,
+    Unread,
     index_file,
     read_segment,
     whole_file,
@@ -83,7 +83,10 @@ def test_a_row_is_held_by_its_taker_only(tmp_path: Path, monkeypatch: pytest.Mon
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     for file in (lines, RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")):
         for source in (RowSource("s", (file,)), RowSource("s", (file,), named_by_row=True)):
-            held = [sys.getrefcount(row) + sys.getrefcount(row.values) for row in source.read(whole_file(file))]
+            held = [
+                sys.getrefcount(row) + sys.getrefcount(row.values)
+                for row in source.read(whole_file(file), MAX_ROW_BYTES, None)
+            ]
             alone = RawRow("s", 0, json.loads("{}"))
             assert held == [sys.getrefcount(alone) + sys.getrefcount(alone.values)] * len(rows)
 
@@ -147,8 +150,8 @@ def test_a_row_of_csv_whose_cells_have_moved_is_misread(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("prompt,ground_truth\nOne, two?,three\n\nFour?,five\n")
     (_, misread), (number, good) = read([whole_file(RawFile(path, "a.csv", "csv"))])
-    assert isinstance(misread, Misread)
-    assert "3 cells under a header of 2" in misread.why
+    assert isinstance(misread, Unread)
+    assert "3 cells under a header of 2" in misread.detail
     assert (number, good) == (2, {"prompt": "Four?", "ground_truth": "five"})
 
 
@@ -166,7 +169,7 @@ def test_rows_that_are_too_large_are_not_read(tmp_path: Path) -> None:
     for each in (file, RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")):
         first, second, third = read([whole_file(each)], max_row_bytes=1_000_000)
         assert (first, third) == ((0, rows[0]), (2, rows[2]))
-        assert isinstance(second[1], Oversized) and second[1].size > 3_000_000
+        assert second[1] == Unread("row_too_large", "3 MiB")
     assert index_file(file).segments[0].block > 3_000_000
 
 
@@ -195,7 +198,7 @@ def test_hostile_parquet_costs_its_rows_or_is_refused_in_one_line(tmp_path: Path
         pq.write_table(table, path)
         (_, first), (_, second) = read([whole_file(RawFile(path, name, "parquet"))])
         assert first["statement"] == "a"
-        assert isinstance(second, Misread)
+        assert isinstance(second, Unread) and second.reason == "row_misread"
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["statement", "statement"])
     pq.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(DataError, match="several columns have the name 'statement'"):

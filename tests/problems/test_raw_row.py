@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.problems import Problem, RowDropped, Test, problem_from_row, problems_frame
-from coderl_tasks.problems.problem import problems_from_frame, trim_tests
-from coderl_tasks.problems.raw_row import SOLUTION_COLUMNS, STATEMENT_COLUMNS
+from coderl_tasks.problems.problem import Problem, RowDropped, Test, problems_frame, problems_from_frame, trim_tests
+from coderl_tasks.problems.raw_row import SOLUTION_COLUMNS, STATEMENT_COLUMNS, problem_from_row
 
 TESTS = [{"input": "1\n", "output": "1\n"}, {"input": "22\n", "output": "2\n"}]
 ROW = {"problem": "Count the digits.", "tests": json.dumps(TESTS)}

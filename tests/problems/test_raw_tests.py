@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.problems import RowDropped, Test, normalize_tests
-from coderl_tasks.problems.raw_tests import parse_tests
+from coderl_tasks.problems import RowDropped, Test
+from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
 
 
 def calls(*pairs: tuple[list[Any], Any]) -> tuple[Test, ...]:

@@ -6,9 +6,8 @@ from pydantic import ValidationError
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.planning.flow_plans import evaluation_problems
-from coderl_tasks.problems import Test
-from coderl_tasks.problems.problem import SpilledTests, StoredTests
-from coderl_tasks.problems.sides import evaluation_side, is_held_out, require_other_problems
+from coderl_tasks.problems.loading import evaluation_side, is_held_out, require_other_problems
+from coderl_tasks.problems.problem import SpilledTests, StoredTests, Test
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
 
 DATED = {"date": "2024-08-01"}

@@ -10,8 +10,8 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import PROFILE_COLUMNS
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS
 from coderl_tasks.training.run import frozen_orders
 
 TESTS = tuple(Test(f"{number}\n", f"{number}\n") for number in range(3))

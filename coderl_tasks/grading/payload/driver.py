@@ -151,6 +151,8 @@ kept_alive: list[Any] = []
 
 
 def main() -> None:
+    """Runs what tests.json asks for and writes results.json: the request's id, Python's version, and the tests (each as
+    `record` has it) or the compile error."""
     started = time.monotonic()
     gc.disable()
     kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))
@@ -210,6 +212,10 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 
 
 def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
+    """Runs the program on the inputs of a request, in order, until a test fails (with `stop_on_failure`), the outputs
+    exceed their limit together, one process has ended (with `one_process`), or `deadline` (monotonic seconds) is over.
+    Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one that did
+    not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), request["entry_point"] if request["kind"] == "call" else None
     for number in range(3):
         os.dup2(anonymous_file(), number)
