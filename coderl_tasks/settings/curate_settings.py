@@ -45,120 +45,94 @@ class CurateSettings(FlowSettings):
         "record": ("name", "the pool's name, and what is done with a finished one"),
     }
 
-    from_run: Annotated[str | None, COMMON_OF_PROFILE] = Field(
-        None,
-        description="a run whose last checkpoint is profiled in place of the base model, by its rollouts and new "
-        "samples where they do not tell; other settings are by default those of the pool that it was trained on",
-    )
-    splits: Annotated[Names, COMMON] = Field(None, description="train splits to read; by default all the data set has")
-    limit: Annotated[Limit, COMMON] = Field(-1, description="read at most this many rows (-1: all)")
-    max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
-        15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)"
-    )
+    from_run: Annotated[str | None, COMMON_OF_PROFILE] = None
+    """a run whose last checkpoint is profiled in place of the base model, by its rollouts and new samples where they do
+    not tell; other settings are by default those of the pool that it was trained on"""
+    splits: Annotated[Names, COMMON] = None
+    """train splits to read; by default all the data set has"""
+    limit: Annotated[Limit, COMMON] = -1
+    """read at most this many rows (-1: all)"""
+    max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(15, ge=-1)
+    """tests kept per problem, longest inputs first (-1: all)"""
     min_tests: Annotated[int, Setting(environments=ONLY_CODE, by_environment={"custom": 1, "gsm8k": 1})] = Field(
-        5, ge=1, description="different tests a problem needs, counted before max_tests"
+        5, ge=1
     )
-    max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
-    max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
+    """different tests a problem needs, counted before max_tests"""
+    max_statement_chars: int = Field(50_000, ge=1)
+    """longest statement kept, in characters"""
+    max_row_mb: int = Field(512, ge=1)
+    """largest raw row that is read, in MiB"""
     # One instruction before each of a user's prompts makes them all resemble each other, and their ground truths may be
     # a few labels: of these only what is the same word for word is a duplicate, or given away.
-    near_duplicate: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
-        0.6, gt=0, le=1, description="similarity from which on their tests decide if two statements are one problem"
-    )
-    ngram_overlap: float = Field(
-        0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
-    )
-    near_evaluation: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
-        0.6, gt=0, le=1, description="similarity to an evaluation problem that drops a problem, where their tests agree"
-    )
-    common_passage: Annotated[int, Setting(by_environment={"custom": 1})] = Field(
-        10, ge=1, description="passages that occur in more problems than this are boilerplate, and not counted"
-    )
-    readers: Annotated[int | None, UNRECORDED] = Field(
-        None, ge=1, description="processes that read the data set; by default one per core"
-    )
+    near_duplicate: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(0.6, gt=0, le=1)
+    """similarity from which on their tests decide if two statements are one problem"""
+    ngram_overlap: float = Field(0.5, gt=0, le=1)
+    """share of an evaluation problem's own 13-word passages that drops a problem"""
+    near_evaluation: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(0.6, gt=0, le=1)
+    """similarity to an evaluation problem that drops a problem, where their tests agree"""
+    common_passage: Annotated[int, Setting(by_environment={"custom": 1})] = Field(10, ge=1)
+    """passages that occur in more problems than this are boilerplate, and not counted"""
+    readers: Annotated[int | None, UNRECORDED] = Field(None, ge=1)
+    """processes that read the data set; by default one per core"""
     check_solutions: Annotated[
         bool, Setting(environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
-    ] = Field(
-        True,
-        description="drop problems whose own reference solutions fail their tests; by default not with "
-        "profile_mode=none",
-    )
-    max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
-        3, ge=1, description="reference solutions tried per problem, until one passes"
-    )
+    ] = True
+    """drop problems whose own reference solutions fail their tests; by default not with profile_mode=none"""
+    max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(3, ge=1)
+    """reference solutions tried per problem, until one passes"""
     # The notebook trains on all of its data.
-    profile_mode: Annotated[ProfileMode, Setting(common=True, gsm8k=NO_PROFILE)] = Field(
-        "adaptive",
-        description="sample until it is clear whether a problem lies in the band; screen: one round of each, but "
-        "problems that look unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is "
-        "sampled, and all problems are kept",
-    )
+    profile_mode: Annotated[ProfileMode, Setting(common=True, gsm8k=NO_PROFILE)] = "adaptive"
+    """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look
+    unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is sampled, and all problems are
+    kept"""
     profile_samples: Annotated[
         int, Setting(common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
-    ] = Field(16, ge=1, le=16, description="completions per problem, at most")
-    profile_round: Annotated[int, OF_PROFILE] = Field(2, ge=1, description="completions per problem and round")
-    profile_risk_keep: Annotated[float, OF_PROFILE] = Field(
-        0.1, ge=0, lt=0.5, description="adaptive: accepted chance to keep a problem that all samples would drop"
-    )
-    profile_risk_drop: Annotated[float, OF_PROFILE] = Field(
-        0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
-    )
-    screen_skip: Annotated[float, OF_PROFILE] = Field(
-        0.15, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not sampled"
-    )
-    screen_drop: Annotated[float, OF_PROFILE] = Field(
-        0.1, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not kept"
-    )
-    label_samples: Annotated[float | None, OF_PROFILE] = Field(
-        None,
-        ge=0,
-        le=16,
-        description="adaptive: further completions, per profiled problem on average, where labels are in doubt; by "
-        "default 3 where mix asks for shares of difficulty, else 0",
-    )
-    price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
-    price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
-    temperature: Annotated[Temperature, OF_PROFILE] = Field(
-        1.0, ge=0, description="sampling temperature of the profile"
-    )
-    band_low: Annotated[float, COMMON_OF_PROFILE] = Field(
-        0.1, ge=0, le=1, description="lowest pass rate kept in the pool"
-    )
-    band_high: Annotated[float, COMMON_OF_PROFILE] = Field(
-        0.9, ge=0, le=1, description="highest pass rate kept in the pool"
-    )
-    mix: Annotated[DifficultyShares, COMMON_OF_PROFILE] = Field(
-        default_factory=dict,
-        description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
-    )
-    mix_splits: SplitShares = Field(
-        default_factory=dict, description="shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"
-    )
-    pool_size: Annotated[Limit, COMMON] = Field(
-        -1, description="problems in the pool (-1: as many as the shares allow)"
-    )
-    shard_size: Annotated[int, UNRECORDED] = Field(
-        250, ge=1, description="problems per profile shard, each a Prefect task"
-    )
-    shards: Annotated[Literal["here", "deployment"], Setting(decides_content=False, of_profile=True)] = Field(
-        "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
-    )
-    shard_deployment: Annotated[str, UNRECORDED] = Field(
-        "profile-shard/local", description="the deployment that profiles a shard"
-    )
-    shard_address: Annotated[str | None, UNRECORDED] = Field(
-        None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
-    )
-    shards_in_flight: Annotated[int, UNRECORDED] = Field(4, ge=1, description="runs of shard_deployment in flight")
-    name: Annotated[str | None, Setting(common=True, decides_content=False, elsewhere=("output_dir",))] = Field(
-        None,
-        description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
-        "flow run's id; an unfinished one is resumed",
-    )
-    replace: Annotated[bool, UNRECORDED] = Field(
-        False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
-    )
+    ] = Field(16, ge=1, le=16)
+    """completions per problem, at most"""
+    profile_round: Annotated[int, OF_PROFILE] = Field(2, ge=1)
+    """completions per problem and round"""
+    profile_risk_keep: Annotated[float, OF_PROFILE] = Field(0.1, ge=0, lt=0.5)
+    """adaptive: accepted chance to keep a problem that all samples would drop"""
+    profile_risk_drop: Annotated[float, OF_PROFILE] = Field(0.05, ge=0, lt=0.5)
+    """adaptive: accepted chance to drop a problem that all samples would keep"""
+    screen_skip: Annotated[float, OF_PROFILE] = Field(0.15, ge=0, lt=1)
+    """screen: a problem less likely to be learnable than this is not sampled"""
+    screen_drop: Annotated[float, OF_PROFILE] = Field(0.1, ge=0, lt=1)
+    """screen: a problem less likely to be learnable than this is not kept"""
+    label_samples: Annotated[float | None, OF_PROFILE] = Field(None, ge=0, le=16)
+    """adaptive: further completions, per profiled problem on average, where labels are in doubt; by default 3 where mix
+    asks for shares of difficulty, else 0"""
+    price_prompt: float | None = Field(None, ge=0)
+    """price per million prompt tokens, for the cost column"""
+    price_completion: float | None = Field(None, ge=0)
+    """price per million completion tokens"""
+    temperature: Annotated[Temperature, OF_PROFILE] = Field(1.0, ge=0)
+    """sampling temperature of the profile"""
+    band_low: Annotated[float, COMMON_OF_PROFILE] = Field(0.1, ge=0, le=1)
+    """lowest pass rate kept in the pool"""
+    band_high: Annotated[float, COMMON_OF_PROFILE] = Field(0.9, ge=0, le=1)
+    """highest pass rate kept in the pool"""
+    mix: Annotated[DifficultyShares, COMMON_OF_PROFILE] = Field(default_factory=dict)
+    """shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes"""
+    mix_splits: SplitShares = Field(default_factory=dict)
+    """shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"""
+    pool_size: Annotated[Limit, COMMON] = -1
+    """problems in the pool (-1: as many as the shares allow)"""
+    shard_size: Annotated[int, UNRECORDED] = Field(250, ge=1)
+    """problems per profile shard, each a Prefect task"""
+    shards: Annotated[Literal["here", "deployment"], Setting(decides_content=False, of_profile=True)] = "here"
+    """profile shards in this process, or as runs of shard_deployment, on any machine"""
+    shard_deployment: Annotated[str, UNRECORDED] = "profile-shard/local"
+    """the deployment that profiles a shard"""
+    shard_address: Annotated[str | None, UNRECORDED] = None
+    """where shards lie, by pool: a path or s3://...; by default in the pool's folder"""
+    shards_in_flight: Annotated[int, UNRECORDED] = Field(4, ge=1)
+    """runs of shard_deployment in flight"""
+    name: Annotated[str | None, Setting(common=True, decides_content=False, elsewhere=("output_dir",))] = None
+    """name of the pool, a folder below data/pools, or an absolute path; by default the time or the flow run's id; an
+    unfinished one is resumed"""
+    replace: Annotated[bool, UNRECORDED] = False
+    """rebuild a finished pool of that name with other settings, from what it has recorded"""
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

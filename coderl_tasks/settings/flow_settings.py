@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -20,6 +19,7 @@ from pydantic import (
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
     Setting,
+    SettingsModel,
     about,
     all_settings,
     environment_defaults,
@@ -110,10 +110,10 @@ def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
         }
 
 
-class FlowSettings(BaseModel):
+class FlowSettings(SettingsModel):
     """What all three flows share."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_with_recipe_names)
+    model_config = ConfigDict(json_schema_extra=_with_recipe_names)
     DECIDING: ClassVar[tuple[str, ...]] = ("preset", "environment", "reward_file")
     """The settings that decide what others are by default."""
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
@@ -125,12 +125,10 @@ class FlowSettings(BaseModel):
 
     preset: Annotated[
         Preset, Setting(common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",))
-    ] = Field(
-        None,
-        description="nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a "
-        "model); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke: a training "
-        "run of 50 steps that fails unless the smoke-test checks pass; or none",
-    )
+    ] = None
+    """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model); gsm8k:
+    those of the GRPO notebook, whose group_size is completions per problem; smoke: a training run of 50 steps that
+    fails unless the smoke-test checks pass; or none"""
     model_name: Annotated[
         str,
         Setting(
@@ -141,56 +139,41 @@ class FlowSettings(BaseModel):
             inherited=True,
             elsewhere=("model", "base_model"),
         ),
-    ] = Field(
-        DEFAULT_MODEL,
-        description="base model: a name of the Tinker service, or a local model folder; "
-        "without one the first of a few small models that the service offers, this one before others",
-    )
+    ] = DEFAULT_MODEL
+    """base model: a name of the Tinker service, or a local model folder; without one the first of a few small models
+    that the service offers, this one before others"""
     renderer_name: Annotated[
         Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None,
         Setting(inherited=True, elsewhere=("renderer",)),
-    ] = Field(
-        None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
-    )
-    thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
-        None, description="on or off, where the chat format has a switch for it; by default as the format has it"
-    )
+    ] = None
+    """chat format; by default the one the model was made for (chat_template: as it brings it)"""
+    thinking: Annotated[bool | None, Setting(inherited=True)] = None
+    """on or off, where the chat format has a switch for it; by default as the format has it"""
     environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(common=True, gsm8k="gsm8k", inherited=True)] = (
-        Field(
-            "code",
-            description="what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom "
-            "(your own prompts, and reward_file)",
-        )
+        "code"
     )
-    use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = Field(
-        True, description="gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"
-    )
+    """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
+    and reward_file)"""
+    use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = True
+    """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
     reward_file: Annotated[
         str | None,
         # A path that a resume means too, whatever folder it is started in.
         AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve())),
         Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
-    ] = Field(
-        None,
-        description="custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox "
-        "runs",
-    )
+    ] = None
+    """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""
     dataset: Annotated[
         str,
         Setting(
             common=True, nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset")
         ),
-    ] = Field(
-        HUB_DATASET,
-        description="hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)",
-    )
-    evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = Field(
-        None,
-        description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
-    )
-    test_share: float | None = Field(
-        None, gt=0, lt=1, description="instead of evaluation_dataset: share of dataset's train rows, by hash of the id"
-    )
+    ] = HUB_DATASET
+    """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
+    evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = None
+    """data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own"""
+    test_share: float | None = Field(None, gt=0, lt=1)
+    """instead of evaluation_dataset: share of dataset's train rows, by hash of the id"""
     max_tokens: Annotated[
         int,
         Setting(
@@ -201,34 +184,28 @@ class FlowSettings(BaseModel):
             gsm8k=2048,
             elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
         ),
-    ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
+    ] = Field(24576, ge=1)
+    """completion length limit in tokens; capped at the model's context"""
     reward_timeout: Annotated[
         float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
-    ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
+    ] = Field(6.0, gt=0)
+    """CPU seconds per test, where the problem names no limit; custom: per completion"""
     isolation_per_test: Annotated[
         IsolationPerTest, Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",))
-    ] = Field(
-        "failures",
-        description="tests with a process of their own in the sandbox: failures, a program's first and those that it "
-        "does not pass in the process of another test; or always, every test",
-    )
-    sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
-        64, ge=1, description="sampling requests in flight, one per problem"
-    )
-    max_tokens_total: Annotated[int | None, COST_SETTING] = Field(
-        None,
-        ge=1,
-        description="end, to be gone on with, before a group whose prompt and completions could make it more tokens",
-    )
-    max_usd: Annotated[float | None, COST_SETTING] = Field(
-        None, gt=0, description="the same for what they cost, training included, at the prices that are known"
-    )
-    prices: Annotated[Prices, COST_SETTING] = Field(
-        default_factory=dict,
-        description="USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737"
-        " (without cached as prefill)",
-    )
-    seed: int = Field(0, ge=0, description="decides every random draw of the run")
+    ] = "failures"
+    """tests with a process of their own in the sandbox: failures, a program's first and those that it does not pass in
+    the process of another test; or always, every test"""
+    sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(64, ge=1)
+    """sampling requests in flight, one per problem"""
+    max_tokens_total: Annotated[int | None, COST_SETTING] = Field(None, ge=1)
+    """end, to be gone on with, before a group whose prompt and completions could make it more tokens"""
+    max_usd: Annotated[float | None, COST_SETTING] = Field(None, gt=0)
+    """the same for what they cost, training included, at the prices that are known"""
+    prices: Annotated[Prices, COST_SETTING] = Field(default_factory=dict)
+    """USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (without
+    cached as prefill)"""
+    seed: int = Field(0, ge=0)
+    """decides every random draw of the run"""
 
     # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there. By dotted keys.
     _given: frozenset[str] = PrivateAttr(default=frozenset())

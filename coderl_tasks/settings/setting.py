@@ -1,8 +1,8 @@
 """What a setting says about itself; families, settings that are given together in one mapping; and settings from plain
 values, with what is wrong with them in a line.
 
-1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
-   in a `Setting` in its `Annotated`. Nothing else lists settings by name.
+1. A setting is one field, and all about it stands there: default and bounds as pydantic has them, help and unit in the
+   docstring below it, the rest in a `Setting` in its `Annotated`. Nothing else lists settings by name.
 2. The members of a family are settings like any other, with dotted keys. `flat` has them by these, `nested` as the
    models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
 """
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 from coderl_tasks.errors import ConfigError
 
@@ -35,7 +36,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a setting says about itself beside its type and pydantic's `Field`."""
+    """What a setting says about itself beside its type, its default, its bounds and its help text."""
 
     decides_content: bool = True  # what comes out; else where results go, how fast, or by what name
     on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
@@ -83,10 +84,23 @@ def split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class Family(BaseModel):
+class SettingsModel(BaseModel):
+    """A model that takes no other keys than its fields. The docstring below a field, as one line, is its help text."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        for setting in cls.model_fields.values():
+            if setting.description is not None:
+                setting.description = " ".join(setting.description.split())
+        return handler(source)
+
+
+class Family(SettingsModel):
     """Settings that are given together: `adam=beta1:0.9,eps:1e-8`, `adam.beta1=0.9`, or a JSON object."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
     SHORT: ClassVar[tuple[str, str] | None] = None
     """Two members that "cosine:200" gives at once: a choice, and a number that belongs to it."""
     INSTEAD: ClassVar[str] = ""
