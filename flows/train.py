@@ -12,8 +12,7 @@ from typing import Self
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.find_pool import FoundPool
-from coderl_tasks.curation.find_pool import is_finished as is_finished_pool
+from coderl_tasks.curation.find_pool import FoundPool, is_finished
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
@@ -29,23 +28,13 @@ from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.journal.unfinished import LOCK_FILE
+from coderl_tasks.paths import same_model
 from coderl_tasks.planning.early_checks import deployed_name
-from coderl_tasks.planning.estimates import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
-from coderl_tasks.planning.speeds import recorded_speed
-from coderl_tasks.planning.training_plan import (
-    doubt_of,
-    is_finished,
-    plan_training,
-    pool_warning,
-    run_config,
-    side_warning,
-    size_warning,
-    start_note,
-    steps_note,
-    temperature_note,
-)
+from coderl_tasks.planning.estimates import FIRST_STEPS, forecast_line, minutes_line
+from coderl_tasks.planning.flow_plans import doubt_of, is_finished_run, plan_training, run_config, start_note
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.problems.sides import NO_EVALUATION, evaluation_side, same_side
+from coderl_tasks.problems.sources import is_file
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
 from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
@@ -73,7 +62,6 @@ ARTIFACT_EVERY = 10
 ARTIFACT_GROWTH = 0.1
 ARTIFACT_PAUSE_S = 30.0
 LATER_PAUSE_S = 600.0
-SOON_S = 120.0
 
 
 @flow(name="train")
@@ -93,7 +81,7 @@ async def _run(settings: TrainSettings) -> str:
                 made = await _made(pool)
             return await _run(settings.with_changes(pool=made))
     doubted = doubt_of(settings)
-    finished = partial(is_finished, settings=settings)
+    finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         display.say(f"run directory: {directory.path} ({start_note(directory)})")
@@ -167,7 +155,7 @@ async def _made(pool: CurateSettings) -> str:
         display.say(f"waiting for {other}, which is making it")
         while held_by(folder, LOCK_FILE) is not None:
             await asyncio.sleep(1)
-    return str(folder) if is_finished_pool(folder, pool.content()) else await curate(pool)
+    return str(folder) if is_finished(folder, pool.content()) else await curate(pool)
 
 
 def resume_command(directory: RunDirectory) -> str:
@@ -175,18 +163,64 @@ def resume_command(directory: RunDirectory) -> str:
     return f"coderl train log_path={shlex.quote(str(directory.path))} resume=must"
 
 
-def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """What the run will take in all; None for one without an end."""
-    return None if settings.max_steps == -1 else estimate_line(training_estimates(settings, pool, path))
+def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
+    if settings.max_steps == -1:
+        return "until it is stopped (max_steps=N ends it)"
+    if resumed or "max_steps" in settings.given:
+        return str(settings.max_steps)
+    if settings.preset is not None:
+        return f"{settings.max_steps} (preset {settings.preset})"
+    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
-def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """How long the run will take by an earlier run of the model; None where none tells, or it is soon done."""
-    speed = None if settings.max_steps == -1 else recorded_speed(settings)
-    if speed is None or pool_profile(pool) is None:
+def temperature_note(temperature: float) -> str | None:
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. With
+    P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has the
+    ratio P(token)^(1 - 1/T) Z."""
+    if temperature == 1:
         return None
-    rows = training_estimates(settings, pool, path)
-    return time_line(rows, speed) if sum(speed.seconds(row.expected) for row in rows) >= SOON_S else None
+    above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
+    return (
+        f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
+        f"sampler's at {temperature:g}: not 1 even for equal weights, above 1 for {above} tokens, below for {below} "
+        "ones. It corrects each token's own draw towards temperature 1, not the tokens before and after it; "
+        "kl_sample_train holds the same gap"
+    )
+
+
+def pool_warning(pool: FoundPool, model_name: str) -> str | None:
+    if (other := pool.profiled_with()) is None or same_model(other, model_name):
+        return None
+    return (
+        f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
+        "(coderl curate makes a pool for it)"
+    )
+
+
+def size_warning(problems: int, settings: TrainSettings) -> str | None:
+    if problems >= settings.problems_per_step:
+        return None
+    return (
+        f"warning: a step trains on {settings.problems_per_step} groups (problems_per_step, the recipe's group_size), "
+        f"but the pool's problems to train on are only {problems}: each step takes the same problem several times"
+    )
+
+
+def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
+    """None also where nothing is evaluated, or nothing says what the pool was made of."""
+    made_with = pool.made_with
+    if settings.eval.every == -1 or made_with is None:
+        return None
+    kept_from, side = evaluation_side(made_with), evaluation_side(settings)
+    if same_side(kept_from, side):
+        return None
+    no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
+    apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
+    return (
+        f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
+        f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "
+        "nothing)"
+    )
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:

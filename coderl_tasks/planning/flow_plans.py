@@ -10,26 +10,45 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+import polars as pl
+
+from coderl_tasks.curation.find_pool import (
+    FoundPool,
+    finished_with,
+    is_finished,
+    recorded_model,
+    require_environment,
+    wanted_pool,
+)
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.ledger import require_price
-from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
+from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
+from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
-from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.paths import POOLS, find_local, known_sha256
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
-from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
-from coderl_tasks.problems import Problem
+from coderl_tasks.problems import Problem, sides
 from coderl_tasks.problems.loading import Dates
-from coderl_tasks.problems.problem import SpilledTests
-from coderl_tasks.problems.sides import NO_EVALUATION, SIDES, evaluation_side, require_other_problems, same_source
-from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
+from coderl_tasks.problems.problem import SpilledTests, check_pool
+from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.services import (
+    check_environment,
+    embedded_tinker_serves,
+    for_this_machine,
+    tinker_credentials,
+    uses_tinker_service,
+)
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.settings.setting import about
+from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
@@ -88,6 +107,155 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
     return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
 
 
+async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
+    """The complete settings, with the pool's file as `pool`; that pool, or the settings of the curation that makes it;
+    and the run directory. Without log_path that is an unfinished run with these settings, else None: the run gets a new
+    one, named by the time. Raises as `plan` does; a run with nothing left to do needs no service."""
+    path = training_path(settings)
+    settings = complete_settings(settings, path)
+    check_environment(settings.model_name)
+    # A run that is finished is shown again also when its model has been retired by then.
+    if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
+        settings = await with_decided_model(settings, run_record(path))
+    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
+        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    environment_of(settings)  # which reads a reward file
+    held_out = settings.eval.validation_size if settings.eval.on == "validation" else 0
+    pool = wanted_pool(settings, settings.problems_per_step + held_out)
+    if isinstance(pool, CurateSettings):
+        check_place(Path(str(pool.name)), "pool")
+        check_training(settings, path)
+        return settings, pool, path
+    check_pool(pool.file)
+    require_environment(pool, settings.environment)
+    settings = settings.with_changes(pool=str(pool.file))
+    recorded = recorded_config(path)
+    if recorded is None:
+        settings = with_side_of(pool, settings)
+    elif path is not None:
+        allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
+    check_training(settings, path)
+    if settings.test_share is not None:
+        problem_ids = pl.scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+        if both := sum(sides.is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+            raise ConfigError(
+                f"test_share={settings.test_share:g}: the pool {pool.file} has {both} of the problems that are held "
+                "out: curate with the same test_share (or a larger one)"
+            )
+    if path is None and settings.resume != "never":
+        path = unfinished_run(settings)
+    return settings, pool, path
+
+
+def training_path(settings: TrainSettings) -> Path | None:
+    """The run directory; None for a new one, named by the time. If there is no run in `log_path`, raises ConfigError if
+    `resume` requires one or the name may be a typo. A deployment's run, which nobody watches, starts with a warning."""
+    name = deployed_name()
+    if settings.log_path is not None:
+        path = run_path(settings.log_path)
+    elif name is not None:
+        path = runs_root() / name
+    elif settings.resume == "must":
+        raise ConfigError("resume=must needs log_path=RUN (coderl runs lists them)")
+    else:
+        return None
+    if settings.resume == "must" and not (path / "config.json").is_file():
+        raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
+    if name is None and (why := doubt_of(settings)) is not None:
+        end = "" if why.endswith("?") else ";"
+        raise ConfigError(f"log_path={settings.log_path}: {why}{end} resume=never starts one")
+    return path
+
+
+def doubt_of(settings: TrainSettings) -> str | None:
+    """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
+    if settings.log_path is None or settings.resume == "never" or (path := run_path(settings.log_path)).exists():
+        return None
+    return doubt(path)
+
+
+def unfinished_run(settings: TrainSettings) -> Path | None:
+    """The newest run below the default root that was started with these settings and is at rest, with steps left."""
+    config = run_config(settings)
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
+    for _, folder in sorted(files, reverse=True):
+        try:
+            recorded = recorded_config(folder) or {}
+            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+                return folder
+        except DataError:  # a damaged one: naming it says what is wrong with it
+            continue
+    return None
+
+
+def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
+    made_with = pool.manifest.get("settings", {})
+    named = {key: made_with[key] for key in sides.SIDES if made_with.get(key) not in (None, sides.NO_EVALUATION)}
+    if not settings.given.isdisjoint(sides.SIDES) or set(named) <= {"dataset"}:
+        return settings
+    return settings.with_changes(**named)
+
+
+def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
+    """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
+    if (config := recorded_config(path)) is not None:
+        return settings.filled_from(config)
+    settings = for_this_machine(settings)
+    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
+        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
+    return settings
+
+
+def run_config(settings: TrainSettings) -> dict[str, Any]:
+    """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
+    return {**settings.content(), "pool_sha256": known_sha256(Path(settings.pool))}
+
+
+def is_finished_run(directory: RunDirectory, settings: TrainSettings) -> bool:
+    """Whether the run has done all that `settings` ask for, its final evaluation included."""
+    last, wanted = directory.last_committed_step, settings.max_steps
+    return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
+
+
+def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
+    """Whether a run at `path` has done all that `settings` ask for; ConfigError if it is at work."""
+    if (config := recorded_config(path)) is None:
+        return False
+    # With what it has recorded, so that looking changes nothing.
+    with RunDirectory.open(path, config, is_finished=partial(is_finished_run, settings=settings)) as directory:
+        return directory.finished
+
+
+def run_record(path: Path | None) -> MadeWith | None:
+    if (config := recorded_config(path)) is None:
+        return None
+    instead = "start a new run (another log_path) with one that it offers"
+    return MadeWith(f"the run {path}", config["model_name"], instead)
+
+
+def start_note(directory: RunDirectory) -> str:
+    return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
+
+
+def check_training(settings: TrainSettings, path: Path | None) -> None:
+    """Raise ConfigError or DataError for what a training at `path` (None: a new run) would find missing or impossible.
+    Data are not asked for where a run is there: it may have nothing left to do that needs them."""
+    require_price(settings)
+    check_place(path or runs_root(), "log_path")
+    # Not in the settings: how many steps there are is decided after them, by the preset or by what a service bills.
+    total = settings.schedule.total
+    if total is not None and not 0 < settings.max_steps <= total:
+        raise ConfigError(
+            f"max_steps={settings.max_steps} goes beyond schedule.total={total}, from where on the learning rate is "
+            f"0: use max_steps={total} or less, or a larger schedule.total"
+        )
+    if settings.eval.every != -1 and recorded_config(path) is None:
+        sides.require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        side = sides.evaluation_side(settings)
+        check_data(side.source, None, side.role)
+
+
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
     """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
     wanted_model = settings.model_name if settings.names_model else None
@@ -101,7 +269,7 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     else:
         answering = embedded_tinker_serves(settings.model_name)
     policy = replace(policy, served_by=answering)
-    require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
+    sides.require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
     content = evaluation_content(settings, policy)
@@ -111,12 +279,12 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
 
 
 async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    keys = {*INHERITED, *SIDES}
+    keys = {*INHERITED, *sides.SIDES}
     # No data where it names other data, and no second evaluation side beside its own.
-    if "dataset" in settings.given and not same_source(settings.dataset, str(policy.config.get("dataset"))):
-        keys -= {*SIDES}
+    if "dataset" in settings.given and not sides.same_source(settings.dataset, str(policy.config.get("dataset"))):
+        keys -= {*sides.SIDES}
     elif settings.given & {"evaluation_dataset", "test_share"}:
-        keys -= {*SIDES} - {"dataset"}
+        keys -= {*sides.SIDES} - {"dataset"}
     if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
         keys -= {"environment", "reward_file"}  # a look at what training did to something else
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
@@ -142,12 +310,12 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
-
     # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
-    def lacks_grades(folder: Path) -> bool:
-        return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
-
-    earlier = find_unfinished(root.glob("*"), evaluation_content(settings, policy), lacks_grades)
+    earlier = find_unfinished(
+        root.glob("*"),
+        evaluation_content(settings, policy),
+        lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors")),
+    )
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
@@ -193,33 +361,29 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
     require_price(settings)
     environment_of(settings)  # which reads a reward file
     check_place(folder, "name")
-    check_replaced(settings, folder)
+    # A pool that was finished with other settings is not changed: runs on it could not be resumed.
+    content, made_with = settings.content(), finished_with(folder)
+    if not settings.replace and made_with is not None and recorded_settings(folder) != content:
+        changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
+        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
+        if changed:
+            raise ConfigError(
+                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
+                "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
+            )
     check_data(settings.dataset, settings.splits, "train")
-    side = evaluation_side(settings)
-    if settings.evaluation_dataset not in (None, NO_EVALUATION):
+    side = sides.evaluation_side(settings)
+    if settings.evaluation_dataset not in (None, sides.NO_EVALUATION):
         check_data(side.source, None, side.role)
 
 
-def check_replaced(settings: CurateSettings, folder: Path) -> None:
-    """Refuse to change a pool that was finished with other settings: runs on it could not be resumed."""
-    content, made_with = settings.content(), finished_with(folder)
-    if settings.replace or made_with is None or recorded_settings(folder) == content:
-        return
-    if changed := [key for key in content if made_with.get(key, content[key]) != content[key]]:
-        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
-        raise ConfigError(
-            f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
-            "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
-        )
-
-
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
-    """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
-    that a name in `compare_to` may be one of its evaluations."""
+    """Raise ConfigError or DataError for what an evaluation of `run` (None if its policy has none) would find missing.
+    With `is_planned` the run is still to be trained, so that a name in `compare_to` may be one of its evaluations."""
     require_price(settings)
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
     environment_of(settings)
-    side = evaluation_side(settings)
+    side = sides.evaluation_side(settings)
     check_data(side.source, settings.splits, side.role)
     if not is_planned or "/" in (settings.compare_to or ""):
         compared_with(settings, run)
@@ -227,7 +391,7 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
     """The test problems, their tests spilled to `folder`. ConfigError if there are none, DataError if unreadable."""
-    side = evaluation_side(settings)
+    side = sides.evaluation_side(settings)
     since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
     dates = None if since is None and until is None else Dates(since, until)
     loaded = side.load(settings.splits, environment_of(settings).rows, dates, SpilledTests(folder).keep)
