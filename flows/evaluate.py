@@ -20,15 +20,7 @@ from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.planning.flow_plans import (
-    compared_name,
-    compared_sides,
-    compared_with,
-    evaluation_content,
-    evaluation_folder,
-    evaluation_problems,
-    plan_evaluation,
-)
+from coderl_tasks.planning import flow_plans
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.session import open_session
@@ -45,8 +37,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
     display = Display()
     if settings.compare is not None:
         return await _compare(settings, display)
-    settings, policy = await plan_evaluation(settings)
-    folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
+    settings, policy = await flow_plans.plan_evaluation(settings)
+    folder, content = flow_plans.evaluation_folder(settings, policy), flow_plans.evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await name_flow_run(folder.name)
@@ -69,7 +61,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
     """Evaluate each side of `compare`, or take its finished evaluation, and say how they differ."""
     sides: list[list[EvalRecord]] = []
     folder = Path()
-    for side in compared_sides(settings):
+    for side in flow_plans.compared_sides(settings):
         sides.append([])
         for name, what in side:
             # What was evaluated with these settings before is not sampled again.
@@ -98,18 +90,21 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     newly compared. Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    problems = evaluation_problems(settings, folder)
+    problems = flow_plans.evaluation_problems(settings, folder)
+    problem_ids = [problem.problem_id for problem in problems]
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
-    other = compared_with(settings, policy.run)
-    if other is not None and "compare_to" in settings.given and not shares_problems(other, problems):
-        raise ConfigError(
-            f"compare_to={settings.compare_to}: {other.folder} has none of these {len(problems)} problems: there is "
-            "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
-        )
+    other = flow_plans.compared_with(settings, policy.run)
+    if other is not None and "compare_to" in settings.given:
+        other_rollouts = other.read_rollouts()
+        if other_rollouts is None or set(other_rollouts["problem_id"]).isdisjoint(problem_ids):
+            raise ConfigError(
+                f"compare_to={settings.compare_to}: {other.folder} has none of these {len(problems)} problems: there "
+                "is nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
+            )
     if summary is None or rollouts is None:
         rollouts, summary = await _measured(settings, policy, problems, folder, display)
         summary["step"] = policy.step
-    elif rollouts["problem_id"].unique(maintain_order=True).to_list() != [problem.problem_id for problem in problems]:
+    elif rollouts["problem_id"].unique(maintain_order=True).to_list() != problem_ids:
         raise ConfigError(
             f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
             "anew"
@@ -117,7 +112,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     summary.pop("compare", None)  # an earlier start may have compared with another one
     earlier: EvalRecord | None = None
     if other is not None:
-        earlier = _record(other, compared_name(other, policy.run))
+        earlier = _record(other, flow_plans.compared_name(other, policy.run))
         comparison = compared(other.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
         if not comparison:
             display.say(f"not compared with {other.folder}: no problem was graded in both")
@@ -147,12 +142,6 @@ async def _measured(
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
             async with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)
-
-
-def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> bool:
-    """Whether a finished evaluation is of any of these problems."""
-    rollouts = evaluation.read_rollouts()
-    return rollouts is not None and not set(rollouts["problem_id"]).isdisjoint(item.problem_id for item in problems)
 
 
 def taken_from_the_run(
