@@ -5,9 +5,10 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from prefect import flow
 
@@ -41,27 +42,18 @@ from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import SMOKE
+from coderl_tasks.training import step as phases
 from coderl_tasks.training.before_steps import prepare, probe_run
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
 from coderl_tasks.training.run import TrainingRun, open_run
-from coderl_tasks.training.step import (
-    Phase,
-    SamplingAhead,
-    checkpoint,
-    delete_old_states,
-    run_step,
-    sample,
-    score,
-    update,
-)
 from flows.curate import curate
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
-ARTIFACT_EVERY = 10
-ARTIFACT_GROWTH = 0.1
-ARTIFACT_PAUSE_S = 30.0
-LATER_PAUSE_S = 600.0
+ARTIFACT_EVERY, ARTIFACT_GROWTH = 10, 0.1
+"""Steps between histories, and the share by which the run has to have grown since the last one."""
+ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
+"""Seconds after which a history is due anyway, in the first ARTIFACT_EVERY steps and later."""
 
 
 @flow(name="train")
@@ -227,9 +219,9 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     """Trains every step that is not committed, with checkpoints and evaluations as due. Skips all that is recorded."""
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
-    await prepare(run, sample, score, probe_run, display.say)
+    await prepare(run, phases.sample, phases.score, probe_run, display.say)
     if run.learner.outdated():  # if more were kept, or a stop came before the deletion
-        await delete_old_states(run)
+        await phases.delete_old_states(run)
     evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
     if run.settings.steer == "act":
@@ -241,12 +233,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
-    sampling = SamplingAhead(
-        partial(sample, run),
+    sampling = phases.SamplingAhead(
+        partial(phases.sample, run),
         lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
         run.settings.max_steps_off_policy,
     )
-    async with showing, sampling as ahead, Histories(run.directory) as histories:
+    async with showing, sampling as ahead, publishing_histories(run.directory) as publish_history:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
@@ -255,12 +247,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
                     display.say(line)
             if run.keeps(step) and not run.learner.is_saved(step):
-                await checkpoint(run, step)
+                await phases.checkpoint(run, step)
             # The final evaluation covers the last step, unless evaluations during the run use validation problems.
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
             if is_new:  # for steps of an earlier start, the next new step publishes the history
-                await histories.after(step)
+                await publish_history(step)
             forget_old_results()
             step += 1
     if evaluating and run.last_step is not None:
@@ -276,49 +268,47 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
     return steps % ARTIFACT_EVERY == 0 and (grown or since_s > LATER_PAUSE_S)
 
 
-class Histories:
-    """Publishes the history of a run while its next step is under way: to import what draws it and to draw it takes a
-    second or two, and no step waits for that. The last one is published when the block ends."""
+@asynccontextmanager
+async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Yields what begins to publish the history of the run up to a committed step: the first one of this start, and if
+    it is due. No step waits for that: to import what draws a history and to draw it takes a second or two. The block
+    ends once the last history is published; after an error in it, that one is given up."""
+    publishing: asyncio.Task[None] | None = None
+    steps, at = 0, -math.inf
 
-    def __init__(self, directory: RunDirectory) -> None:
-        self._path = directory.path
-        self._publishing: asyncio.Task[None] | None = None
-        self._steps, self._at = 0, -math.inf
+    async def after(step: int) -> None:
+        nonlocal publishing, steps, at
+        if steps and not is_history_due(step + 1, steps, time.monotonic() - at):
+            return
+        if publishing is not None:
+            await publishing  # one at a time, and in order
+        # Read here, so that it is of this step, and drawn in a thread.
+        publishing = asyncio.create_task(_publish_history(load_run(directory.path)))
+        steps, at = step + 1, time.monotonic()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if self._publishing is not None and error is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)  # what stopped the run is what is raised
-        else:
-            await self._published()
-
-    async def after(self, step: int) -> None:
-        """Begin to publish the history up to `step`, which is committed: the first one of a start, and if it is due."""
-        if not self._steps or is_history_due(step + 1, self._steps, time.monotonic() - self._at):
-            await self._published()  # one at a time, and in order
-            # Read here, so that it is of this step, and drawn in a thread.
-            self._publishing = asyncio.create_task(_publish_history(load_run(self._path)))
-            self._steps, self._at = step + 1, time.monotonic()
-
-    async def _published(self) -> None:
-        if self._publishing is not None:
-            await self._publishing
-            self._publishing = None
+    try:
+        yield after
+    except BaseException:
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)  # what stopped the run is what is raised
+        raise
+    if publishing is not None:
+        await publishing
 
 
-async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
+async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger: RunLogger, display: Display) -> None:
     groups = run.directory.step(step).groups
 
-    async def sampled(step: int) -> Phase:
+    async def sampled(step: int) -> phases.Phase:
         wanted = run.settings.problems_per_step
         async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)
 
-    phases = run, step, sampled, score, update
-    commit, notices = await run_step(*phases, logger, lambda phase: display.phase(f"step {step}: {phase}"))
+    def show_phase(phase: str) -> None:
+        display.phase(f"step {step}: {phase}")
+
+    commit, notices = await phases.run_step(run, step, sampled, phases.score, phases.update, logger, show_phase)
     await display.step(commit.metrics)
     display.notices(notices)
 

@@ -9,17 +9,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings import (
-    CurateSettings,
-    EvaluateSettings,
-    FlowSettings,
-    PipelineSettings,
-    TrainSettings,
-    about,
-    all_settings,
-)
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 from coderl_tasks.settings.flow_settings import PresetName
-from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names, words_of
+from coderl_tasks.settings.setting import NONE_WORDS, all_settings, families_of, preset_values, recipe_names, words_of
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "curate": CurateSettings,

@@ -166,19 +166,18 @@ class CurateSettings(FlowSettings):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.shards == "deployment":
-            if self.reward_file is not None:
-                what = "reward_file is a file of this machine, and shards=deployment may run on others"
-                raise ValueError(f"{what}: use shards=here")
-            if self.label_budget:
-                what = "label_samples needs the profile of all shards before it goes on"
-                raise ValueError(f"{what}: use shards=here, or label_samples=0")
-            if self.max_tokens_total is not None or self.max_usd is not None:
-                raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
-            if self.profile_mode == "screen":
-                what = "profile_mode=screen decides by the first shards what it samples of others"
-                raise ValueError(f"{what}: use shards=here")
-            if self.from_run is not None:
-                raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
+            screens = self.profile_mode == "screen"
+            reasons = (
+                (self.reward_file, "reward_file is a file of this machine, and shards=deployment may run on others"),
+                (self.label_budget, "label_samples needs the profile of all shards before it goes on"),
+                (self.max_tokens_total or self.max_usd, "max_tokens_total and max_usd count what this process samples"),
+                (screens, "profile_mode=screen decides by the first shards what it samples of others"),
+                (self.from_run is not None, "from_run reads a run's rollouts on this machine"),
+            )
+            for is_set, reason in reasons:
+                if is_set:
+                    instead = ", or label_samples=0" if reason.startswith("label_samples") else ""
+                    raise ValueError(f"{reason}: use shards=here{instead}")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         if self.band_low > self.band_high:

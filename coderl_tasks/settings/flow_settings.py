@@ -1,20 +1,11 @@
 """What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
@@ -208,8 +199,8 @@ class FlowSettings(SettingsModel):
     """decides every random draw of the run"""
 
     # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there. By dotted keys.
-    _given: frozenset[str] = PrivateAttr(default=frozenset())
-    _model_reason: str | None = PrivateAttr(default=None)
+    _given: frozenset[str] = frozenset()
+    _model_reason: str | None = None
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -328,7 +319,7 @@ class FlowSettings(SettingsModel):
     # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")
     @classmethod
-    def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+    def _fill_from_preset(cls, values: Any, build: Callable[[Any], Self]) -> Self:
         if not isinstance(values, dict):
             return build(values)
         given = flat(cls, values)

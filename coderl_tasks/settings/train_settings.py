@@ -15,20 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from coderl_tasks.settings.families import (
-    ALLOWED,
-    LOSS_CONFIG,
-    LOSS_SETTINGS,
-    Adam,
-    Evaluations,
-    Kl,
-    Loss,
-    LossName,
-    RollingSave,
-    Schedule,
-    Trackers,
-    Truncation,
-)
+from coderl_tasks.settings import families
+from coderl_tasks.settings.families import LOSS_CONFIG, LOSS_SETTINGS, LossName
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
 from coderl_tasks.settings.setting import Setting, preset_values, refusing
 
@@ -131,17 +119,17 @@ class TrainSettings(FlowSettings):
         float, Setting(common=True, on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))
     ] = Field(4e-5, gt=0)
     """Adam's learning rate"""
-    schedule: Schedule = Schedule()
+    schedule: families.Schedule = families.Schedule()
     """how the learning rate rises and falls: schedule=cosine:200,warmup:10"""
-    adam: Adam = Adam()
+    adam: families.Adam = families.Adam()
     """the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0"""
     loss_fn: Annotated[LossName, BeforeValidator(_replayable_loss), Setting(gsm8k="ppo", elsewhere=("loss_type",))] = (
         "importance_sampling"
     )
     """Tinker's name of the loss"""
-    loss: Loss = Loss()
+    loss: families.Loss = families.Loss()
     """what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05"""
-    kl: Kl = Kl()
+    kl: families.Kl = families.Kl()
     """distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10"""
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
         1, ge=1
@@ -170,7 +158,7 @@ class TrainSettings(FlowSettings):
     others; or divided by the mean"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
-    truncation: Truncation = Truncation()
+    truncation: families.Truncation = families.Truncation()
     """completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
     max_steps: Annotated[
         int,
@@ -197,16 +185,16 @@ class TrainSettings(FlowSettings):
     )
     save_every: Annotated[int, Setting(common=True, on_resume="allowed", nano=100, gsm8k=6)] = Field(10, ge=0)
     """steps between checkpoints, which stay (0: only at the end)"""
-    rolling_save: RollingSave = RollingSave()
+    rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""
-    eval: Annotated[Evaluations, Setting(common=True)] = Evaluations()
+    eval: Annotated[families.Evaluations, Setting(common=True)] = families.Evaluations()
     """evaluations meanwhile: eval=every:10,limit:200 (coderl train --help eval)"""
     steer: Annotated[Literal["advise", "act", "off"], Setting(on_resume="warned")] = "advise"
     """say after a step what is off, and which setting mends it; act: also lower the learning rate, raise the
     temperature, or end a run that has converged (advise on resume takes it back); off: only in the report"""
-    suspend_hours: Annotated[float, ALLOWED] = Field(24, gt=0)
+    suspend_hours: Annotated[float, families.ALLOWED] = Field(24, gt=0)
     """hours that a deployment's run stays suspended in an outage, waiting to be resumed"""
-    trackers: Trackers = Trackers()
+    trackers: families.Trackers = families.Trackers()
     """where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"""
 
     @classmethod
