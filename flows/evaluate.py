@@ -1,7 +1,6 @@
 """evaluate: Pass@1 of a checkpoint on the test splits, with 95% intervals, and against the run's baseline."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,20 +68,16 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
             sides[-1].append(_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
+    # The runs of one side are seeds of one configuration: nothing but the seed may have been trained with differently.
+    keys = [key for key, field in all_settings(TrainSettings) if about(field).decides_content and key != "seed"]
     for records in sides:
-        if differing := differing_settings(records):
-            named = ", ".join(record.name for record in records)
-            display.say(f"warning: {named} are not seeds of one configuration: {differing}")
+        recorded = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
+        configs = [flat(TrainSettings, config) for config in recorded if config is not None]
+        values = {key: [str(config.get(key)) for config in configs] for key in keys}
+        if differing := [f"{key} ({', '.join(each)})" for key, each in values.items() if len(set(each)) > 1]:
+            names = ", ".join(record.name for record in records)
+            display.say(f"warning: {names} are not seeds of one configuration: {', '.join(differing)}")
     return str(folder)
-
-
-def differing_settings(records: Sequence[EvalRecord]) -> str:
-    """What besides the seed the runs of these evaluations were trained with differently, by name."""
-    found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
-    configs = [flat(TrainSettings, config) for config in found if config is not None]
-    names = [name for name, field in all_settings(TrainSettings) if about(field).decides_content]
-    values = {name: [str(config.get(name)) for config in configs] for name in names if name != "seed"}
-    return ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(set(each)) > 1)
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:

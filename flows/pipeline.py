@@ -1,9 +1,8 @@
 """pipeline: curate, train and evaluate in a row, as subflows on one set of services; ends with a table."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from prefect import flow
 from rich.console import Console
@@ -37,7 +36,12 @@ async def pipeline(settings: PipelineSettings) -> str:
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
         content = settings.content()
-        folder = record_folder(content)
+        root, name = runs_root() / "pipelines", deployed_name()
+        if name is not None:
+            folder = root / name
+        else:
+            unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
+            folder = unfinished or new_run_path(root)
         if recorded_settings(folder) == content:
             display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
         command = command_line("pipeline", settings)
@@ -50,15 +54,6 @@ async def pipeline(settings: PipelineSettings) -> str:
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
-
-
-def record_folder(content: Mapping[str, Any]) -> Path:
-    """The folder of a pipeline with these settings: that of an unfinished start, of the deployment's run, or new."""
-    root = runs_root() / "pipelines"
-    if name := deployed_name():
-        return root / name
-    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
-    return unfinished or new_run_path(root)
 
 
 async def _in_a_row(settings: PipelineSettings, folder: Path, display: Display) -> tuple[str, str]:

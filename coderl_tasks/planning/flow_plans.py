@@ -131,7 +131,11 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     settings = settings.with_changes(pool=str(pool.file))
     recorded = recorded_config(path)
     if recorded is None:
-        settings = with_side_of(pool, settings)
+        # A new run takes the data that the pool was made of and kept away from, unless it names some itself.
+        made_with = pool.manifest.get("settings", {})
+        named = {key: made_with[key] for key in sides.SIDES if made_with.get(key) not in (None, sides.NO_EVALUATION)}
+        if settings.given.isdisjoint(sides.SIDES) and not named.keys() <= {"dataset"}:
+            settings = settings.with_changes(**named)
     elif path is not None:
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
@@ -186,15 +190,6 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
         except DataError:  # a damaged one: naming it says what is wrong with it
             continue
     return None
-
-
-def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
-    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
-    made_with = pool.manifest.get("settings", {})
-    named = {key: made_with[key] for key in sides.SIDES if made_with.get(key) not in (None, sides.NO_EVALUATION)}
-    if not settings.given.isdisjoint(sides.SIDES) or set(named) <= {"dataset"}:
-        return settings
-    return settings.with_changes(**named)
 
 
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:

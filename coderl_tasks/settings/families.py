@@ -7,8 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 from coderl_tasks.settings.flow_settings import Limit
 from coderl_tasks.settings.setting import Family, Setting, refusing
 
-ALLOWED = Setting(on_resume="allowed")
-"""May change on resume."""
 CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
 LossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
 _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}

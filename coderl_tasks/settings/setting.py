@@ -250,14 +250,10 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
 
 
 _WORDS = {
-    "int_parsing": "not a whole number",
-    "int_type": "not a whole number",
-    "int_from_float": "not a whole number",
-    "float_parsing": "not a number",
-    "float_type": "not a number",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "not a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "not a number"),
     "finite_number": "not a finite number",
-    "bool_parsing": "neither true nor false",
-    "bool_type": "neither true nor false",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "neither true nor false"),
     "string_type": "must be text",
     "none": "needs a value",
     "greater_than_equal": "must be at least {ge}",

@@ -192,7 +192,7 @@ class TrainSettings(FlowSettings):
     steer: Annotated[Literal["advise", "act", "off"], Setting(on_resume="warned")] = "advise"
     """say after a step what is off, and which setting mends it; act: also lower the learning rate, raise the
     temperature, or end a run that has converged (advise on resume takes it back); off: only in the report"""
-    suspend_hours: Annotated[float, families.ALLOWED] = Field(24, gt=0)
+    suspend_hours: Annotated[float, Setting(on_resume="allowed")] = Field(24, gt=0)
     """hours that a deployment's run stays suspended in an outage, waiting to be resumed"""
     trackers: families.Trackers = families.Trackers()
     """where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"""
