@@ -19,6 +19,7 @@ from coderl_tasks.settings.setting import (
     preset_values,
     recipe_names,
     refusing,
+    setting,
     split_at_commas,
     value_of,
 )
@@ -60,7 +61,8 @@ _possible_temperature = refusing(
 )
 Temperature = Annotated[float, AfterValidator(_possible_temperature)]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
-COST_SETTING = Setting(decides_content=False, on_resume="allowed")
+_ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
+"""A path that a resume means too, whatever folder it is started in."""
 COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 """What bounds and counts what is spent: another value goes on with the same work."""
 
@@ -114,85 +116,75 @@ class FlowSettings(SettingsModel):
     }
     """The groups of the help: by name the first setting of each, in order of definition, and what they are."""
 
-    preset: Annotated[
-        Preset, Setting(common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",))
-    ] = None
+    preset: Preset = setting(
+        None, common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",)
+    )
     """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model); gsm8k:
     those of the GRPO notebook, whose group_size is completions per problem; smoke: a training run of 50 steps that
     fails unless the smoke-test checks pass; or none"""
-    model_name: Annotated[
-        str,
-        Setting(
-            common=True,
-            nano=NANO_MODEL,
-            gsm8k="Qwen/Qwen3-8B",
-            by_environment={"nano gsm8k": NANO_WORDS_MODEL},
-            inherited=True,
-            elsewhere=("model", "base_model"),
-        ),
-    ] = DEFAULT_MODEL
+    model_name: str = setting(
+        DEFAULT_MODEL,
+        common=True,
+        nano=NANO_MODEL,
+        gsm8k="Qwen/Qwen3-8B",
+        by_environment={"nano gsm8k": NANO_WORDS_MODEL},
+        inherited=True,
+        elsewhere=("model", "base_model"),
+    )
     """base model: a name of the Tinker service, or a local model folder; without one the first of a few small models
     that the service offers, this one before others"""
-    renderer_name: Annotated[
-        Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None,
-        Setting(inherited=True, elsewhere=("renderer",)),
-    ] = None
-    """chat format; by default the one the model was made for (chat_template: as it brings it)"""
-    thinking: Annotated[bool | None, Setting(inherited=True)] = None
-    """on or off, where the chat format has a switch for it; by default as the format has it"""
-    environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(common=True, gsm8k="gsm8k", inherited=True)] = (
-        "code"
+    renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
+        None, inherited=True, elsewhere=("renderer",)
     )
+    """chat format; by default the one the model was made for (chat_template: as it brings it)"""
+    thinking: bool | None = setting(None, inherited=True)
+    """on or off, where the chat format has a switch for it; by default as the format has it"""
+    environment: Literal["code", "gsm8k", "custom"] = setting("code", common=True, gsm8k="gsm8k", inherited=True)
     """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
     and reward_file)"""
-    use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = True
+    use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
     """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
-    reward_file: Annotated[
-        str | None,
-        # A path that a resume means too, whatever folder it is started in.
-        AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve())),
-        Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
-    ] = None
+    reward_file: Annotated[str | None, _ABSOLUTE] = setting(
+        None, inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES
+    )
     """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""
-    dataset: Annotated[
-        str,
-        Setting(
-            common=True, nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset")
-        ),
-    ] = HUB_DATASET
+    dataset: str = setting(
+        HUB_DATASET,
+        common=True,
+        nano=MINI_DATASET,
+        by_environment=GSM8K_DATA,
+        elsewhere=("data", "prompts", "train_dataset"),
+    )
     """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
-    evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = None
+    evaluation_dataset: str | None = setting(None, elsewhere=("test_dataset", "eval_dataset"))
     """data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own"""
     test_share: float | None = Field(None, gt=0, lt=1)
     """instead of evaluation_dataset: share of dataset's train rows, by hash of the id"""
-    max_tokens: Annotated[
-        int,
-        Setting(
-            common=True,
-            on_resume="warned",
-            inherited=True,
-            nano=128,
-            gsm8k=2048,
-            elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
-        ),
-    ] = Field(24576, ge=1)
+    max_tokens: int = setting(
+        24576,
+        ge=1,
+        common=True,
+        on_resume="warned",
+        inherited=True,
+        nano=128,
+        gsm8k=2048,
+        elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
+    )
     """completion length limit in tokens; capped at the model's context"""
-    reward_timeout: Annotated[
-        float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
-    ] = Field(6.0, gt=0)
+    reward_timeout: float = setting(6.0, gt=0, inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
     """CPU seconds per test, where the problem names no limit; custom: per completion"""
-    isolation_per_test: Annotated[
-        IsolationPerTest, Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",))
-    ] = "failures"
+    isolation_per_test: IsolationPerTest = setting(
+        "failures", decides_content=False, on_resume="allowed", inherited=True, environments=("code",)
+    )
     """tests with a process of their own in the sandbox: failures, a program's first and those that it does not pass in
     the process of another test; or always, every test"""
-    sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(64, ge=1)
+    sample_concurrency: int = setting(64, ge=1, decides_content=False, on_resume="allowed")
     """sampling requests in flight, one per problem"""
-    max_tokens_total: Annotated[int | None, COST_SETTING] = Field(None, ge=1)
+    max_tokens_total: int | None = setting(None, ge=1, decides_content=False, on_resume="allowed")
     """end, to be gone on with, before a group whose prompt and completions could make it more tokens"""
-    max_usd: Annotated[float | None, COST_SETTING] = Field(None, gt=0)
+    max_usd: float | None = setting(None, gt=0, decides_content=False, on_resume="allowed")
     """the same for what they cost, training included, at the prices that are known"""
-    prices: Annotated[Prices, COST_SETTING] = Field(default_factory=dict)
+    prices: Prices = setting(default_factory=dict, decides_content=False, on_resume="allowed")
     """USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (without
     cached as prefill)"""
     seed: int = Field(0, ge=0)
@@ -230,7 +222,7 @@ class FlowSettings(SettingsModel):
 
     def content(self) -> dict[str, Any]:
         """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
-        said = {key: about(setting) for key, setting in all_settings(type(self))}
+        said = {key: about(field) for key, field in all_settings(type(self))}
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
         if self.reward_file is not None:  # the path says nothing of what the function does
@@ -299,9 +291,9 @@ class FlowSettings(SettingsModel):
                 "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
             )
         usual = type(self)._fillings({"preset": self.preset, "environment": self.environment})
-        for key, setting in type(self).model_fields.items():
-            wanted, value = about(setting).environments, getattr(self, key)
-            default = setting.get_default(call_default_factory=True, validated_data={})
+        for key, field in type(self).model_fields.items():
+            wanted, value = about(field).environments, getattr(self, key)
+            default = field.get_default(call_default_factory=True, validated_data={})
             if self.environment not in wanted and value not in (default, usual.get(key, default)):
                 # Nobody gives reward_file=FILE for programs: the environment was forgotten.
                 add = f"add environment={wanted[-1]}, or " if "code" not in wanted else ""

@@ -1,27 +1,28 @@
 """What a setting says about itself; families, settings that are given together in one mapping; and settings from plain
 values, with what is wrong with them in a line.
 
-1. A setting is one field, and all about it stands there: default and bounds as pydantic has them, help and unit in the
-   docstring below it, the rest in a `Setting` in its `Annotated`. Nothing else lists settings by name.
+1. A setting is one field, and all about it stands there: what `setting` takes (pydantic's bounds, and what a `Setting`
+   says), help and unit in the docstring below it. Nothing else lists settings by name.
 2. The members of a family are settings like any other, with dotted keys. `flat` has them by these, `nested` as the
    models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
 """
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticUndefined
 
 from coderl_tasks.errors import ConfigError
 
 ENVIRONMENTS = ("code", "gsm8k", "custom")
 NONE_WORDS = ("", "none", "null")
+FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "allow_inf_nan", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ENVIRONMENT = {
     "base_url": "TINKER_BASE_URL",
@@ -34,11 +35,13 @@ ENVIRONMENT = {
 """What other tools have as settings, and is of the machine here."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """What a setting says about itself beside its type, its default, its bounds and its help text."""
 
-    decides_content: bool = True  # what comes out; else where results go, how fast, or by what name
+    decides_content: bool = True
+    """Whether it decides what comes out; else where results go, how fast, or by what name: work that goes on may have
+    another value."""
     on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
     """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
     warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
@@ -48,7 +51,7 @@ class Setting:
     gsm8k: Any = None
     smoke: Any = None
     environments: tuple[str, ...] = ENVIRONMENTS  # that it says something of; in others only its default makes sense
-    by_environment: Mapping[str, Any] = field(default_factory=dict)
+    by_environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The default in environments where it is another one; "nano gsm8k": with that preset there."""
     of_profile: bool = False  # it says something of a profile alone, and so is refused where none is made
     meaning: str = ""  # for messages, where its name, the recipe's, says something else elsewhere
@@ -60,12 +63,17 @@ class Setting:
     accepted: one setting has one name."""
 
 
-COMMON = Setting(common=True)
+def setting(default: Any = PydanticUndefined, **arguments: Any) -> Any:
+    """A field with this default. FIELD_ARGUMENTS are as of pydantic's `Field`, all others say what `Setting` has."""
+    of_field = {name: arguments.pop(name) for name in FIELD_ARGUMENTS & arguments.keys()}
+    field = Field(default, **of_field)
+    field.metadata.append(Setting(**arguments))
+    return field
 
 
-def about(setting: FieldInfo) -> Setting:
+def about(field: FieldInfo) -> Setting:
     """What a setting says about itself."""
-    return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
+    return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
 
 
 def refusing(is_wrong: Callable[[Any], bool], message: str) -> Callable[[Any], Any]:
@@ -91,9 +99,9 @@ class SettingsModel(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
-        for setting in cls.model_fields.values():
-            if setting.description is not None:
-                setting.description = " ".join(setting.description.split())
+        for field in cls.model_fields.values():
+            if field.description is not None:
+                field.description = " ".join(field.description.split())
         return handler(source)
 
 
@@ -141,24 +149,24 @@ class Family(SettingsModel):
 
 def families_of(model: type[BaseModel]) -> dict[str, type[Family]]:
     """The families of `model`, by key."""
-    fields = {key: setting.annotation for key, setting in model.model_fields.items()}
+    fields = {key: field.annotation for key, field in model.model_fields.items()}
     return {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Family)}
 
 
 def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
-    for name, setting in model.model_fields.items():
-        if isinstance(setting.annotation, type) and issubclass(setting.annotation, BaseModel):
-            yield from all_settings(setting.annotation, f"{prefix}{name}.")
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from all_settings(field.annotation, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", setting
+            yield f"{prefix}{name}", field
 
 
 def recipe_names(model: type[BaseModel]) -> dict[str, str]:
     """The recipe's names of members of families, as dotted keys: {name: our key}."""
     found = {}
-    for key, setting in all_settings(model):
-        if (name := about(setting).recipe) is not None:
+    for key, field in all_settings(model):
+        if (name := about(field).recipe) is not None:
             *parents, _, _ = key.split(".")
             found[".".join([*parents, name])] = key
     return found
@@ -203,13 +211,13 @@ def value_of(settings: BaseModel, key: str) -> Any:
 
 def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:
     """What a preset fills in of the settings of `model`, by dotted key."""
-    found = {key: getattr(about(setting), preset) for key, setting in all_settings(model)}
+    found = {key: getattr(about(field), preset) for key, field in all_settings(model)}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
     """The defaults of the settings of `model` that are others in `environment`, by dotted key."""
-    said = {key: about(setting).by_environment for key, setting in all_settings(model)}
+    said = {key: about(field).by_environment for key, field in all_settings(model)}
     return {key: values[environment] for key, values in said.items() if environment in values}
 
 
@@ -225,8 +233,8 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     """One of pydantic's validation errors (`ValidationError.errors()`) of `model` as a line for people."""
     key = ".".join(str(part) for part in item["loc"])
     if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
-        *setting, name = (str(part) for part in item["loc"][:-1])
-        return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
+        *mapping, name = (str(part) for part in item["loc"][:-1])
+        return f"{'.'.join(mapping)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
         # Of a group that does not exist: name the setting that was written in it.
         inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
