@@ -50,25 +50,19 @@ async def pipeline(settings: PipelineSettings) -> str:
             services(settings.train.model_name, settings.train.model_reason),
             saying_what_next(display, command),
         ):
-            pool, run = await _in_a_row(settings, folder, display)
+            recorded = folder / POOL_FILE
+            if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
+                display.say(f"the pool {pool} is finished")
+            else:
+                # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
+                pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
+                write_json(recorded, {"pool": pool})
+            make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
+            run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
+            await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
-
-
-async def _in_a_row(settings: PipelineSettings, folder: Path, display: Display) -> tuple[str, str]:
-    """The directories of the pool and the run. The pool, once it is made, is noted in `folder`, the pipeline's own."""
-    recorded = folder / POOL_FILE
-    if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
-        display.say(f"the pool {pool} is finished")
-    else:
-        # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
-        pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
-        write_json(recorded, {"pool": pool})
-    make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
-    run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
-    await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
-    return pool, run
 
 
 def _named(settings: SettingsT, **name: str) -> SettingsT:

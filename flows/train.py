@@ -101,19 +101,14 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"to resume: {resume_command(directory)}")
         # Keep the log open while the servers stop and until the results are shown.
         with run_logger(settings, directory) as logger:
-            await _trained(settings, directory, pool, path, logger, display)
+            await _trained(settings, directory, pool, logger, display)
             directory.reconcile_metrics()  # restores rows that an earlier start's crash left out
             await _finish(directory, settings, display)
     return str(directory.path)
 
 
 async def _trained(
-    settings: TrainSettings,
-    directory: RunDirectory,
-    pool: FoundPool,
-    path: Path | None,
-    logger: RunLogger,
-    display: Display,
+    settings: TrainSettings, directory: RunDirectory, pool: FoundPool, logger: RunLogger, display: Display
 ) -> None:
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
@@ -122,9 +117,9 @@ async def _trained(
         if used.tinker_is_embedded:
             # Only for embedded servers: for another service the probe reports what its log-probabilities are.
             note = temperature_note(settings.temperature)
-            lines = [states_line(settings), *changes, note, minutes_line(settings, pool, path)]
+            lines = [states_line(settings), *changes, note, minutes_line(settings, pool, directory.path)]
         else:
-            lines.append(forecast_line(settings, pool, path))  # before anything is billed
+            lines.append(forecast_line(settings, pool, directory.path))  # before anything is billed
         for line in filter(None, (*used.lines, *lines)):
             display.say(line)
         command = resume_command(directory)

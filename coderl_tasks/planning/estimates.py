@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import NormalDist, mean, stdev
+from statistics import NormalDist, fmean, mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -241,15 +241,11 @@ def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, fl
         return None
 
     def factor(*names: str) -> float:
-        of_pool, of_steps = (sum(_mean(frame[name]) for name in names) for frame in (profile, drawn))
+        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in (profile, drawn))
         return of_pool / of_steps if of_steps else 1.0
 
     kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}
     return {kind: factor(*names) for kind, names in kinds.items()} | {"training": factor("prompt", "completion")}
-
-
-def _mean(values: pl.Series) -> float:
-    return math.fsum(values) / len(values)
 
 
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
@@ -275,7 +271,7 @@ def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
     lengths: list[float] = profile["completion"].to_list()
     spread = stdev(lengths) if len(lengths) > 1 else 0.0
     by = f"the profile of {profile.height:,} problems"
-    return Lengths(_mean(profile["prompt"]), mean(lengths), spread, signal, by)
+    return Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
 
 
 def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:

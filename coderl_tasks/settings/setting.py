@@ -25,10 +25,8 @@ NONE_WORDS = ("", "none", "null")
 FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "allow_inf_nan", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ENVIRONMENT = {
-    "base_url": "TINKER_BASE_URL",
-    "tinker_base_url": "TINKER_BASE_URL",
-    "api_key": "TINKER_API_KEY",
-    "tinker_api_key": "TINKER_API_KEY",
+    **dict.fromkeys(("base_url", "tinker_base_url"), "TINKER_BASE_URL"),
+    **dict.fromkeys(("api_key", "tinker_api_key"), "TINKER_API_KEY"),
     "sandbox_url": "SANDBOX_URL",
     "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
 }
