@@ -102,8 +102,7 @@ class Curation:
 
     def shards(self, problems: KeptProblems, kind: str) -> list[Shard]:
         """`problems` in shards, each recorded in a folder below `kind` of the curation's folder."""
-        parts = enumerate(problems.shards(self.settings.shard_size))
-        folder = self.folder / kind
+        parts, folder = enumerate(problems.shards(self.settings.shard_size)), self.folder / kind
         return [
             Shard(self.session, self.settings, part, folder / f"{number:04d}", self.policy) for number, part in parts
         ]

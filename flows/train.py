@@ -113,13 +113,12 @@ async def _trained(
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
         changes = [change.on_resume(directory.next_step) for change in directory.changes]
-        lines: list[str | None] = [*changes]
         if used.tinker_is_embedded:
-            # Only for embedded servers: for another service the probe reports what its log-probabilities are.
-            note = temperature_note(settings.temperature)
-            lines = [states_line(settings), *changes, note, minutes_line(settings, pool, directory.path)]
+            # The note only here: for another service the probe reports what its log-probabilities are.
+            note, minutes = temperature_note(settings.temperature), minutes_line(settings, pool, directory.path)
+            lines = [states_line(settings), *changes, note, minutes]
         else:
-            lines.append(forecast_line(settings, pool, directory.path))  # before anything is billed
+            lines = [*changes, forecast_line(settings, pool, directory.path)]  # before anything is billed
         for line in filter(None, (*used.lines, *lines)):
             display.say(line)
         command = resume_command(directory)

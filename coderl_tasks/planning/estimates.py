@@ -196,13 +196,10 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
         return Tokens(prompt, (n - 1) * prompt, round(completion), round(training))
 
     mid = groups * n * lengths.completion
-    return Estimate(
-        "train",
-        tokens(groups, 0 if lengths.bound else max(0.0, mid - half), 0.0 if lengths.bound else lengths.signal / 2),
-        tokens(groups, mid, lengths.signal),
-        tokens(most, (mid + half) * most / groups, 1.0),
-        lengths.by,
-    )
+    # Where only the limit of a completion is known, it may as well take nothing, and nothing be trained on.
+    low = tokens(groups, 0, 0.0) if lengths.bound else tokens(groups, max(0.0, mid - half), lengths.signal / 2)
+    high = tokens(most, (mid + half) * most / groups, 1.0)
+    return Estimate("train", low, tokens(groups, mid, lengths.signal), high, lengths.by)
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:

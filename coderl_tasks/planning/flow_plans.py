@@ -305,11 +305,10 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
+    content = evaluation_content(settings, policy)
     # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
     earlier = find_unfinished(
-        root.glob("*"),
-        evaluation_content(settings, policy),
-        lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors")),
+        root.glob("*"), content, lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
     )
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 

@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
 from coderl_tasks.settings.setting import about, refusing, setting
 
 Share = Annotated[float, Field(ge=0)]
 _SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
-_NOT_ALL_ZERO = AfterValidator(
-    refusing(lambda shares: shares and not sum(shares.values()) > 0, "at least one share has to be above 0")
-)
+_NOT_ALL_ZERO = refusing(lambda shares: shares and not sum(shares.values()) > 0, "at least one share has to be above 0")
 DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, _NOT_ALL_ZERO]
 SplitShares = Annotated[dict[str, Share], _SPLIT, _NOT_ALL_ZERO]
 NO_PROFILE = "none"
@@ -147,16 +145,12 @@ class CurateSettings(FlowSettings):
         return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
 
     @model_validator(mode="after")
-    def _profile_is_made(self) -> Self:
+    def _is_possible(self) -> Self:
         if not self.is_profiled:
             for key, field in type(self).model_fields.items():
                 plain = field.get_default(call_default_factory=True, validated_data={})
                 if about(field).of_profile and getattr(self, key) != plain:
                     raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
-        return self
-
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
         if self.shards == "deployment":
             screens = self.profile_mode == "screen"
             reasons = (

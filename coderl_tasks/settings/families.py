@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from coderl_tasks.settings.flow_settings import Limit
 from coderl_tasks.settings.setting import Family, refusing, setting
@@ -148,9 +148,9 @@ class RollingSave(Family):
 class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
-    every: Annotated[
-        int, AfterValidator(refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations"))
-    ] = setting(10, ge=-1, on_resume="allowed", gsm8k=6, recipe="eval_every")
+    every: Annotated[int, refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")] = setting(
+        10, ge=-1, on_resume="allowed", gsm8k=6, recipe="eval_every"
+    )
     """steps between evaluations (-1: none at all, nor baseline and final)"""
     limit: Limit = setting(200, on_resume="allowed", nano=100, gsm8k=40, elsewhere=("eval_limit", "n_samples"))
     """problems of a periodic evaluation, a seeded subset (-1: all)"""

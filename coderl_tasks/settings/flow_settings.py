@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from operator import attrgetter  # of dotted keys too
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -21,7 +22,6 @@ from coderl_tasks.settings.setting import (
     refusing,
     setting,
     split_at_commas,
-    value_of,
 )
 
 COLDEST, HOTTEST = 0.01, 100.0
@@ -53,13 +53,12 @@ Preset = Annotated[
 ]
 """A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 ONLY_CODE = ("code",)
-_not_zero = refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")
-Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+Limit = Annotated[int, Field(ge=-1), refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")]
 _possible_temperature = refusing(
     lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
     f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
 )
-Temperature = Annotated[float, AfterValidator(_possible_temperature)]
+Temperature = Annotated[float, _possible_temperature]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
 _ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
 """A path that a resume means too, whatever folder it is started in."""
@@ -86,7 +85,7 @@ _priced_for_sampling = refusing(
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
     BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
-    AfterValidator(_priced_for_sampling),
+    _priced_for_sampling,
 ]
 
 
@@ -242,8 +241,8 @@ class FlowSettings(SettingsModel):
         fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = {key: value_of(self, key) for key, _ in all_settings(type(self)) if key in self._given}
-        return {key: value for key, value in given.items() if key in deciding or value != value_of(plain, key)}
+        given = {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
+        return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
 
     @property
     def model_reason(self) -> str | None:
@@ -266,7 +265,7 @@ class FlowSettings(SettingsModel):
 
     def with_preset(self, preset: PresetName) -> Self:
         """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
-        filled = type(self).model_validate({**{key: value_of(self, key) for key in self._given}, "preset": preset})
+        filled = type(self).model_validate({**{key: attrgetter(key)(self) for key in self._given}, "preset": preset})
         if self.preset != SMOKE:
             return filled
         of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
@@ -278,7 +277,7 @@ class FlowSettings(SettingsModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
-        kept = {key: value_of(self, key) for key in self._given}
+        kept = {key: attrgetter(key)(self) for key in self._given}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
         filled = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **known}, kept))
         filled._given = self._given

@@ -11,10 +11,9 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticUndefined
 
@@ -74,15 +73,17 @@ def about(field: FieldInfo) -> Setting:
     return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
 
 
-def refusing(is_wrong: Callable[[Any], bool], message: str) -> Callable[[Any], Any]:
-    """A validator that refuses some values with this message."""
+def refusing(
+    is_wrong: Callable[[Any], bool], message: str, *, before: bool = False
+) -> AfterValidator | BeforeValidator:
+    """What refuses some values of a type with this message; with `before` those that are not of the type yet."""
 
     def validate(value: Any) -> Any:
         if is_wrong(value):
             raise ValueError(message)
         return value
 
-    return validate
+    return BeforeValidator(validate) if before else AfterValidator(validate)
 
 
 def split_at_commas(value: Any) -> Any:
@@ -96,7 +97,7 @@ class SettingsModel(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: Callable[[Any], CoreSchema]) -> CoreSchema:
         for field in cls.model_fields.values():
             if field.description is not None:
                 field.description = " ".join(field.description.split())
@@ -200,11 +201,6 @@ def nested(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[key] = value
     return found
-
-
-def value_of(settings: BaseModel, key: str) -> Any:
-    """The value of the setting with this dotted key."""
-    return reduce(getattr, key.split("."), settings)
 
 
 def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:

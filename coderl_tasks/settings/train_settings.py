@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from coderl_tasks.settings import families
 from coderl_tasks.settings.families import LOSS_CONFIG, LOSS_SETTINGS, LossName
@@ -50,6 +50,7 @@ _replayable_loss = refusing(
     lambda loss: loss == "stable_reinforce",
     "it reads records of the sampler that end with its session, so that a run could not go on after a crash: take ppo "
     "or cispo",
+    before=True,
 )
 RecipeSize = Annotated[
     int, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), Field(json_schema_extra={"default": None})
@@ -81,7 +82,7 @@ class TrainSettings(FlowSettings):
     )
     """must: never a new run, whatever log_path says; never: a new run, though log_path looks like the name of another
     one, or without log_path, though an unfinished one has these settings"""
-    init_from: Annotated[str | None, AfterValidator(_state_path)] = None
+    init_from: Annotated[str | None, _state_path] = None
     """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: int = setting(
@@ -129,7 +130,7 @@ class TrainSettings(FlowSettings):
     """how the learning rate rises and falls: schedule=cosine:200,warmup:10"""
     adam: families.Adam = families.Adam()
     """the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0"""
-    loss_fn: Annotated[LossName, BeforeValidator(_replayable_loss)] = setting(
+    loss_fn: Annotated[LossName, _replayable_loss] = setting(
         "importance_sampling", gsm8k="ppo", elsewhere=("loss_type",)
     )
     """Tinker's name of the loss"""
@@ -143,7 +144,7 @@ class TrainSettings(FlowSettings):
         None, ge=1, gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size")
     )
     """completions per optimizer step, the last of an epoch takes the rest; by default all"""
-    lora_rank: Annotated[int, AfterValidator(_possible_rank)] = setting(
+    lora_rank: Annotated[int, _possible_rank] = setting(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}", common=True, elsewhere=("rank",)
     )
     temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
@@ -161,7 +162,7 @@ class TrainSettings(FlowSettings):
     """advantage=std_normalised: added to the group's standard deviation"""
     truncation: families.Truncation = families.Truncation()
     """completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
-    max_steps: Annotated[int, AfterValidator(_some_steps)] = setting(
+    max_steps: Annotated[int, _some_steps] = setting(
         -1,
         ge=-1,
         description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)",
