@@ -114,8 +114,13 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     path = training_path(settings)
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
-    # A run that is finished is shown again also when its model has been retired by then.
-    if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
+    recorded = recorded_config(path)
+    is_finished_already = False
+    if uses_tinker_service() and path is not None and recorded is not None:
+        # Opened with what it has recorded, so that looking changes nothing. ConfigError if the run is at work.
+        with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
+            is_finished_already = directory.finished
+    if not is_finished_already:  # such a run is shown again also when its model has been retired by then
         settings = await with_decided_model(settings, run_record(path))
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
@@ -129,7 +134,6 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     check_pool(pool.file)
     require_environment(pool, settings.environment)
     settings = settings.with_changes(pool=str(pool.file))
-    recorded = recorded_config(path)
     if recorded is None:
         # A new run takes the data that the pool was made of and kept away from, unless it names some itself.
         made_with = pool.manifest.get("settings", {})
@@ -211,15 +215,6 @@ def is_finished_run(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for, its final evaluation included."""
     last, wanted = directory.last_committed_step, settings.max_steps
     return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
-
-
-def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
-    """Whether a run at `path` has done all that `settings` ask for; ConfigError if it is at work."""
-    if (config := recorded_config(path)) is None:
-        return False
-    # With what it has recorded, so that looking changes nothing.
-    with RunDirectory.open(path, config, is_finished=partial(is_finished_run, settings=settings)) as directory:
-        return directory.finished
 
 
 def run_record(path: Path | None) -> MadeWith | None:
