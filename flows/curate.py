@@ -199,7 +199,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
             limits = {"max_tokens": settings.max_tokens, "context": session.context}
             fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
-            whole = filtered.kept.only([problem.problem_id for problem in fitting])
+            whole = filtered.kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
             screen: Screen | None = None
             unlearnable: list[Drop] = []
             profiled: pl.DataFrame | None = None
@@ -214,8 +214,10 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 profiled = await curation.refreshed_profile(whole, policy)
             else:
                 profiled = await curation.profile_problems(whole)
+            # A second pass: the problems whose labels are in doubt get further samples.
             if profiled is not None and (rules := curation.label_rules(profiled)):
                 profiled = await curation.profile_problems(whole, rules.get)
+    # The prior, learnt from all profiles, is what to believe of a problem before its own samples.
     prior = screened = None
     if profiled is not None and screen is not None:
         beliefs = screen.beliefs(profiled)

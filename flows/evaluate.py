@@ -122,13 +122,14 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 async def _measured(
     settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The rollouts and what they say, of the test problems, sampled and graded now or by an earlier start."""
-    if (found := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
+    """Rollouts and summary of the test problems: those of the run's own evaluation if that has them, else sampled and
+    graded, now or by an earlier start."""
+    if (of_run := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "
             "or temperature is)"
         )
-        return found
+        return of_run
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
@@ -168,13 +169,14 @@ def _record(journal: EvalJournal, name: str) -> EvalRecord:
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
-    for split, share in {"all": summary, **summary["by_split"]}.items():
-        shares = share.get("pass_at_k", {}) | {"1": share | {"estimate": share["pass_at_1"]}}
-        for k, found in shares.items():
+    """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how it compares."""
+    for split, result in {"all": summary, **summary["by_split"]}.items():
+        by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
+        for k, estimate in by_k.items():
             name = split if k == "1" else ""
-            interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
-            if found["n"]:
-                display.say(f"{name:<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
+            interval = f"[{estimate['ci_low']:.1%}, {estimate['ci_high']:.1%}]"
+            if estimate["n"]:  # else no problem of the split was graded
+                display.say(f"{name:<12} Pass@{k} {estimate['estimate']:.1%} {interval}  n={estimate['n']}")
     if summary.get("mean_reward") is not None:
         note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")

@@ -220,8 +220,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     display.notices(logger.reminders())
     if run.settings.steer == "act":
         for commit in run.directory.commits():
-            if told := commit.metrics.get("act"):
-                display.say(f"act of step {commit.step}: {told}")
+            if act := commit.metrics.get("act"):
+                display.say(f"act of step {commit.step}: {act}")
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
@@ -299,10 +299,9 @@ async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger
         async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)
 
-    def show_phase(phase: str) -> None:
-        display.phase(f"step {step}: {phase}")
-
-    commit, notices = await phases.run_step(run, step, sampled, phases.score, phases.update, logger, show_phase)
+    commit, notices = await phases.run_step(
+        run, step, sampled, phases.score, phases.update, logger, lambda phase: display.phase(f"step {step}: {phase}")
+    )
     await display.step(commit.metrics)
     display.notices(notices)
 

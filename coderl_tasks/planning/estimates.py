@@ -120,8 +120,7 @@ async def estimates(
     if probe or (probe is None and speed is None and not uses_tinker_service()):
         speed = await probed_speed(leading)
     low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
-    whole = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]"
-    price = rows[0].price
+    whole, price = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]", rows[0].price
     notes = [
         *(f"{row.use}: by {row.by}" for row in rows),
         f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}",
@@ -191,6 +190,7 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
     epochs = settings.epochs_per_rollout_batch
 
     def tokens(count: int, completion: float, signal: float) -> Tokens:
+        """Of `count` groups with `completion` tokens of completions in all; the share `signal` is trained on."""
         prompt = round(count * lengths.prompt)
         training = epochs * signal * (n * prompt + completion)
         return Tokens(prompt, (n - 1) * prompt, round(completion), round(training))
@@ -208,7 +208,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
-    spent, ahead, half = {}, {}, {}
+    spent, ahead, half = {}, {}, {}  # by kind of token: so far, in the steps left, half the interval of the latter
     ratio = None if pool is None else _against_profile(run, pool, done)
     for kind in ("prompt", "cached", "completion", "training"):
         values = [float(getattr(tokens, kind)) for tokens in per_step]
@@ -287,6 +287,7 @@ def _curated(settings: CurateSettings) -> list[Problem]:
 
 
 def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
+    """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples."""
     if not settings.is_profiled:
         return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
     lengths, count = _bounded(settings, problems), len(problems)

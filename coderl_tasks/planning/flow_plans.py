@@ -170,7 +170,7 @@ def training_path(settings: TrainSettings) -> Path | None:
     if settings.resume == "must" and not (path / "config.json").is_file():
         raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
     if name is None and (why := doubt_of(settings)) is not None:
-        end = "" if why.endswith("?") else ";"
+        end = "" if why.endswith("?") else ";"  # a question needs no other mark
         raise ConfigError(f"log_path={settings.log_path}: {why}{end} resume=never starts one")
     return path
 
@@ -411,19 +411,19 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
         return None
     own = None if run is None else EvalJournal(run / "evals" / wanted)
     if own is not None and own.read_summary() is not None:
-        found = own
+        evaluation = own
     elif wanted == BASELINE:
         return None
     elif (run_path(wanted) / "config.json").is_file():
-        found = EvalJournal(run_path(wanted) / "evals" / FINAL)
+        evaluation = EvalJournal(run_path(wanted) / "evals" / FINAL)
     elif (path := find_local(wanted)) is not None and path.is_dir():
-        found = EvalJournal(path)
+        evaluation = EvalJournal(path)
     else:
         here = f"{run} has no such evaluation, and there is no such folder or run" if run else ""
         raise ConfigError(f"compare_to={wanted}: {here or 'there is no such evaluation, folder or run'}")
-    if found.read_summary() is None or found.read_rollouts() is None:
-        raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {found.folder}")
-    return found
+    if evaluation.read_summary() is None or evaluation.read_rollouts() is None:
+        raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {evaluation.folder}")
+    return evaluation
 
 
 def compared_name(found: EvalJournal, run: Path | None) -> str:

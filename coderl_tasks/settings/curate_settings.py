@@ -146,6 +146,7 @@ class CurateSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        """Refuses settings that contradict each other, and what a profile elsewhere cannot do."""
         if not self.is_profiled:
             for key, field in type(self).model_fields.items():
                 plain = field.get_default(call_default_factory=True, validated_data={})

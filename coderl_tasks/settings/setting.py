@@ -36,9 +36,7 @@ ENVIRONMENT = {
 class Setting:
     """What a setting says about itself beside its type, its default, its bounds and its help text."""
 
-    decides_content: bool = True
-    """Whether it decides what comes out; else where results go, how fast, or by what name: work that goes on may have
-    another value."""
+    decides_content: bool = True  # what comes out; else where results go, how fast, or by what name
     on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
     """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
     warning where the steps from there on are other ones; ignored where nothing is said of it at all."""

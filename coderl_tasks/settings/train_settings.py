@@ -21,7 +21,6 @@ from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Tempera
 from coderl_tasks.settings.setting import Setting, preset_values, refusing, setting
 
 MAX_LORA_RANK = 512
-SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
@@ -170,7 +169,7 @@ class TrainSettings(FlowSettings):
         on_resume="allowed",
         nano=50,
         gsm8k=60,
-        smoke=SMOKE_STEPS,
+        smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
     )
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
@@ -274,6 +273,7 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _advantages_are_possible(self) -> Self:
+        """Refuses what says nothing to the chosen `advantage`, or would make it wrong."""
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
