@@ -37,7 +37,7 @@ async def pipeline(settings: PipelineSettings) -> str:
         settings = await plan_pipeline(settings)
         content = settings.content()
         root, name = runs_root() / "pipelines", deployed_name()
-        if name is not None:
+        if name is not None:  # a deployment's: a retry finds its folder again
             folder = root / name
         else:
             unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())

@@ -257,7 +257,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 def _estimate(parser: argparse.ArgumentParser) -> None:
     """What a command with these settings will take in tokens, cost and time."""
     add = parser.add_argument
-    add("flow", choices=("curate", "train", "evaluate", "pipeline"))
+    add("flow", choices=tuple(FLOWS))
     add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
     usual = "by default with the embedded server, where no run of the model tells"
     what = f"measure the speed by sampling a few hundred tokens; {usual}"
