@@ -84,7 +84,7 @@ def file_sha256(path: Path) -> str:
 
 
 def known_sha256(file: Path) -> str:
-    """The same of a file that is asked for again and again, and can be gigabytes: read again once it has changed."""
+    """The SHA-256 of a file that is asked for again and again, and can be gigabytes: read again once it has changed."""
     now = file.stat()
     return _sha256(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 

@@ -172,10 +172,8 @@ def pairs_needed(difference: float, within: float, samples: int, losses: float, 
 
 def seen_difference(problems: int, within: float, samples: int, losses: float, *, power: float = 0.8) -> float:
     """The smallest difference, to a thousandth, for which `pairs_needed` is no more than `problems`; 1.0 if none is."""
-    for thousandths in range(1, 1000):
-        difference = thousandths / 1000
-        possible = min(losses, (1 - difference) / 2)
-        if pairs_needed(difference, within, samples, possible, power=power) <= problems:
+    for difference in (thousandths / 1000 for thousandths in range(1, 1000)):
+        if pairs_needed(difference, within, samples, min(losses, (1 - difference) / 2), power=power) <= problems:
             return difference
     return 1.0
 

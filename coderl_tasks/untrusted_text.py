@@ -48,15 +48,12 @@ def csv_frame(frame: pl.DataFrame) -> pl.DataFrame:
             texts = [None if value is None else json.dumps(value, default=str) for value in series.to_list()]
             columns.append(pl.Series(name, texts, pl.String))
         elif series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
-            cells = [None if value is None else csv_cell(_text(value)) for value in series]
+            texts = [cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell for cell in series]
+            cells = [None if text is None else csv_cell(text) for text in texts]
             columns.append(pl.Series(name, cells, pl.String))
         else:
             columns.append(series.alias(name))
     return pl.DataFrame(columns)
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 def _shown(match: re.Match[str]) -> str:

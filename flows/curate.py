@@ -3,6 +3,7 @@
 import math
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -79,20 +80,107 @@ async def curate(settings: CurateSettings) -> str:
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_part():
-        display.say(f"to train on it: {training_command(settings, folder)}")
+        # With the model and the environment that the pool was made with, where they were given.
+        shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
+        same = {key: value for key, value in settings.changed().items() if key in shared}
+        words = words_of(same | {"pool": pool_name(folder)})
+        display.say(f"to train on it: {shlex.join(['coderl', 'train', *words])}")
     return str(folder)
-
-
-def training_command(settings: CurateSettings, folder: Path) -> str:
-    """The command that trains on the pool in `folder`, with the model and the environment that it was made with."""
-    shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
-    same = {key: value for key, value in settings.changed().items() if key in shared}
-    return shlex.join(["coderl", "train", *words_of(same | {"pool": pool_name(folder)})])
 
 
 def pool_name(folder: Path) -> str:
     """What `name` says to name the pool in `folder`."""
     return folder.name if folder.parent == POOLS.resolve() else str(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """The work on problems of a curation in `folder`, whose lock this process holds: it is divided into shards, and
+    recorded as they end. `policy` is the one of a run that is profiled, None for the base model."""
+
+    settings: CurateSettings
+    folder: Path
+    display: Display
+    session: Session
+    policy: RunPolicy | None
+
+    def shards(self, problems: KeptProblems, kind: str) -> list[Shard]:
+        """`problems` in shards, each recorded in a folder below `kind` of the curation's folder."""
+        parts, folder = enumerate(problems.shards(self.settings.shard_size)), self.folder / kind
+        return [
+            Shard(self.session, self.settings, part, folder / f"{number:04d}", self.policy) for number, part in parts
+        ]
+
+    async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
+        """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, also written to
+        solutions.parquet; no rows if the setting is off."""
+        frames = [pl.DataFrame(schema=SOLUTION_SCHEMA)]
+        if not self.settings.check_solutions:
+            return frames[0]
+        shards = self.shards(problems, "solutions")
+        for number, shard in enumerate(shards):
+            async with self.display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
+                frames.append(await check_shard(shard, number, on_progress))
+        checks = pl.concat(frames)
+        write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
+        if undecided := checks.filter(status=Status.UNDECIDED.value).height:
+            self.display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
+        return checks
+
+    async def profile_problems(
+        self, problems: KeptProblems, rule_of: RuleOf | None = None, sampled: frozenset[str] | None = None
+    ) -> pl.DataFrame:
+        """Profiles `problems`, or only those with ids in `sampled`, shard by shard, and returns the profiles
+        (SHARD_SCHEMA). `rule_of` gives a problem the stopping rule for further rounds, or None."""
+        shards = self.shards(problems, "shards")
+        if self.settings.shards == "deployment":
+            parts = [shard.problems for shard in shards]
+            return await profile_elsewhere(self.settings, parts, self.folder / "shards", self.display)
+        frames = [pl.DataFrame(schema=SHARD_SCHEMA)]
+        what = "sampling for labels" if rule_of and self.policy is None else "profiling"
+        for number, shard in enumerate(shards):
+            async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
+                frames.append(await profile(shard, number, on_progress, rule_of, sampled))
+        return pl.concat(frames)
+
+    async def screened_profile(self, problems: KeptProblems, screen: Screen) -> tuple[pl.DataFrame, list[Drop]]:
+        """Returns the profiles (SHARD_SCHEMA) of the problems worth sampling, and the drops of the others. The profiles
+        so far decide what is sampled of each next part: only recorded samples count, so a resume decides the same."""
+        wanted: set[str] = set()
+        drops: list[Drop] = []
+        profiles = pl.DataFrame(schema=SHARD_SCHEMA)
+        for part in screen.parts():
+            worth_sampling, unlearnable = screen.split(part, profiles, self.settings.screen_skip)
+            wanted |= {problem.problem_id for problem in worth_sampling}
+            drops += unlearnable
+            profiles = await self.profile_problems(problems, sampled=frozenset(wanted))
+        if drops:
+            count = f"{len(drops):,} of {len(problems):,}"
+            self.display.say(f"screened: {count} problems are hardly learnable, and not sampled")
+        return profiles, drops
+
+    async def refreshed_profile(self, problems: KeptProblems, policy: RunPolicy) -> pl.DataFrame:
+        """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
+        open."""
+        told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
+        plan = profile_plan(self.settings)
+        names = problems.table["problem_id"].to_list()
+        unsettled = told.unsettled(names, plan)
+        self.display.say(
+            f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of "
+            f"{len(names):,} problems and settle {len(names) - len(unsettled):,}, the others are sampled"
+        )
+        return told.with_samples(names, await self.profile_problems(problems, told.rule_of(plan), unsettled))
+
+    def label_rules(self, profiles: pl.DataFrame) -> dict[str, StoppingRule]:
+        """The rules, by problem id, of the problems worth further samples of the `label_samples` per problem."""
+        plan = profile_plan(self.settings)
+        if not self.settings.label_budget or not isinstance(plan.rule, StoppingRule) or self.policy is not None:
+            return {}
+        budget = self.settings.label_budget * len(profiles)
+        rules, expected = rules_for_labels(profiles, learn_prior(profiles), plan, plan.rule, budget)
+        self.display.say(f"labels in doubt: about {expected:,.0f} further samples of {len(rules):,} problems")
+        return rules
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
@@ -104,6 +192,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         used.require_hidden(folder)
         # Before the data are read: opening the session checks that all services can be used.
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
+            curation = Curation(settings, folder, display, session, policy)
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
@@ -111,12 +200,11 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             filtered.require_problems()
             # Without their tests: later stages read these shard by shard, and once more to write the pool.
             loaded = LoadResult(list(filtered.kept.outlines()), filtered.dropped, filtered.read)
-            checks = await _check_solutions(session, settings, filtered.kept, folder, display)
-            sound, unsound = split_by_solutions(loaded.problems, checks)
+            sound, unsound = split_by_solutions(loaded.problems, await curation.check_solutions(filtered.kept))
             # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
             limits = {"max_tokens": settings.max_tokens, "context": session.context}
             fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
-            whole = filtered.kept.only([problem.problem_id for problem in fitting])
+            whole = filtered.kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
             screen: Screen | None = None
             unlearnable: list[Drop] = []
             profiled: pl.DataFrame | None = None
@@ -126,13 +214,15 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
                 band = Band(settings.band_low, settings.band_high)
                 screen = Screen(fitting, lengths, band, settings.profile_samples, settings.seed)
-                profiled, unlearnable = await _screened_profile(session, settings, screen, whole, folder, display)
+                profiled, unlearnable = await curation.screened_profile(whole, screen)
             elif policy is not None:
-                profiled = await _refreshed_profile(session, settings, policy, whole, folder, display)
+                profiled = await curation.refreshed_profile(whole, policy)
             else:
-                profiled = await _profile(session, settings, whole, folder, display)
-            if profiled is not None and (rules := _rules_for_labels(settings, profiled, display)):
-                profiled = await _profile(session, settings, whole, folder, display, rules.get)
+                profiled = await curation.profile_problems(whole)
+            # A second pass: the problems whose labels are in doubt get further samples.
+            if profiled is not None and (rules := curation.label_rules(profiled)):
+                profiled = await curation.profile_problems(whole, rules.get)
+    # The prior, learnt from all profiles, is what to believe of a problem before its own samples.
     prior = screened = None
     if profiled is not None and screen is not None:
         beliefs = screen.beliefs(profiled)
@@ -143,7 +233,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         profiled = with_labels(profiled, prior)
     size = None if settings.pool_size == -1 else settings.pool_size
     pool = build_pool(
-        *(loaded, profiled),
+        loaded,
+        profiled,
         drops=[*unsound, *too_long, *unlearnable],
         band_low=settings.band_low,
         band_high=settings.band_high,
@@ -158,115 +249,6 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool
-
-
-async def _check_solutions(
-    session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
-) -> pl.DataFrame:
-    """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, written to
-    `folder`/solutions.parquet, and recorded in its solutions/ as they end; none if that is off."""
-    frames = [pl.DataFrame(schema=SOLUTION_SCHEMA)]
-    if not settings.check_solutions:
-        return frames[0]
-    shards = _shards(session, settings, problems, folder / "solutions")
-    for number, shard in enumerate(shards):
-        async with display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
-            frames.append(await check_shard(shard, number, on_progress))
-    checks = pl.concat(frames)
-    write_parquet(make_folder(folder) / "solutions.parquet", checks)
-    if undecided := checks.filter(status=Status.UNDECIDED.value).height:
-        display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
-    return checks
-
-
-def _shards(
-    session: Session,
-    settings: CurateSettings,
-    problems: KeptProblems,
-    folder: Path,
-    policy: RunPolicy | None = None,
-) -> list[Shard]:
-    parts = enumerate(problems.shards(settings.shard_size))
-    return [Shard(session, settings, part, folder / f"{number:04d}", policy) for number, part in parts]
-
-
-async def _profile(
-    session: Session,
-    settings: CurateSettings,
-    problems: KeptProblems,
-    folder: Path,
-    display: Display,
-    rule_of: RuleOf | None = None,
-    sampled: frozenset[str] | None = None,
-    policy: RunPolicy | None = None,
-) -> pl.DataFrame:
-    """Profiles `problems`, or only those with ids in `sampled`, shard by shard, and returns the profiles
-    (SHARD_SCHEMA). `rule_of` gives a problem the stopping rule for further rounds, or None."""
-    shards = _shards(session, settings, problems, folder / "shards", policy)
-    if settings.shards == "deployment":
-        return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
-    frames = []
-    for number, shard in enumerate(shards):
-        what = "sampling for labels" if rule_of and policy is None else "profiling"
-        async with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
-            frames.append(await profile(shard, number, on_progress, rule_of, sampled))
-    return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
-
-
-async def _screened_profile(
-    session: Session,
-    settings: CurateSettings,
-    screen: Screen,
-    problems: KeptProblems,
-    folder: Path,
-    display: Display,
-) -> tuple[pl.DataFrame, list[Drop]]:
-    """Returns the profiles (SHARD_SCHEMA) of the problems worth sampling, and the drops of the others. The profiles so
-    far decide what is sampled of each next part: only recorded samples count, so a resume decides the same."""
-    wanted: set[str] = set()
-    drops: list[Drop] = []
-    profile = pl.DataFrame(schema=SHARD_SCHEMA)
-    for part in screen.parts():
-        worth_sampling, unlearnable = screen.split(part, profile, settings.screen_skip)
-        wanted |= {problem.problem_id for problem in worth_sampling}
-        drops += unlearnable
-        profile = await _profile(session, settings, problems, folder, display, sampled=frozenset(wanted))
-    if drops:
-        display.say(f"screened: {len(drops):,} of {len(problems):,} problems are hardly learnable, and not sampled")
-    return profile, drops
-
-
-async def _refreshed_profile(
-    session: Session,
-    settings: CurateSettings,
-    policy: RunPolicy,
-    problems: KeptProblems,
-    folder: Path,
-    display: Display,
-) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of the problems for a run's policy, by its rollouts and what they leave open."""
-    told = told_by(policy, problems, Prices(settings.price_prompt, settings.price_completion))
-    plan = profile_plan(settings)
-    names = problems.table["problem_id"].to_list()
-    unsettled = told.unsettled(names, plan)
-    display.say(
-        f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of {len(names):,} "
-        f"problems and settle {len(names) - len(unsettled):,}, the others are sampled"
-    )
-    rule_of = told.rule_of(plan)
-    sampled = await _profile(session, settings, problems, folder, display, rule_of, unsettled, policy)
-    return told.with_samples(names, sampled)
-
-
-def _rules_for_labels(settings: CurateSettings, profile: pl.DataFrame, display: Display) -> dict[str, StoppingRule]:
-    """The rules of the problems that are worth further samples, of the `label_samples` per problem of this profile."""
-    plan = profile_plan(settings)
-    if not settings.label_budget or not isinstance(plan.rule, StoppingRule) or settings.from_run is not None:
-        return {}
-    budget = settings.label_budget * len(profile)
-    rules, expected = rules_for_labels(profile, learn_prior(profile), plan, plan.rule, budget)
-    display.say(f"labels in doubt: about {expected:,.0f} further samples of {len(rules):,} problems")
-    return rules
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """evaluate: Pass@1 of a checkpoint on the test splits, with 95% intervals, and against the run's baseline."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,7 @@ from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
 from coderl_tasks.journal.recorded_json import recorded_config, recorded_settings, working_in
 from coderl_tasks.journal.steps import FINAL, EvalJournal
-from coderl_tasks.planning.flow_plans import (
-    compared_name,
-    compared_sides,
-    compared_with,
-    evaluation_content,
-    evaluation_folder,
-    evaluation_problems,
-    plan_evaluation,
-)
+from coderl_tasks.planning import flow_plans
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.rollouts.engine import open_session
@@ -42,8 +33,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
     display = Display()
     if settings.compare is not None:
         return await _compare(settings, display)
-    settings, policy = await plan_evaluation(settings)
-    folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
+    settings, policy = await flow_plans.plan_evaluation(settings)
+    folder, content = flow_plans.evaluation_folder(settings, policy), flow_plans.evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await name_flow_run(folder.name)
@@ -66,7 +57,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
     """Evaluate each side of `compare`, or take its finished evaluation, and say how they differ."""
     sides: list[list[EvalRecord]] = []
     folder = Path()
-    for side in compared_sides(settings):
+    for side in flow_plans.compared_sides(settings):
         sides.append([])
         for name, what in side:
             # What was evaluated with these settings before is not sampled again.
@@ -74,20 +65,16 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
             sides[-1].append(_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
+    # The runs of one side are seeds of one configuration: nothing but the seed may have been trained with differently.
+    keys = [key for key, field in all_settings(TrainSettings) if about(field).decides_content and key != "seed"]
     for records in sides:
-        if differing := differing_settings(records):
-            named = ", ".join(record.name for record in records)
-            display.say(f"warning: {named} are not seeds of one configuration: {differing}")
+        recorded = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
+        configs = [flat(TrainSettings, config) for config in recorded if config is not None]
+        values = {key: [str(config.get(key)) for config in configs] for key in keys}
+        if differing := [f"{key} ({', '.join(each)})" for key, each in values.items() if len(set(each)) > 1]:
+            names = ", ".join(record.name for record in records)
+            display.say(f"warning: {names} are not seeds of one configuration: {', '.join(differing)}")
     return str(folder)
-
-
-def differing_settings(records: Sequence[EvalRecord]) -> str:
-    """What besides the seed the runs of these evaluations were trained with differently, by name."""
-    found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
-    configs = [flat(TrainSettings, config) for config in found if config is not None]
-    names = [name for name, field in all_settings(TrainSettings) if about(field).decides_content]
-    values = {name: [str(config.get(name)) for config in configs] for name in names if name != "seed"}
-    return ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(set(each)) > 1)
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
@@ -95,18 +82,21 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     newly compared. Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    problems = evaluation_problems(settings, folder)
+    problems = flow_plans.evaluation_problems(settings, folder)
+    problem_ids = [problem.problem_id for problem in problems]
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
-    other = compared_with(settings, policy.run)
-    if other is not None and "compare_to" in settings.given and not shares_problems(other, problems):
-        raise ConfigError(
-            f"compare_to={settings.compare_to}: {other.folder} has none of these {len(problems)} problems: there is "
-            "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
-        )
+    other = flow_plans.compared_with(settings, policy.run)
+    if other is not None and "compare_to" in settings.given:
+        other_rollouts = other.read_rollouts()
+        if other_rollouts is None or set(other_rollouts["problem_id"]).isdisjoint(problem_ids):
+            raise ConfigError(
+                f"compare_to={settings.compare_to}: {other.folder} has none of these {len(problems)} problems: there "
+                "is nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
+            )
     if summary is None or rollouts is None:
         rollouts, summary = await _measured(settings, policy, problems, folder, display)
         summary["step"] = policy.step
-    elif rollouts["problem_id"].unique(maintain_order=True).to_list() != [problem.problem_id for problem in problems]:
+    elif rollouts["problem_id"].unique(maintain_order=True).to_list() != problem_ids:
         raise ConfigError(
             f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
             "anew"
@@ -114,7 +104,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     summary.pop("compare", None)  # an earlier start may have compared with another one
     earlier: EvalRecord | None = None
     if other is not None:
-        earlier = _record(other, compared_name(other, policy.run))
+        earlier = _record(other, flow_plans.compared_name(other, policy.run))
         comparison = compared(other.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
         if not comparison:
             display.say(f"not compared with {other.folder}: no problem was graded in both")
@@ -129,13 +119,14 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 async def _measured(
     settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The rollouts and what they say, of the test problems, sampled and graded now or by an earlier start."""
-    if (found := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
+    """Rollouts and summary of the test problems: those of the run's own evaluation if that has them, else sampled and
+    graded, now or by an earlier start."""
+    if (of_run := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "
             "or temperature is)"
         )
-        return found
+        return of_run
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
@@ -144,12 +135,6 @@ async def _measured(
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
             async with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)
-
-
-def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> bool:
-    """Whether a finished evaluation is of any of these problems."""
-    rollouts = evaluation.read_rollouts()
-    return rollouts is not None and not set(rollouts["problem_id"]).isdisjoint(item.problem_id for item in problems)
 
 
 def taken_from_the_run(
@@ -181,13 +166,14 @@ def _record(journal: EvalJournal, name: str) -> EvalRecord:
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
-    for split, share in {"all": summary, **summary["by_split"]}.items():
-        shares = share.get("pass_at_k", {}) | {"1": share | {"estimate": share["pass_at_1"]}}
-        for k, found in shares.items():
+    """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how it compares."""
+    for split, result in {"all": summary, **summary["by_split"]}.items():
+        by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
+        for k, estimate in by_k.items():
             name = split if k == "1" else ""
-            interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
-            if found["n"]:
-                display.say(f"{name:<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
+            interval = f"[{estimate['ci_low']:.1%}, {estimate['ci_high']:.1%}]"
+            if estimate["n"]:  # else no problem of the split was graded
+                display.say(f"{name:<12} Pass@{k} {estimate['estimate']:.1%} {interval}  n={estimate['n']}")
     if summary.get("mean_reward") is not None:
         note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")

@@ -1,9 +1,8 @@
 """pipeline: curate, train and evaluate in a row, as subflows on one set of services; ends with a table."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from prefect import flow
 from rich.console import Console
@@ -36,7 +35,12 @@ async def pipeline(settings: PipelineSettings) -> str:
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
         content = settings.content()
-        folder = record_folder(content)
+        root, name = runs_root() / "pipelines", deployed_name()
+        if name is not None:  # a deployment's: a retry finds its folder again
+            folder = root / name
+        else:
+            unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
+            folder = unfinished or new_run_path(root)
         if recorded_settings(folder) == content:
             display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
         command = command_line("pipeline", settings)
@@ -45,34 +49,19 @@ async def pipeline(settings: PipelineSettings) -> str:
             services(settings.train.model_name, settings.train.model_reason),
             saying_what_next(display, command),
         ):
-            pool, run = await _in_a_row(settings, folder, display)
+            recorded = folder / POOL_FILE
+            if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
+                display.say(f"the pool {pool} is finished")
+            else:
+                # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
+                pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
+                write_json(recorded, {"pool": pool})
+            make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
+            run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
+            await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
-
-
-def record_folder(content: Mapping[str, Any]) -> Path:
-    """The folder of a pipeline with these settings: that of an unfinished start, of the deployment's run, or new."""
-    root = runs_root() / "pipelines"
-    if name := deployed_name():
-        return root / name
-    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
-    return unfinished or new_run_path(root)
-
-
-async def _in_a_row(settings: PipelineSettings, folder: Path, display: Display) -> tuple[str, str]:
-    """The directories of the pool and the run. The pool, once it is made, is noted in `folder`, the pipeline's own."""
-    recorded = folder / POOL_FILE
-    if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
-        display.say(f"the pool {pool} is finished")
-    else:
-        # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
-        pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
-        write_json(recorded, {"pool": pool})
-    make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
-    run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
-    await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
-    return pool, run
 
 
 def _named(settings: SettingsT, **name: str) -> SettingsT:

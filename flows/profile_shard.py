@@ -32,18 +32,15 @@ async def profile_shard(
     """
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()
-    shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
+    problems_of_shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
     async with concurrency(LIMITS), recorded_at(output) as (folder, changed):
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:
-
-                def on_progress(done: int, total: int) -> None:
-                    changed()
-
-                frame = await profile(Shard(session, settings, shard, folder), start, on_progress)
+                part = Shard(session, settings, problems_of_shard, folder)
+                frame = await profile(part, start, lambda done, total: changed())
         write_parquet(folder / PROFILE, frame)
     display.say(f"{frame.height} problems profiled: {output}")
     return frame.height

@@ -5,9 +5,10 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from prefect import flow
 
@@ -27,23 +28,17 @@ from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
 from coderl_tasks.journal.recorded_json import LOCK_FILE
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
+from coderl_tasks.paths import same_model
 from coderl_tasks.planning.early_checks import deployed_name
-from coderl_tasks.planning.estimates import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
-from coderl_tasks.planning.speeds import recorded_speed
-from coderl_tasks.planning.training_plan import (
-    doubt_of,
-    is_finished,
-    plan_training,
-    pool_warning,
-    run_config,
-    side_warning,
-    size_warning,
-    start_note,
-    steps_note,
-    temperature_note,
+from coderl_tasks.planning.estimates import (
+    FIRST_STEPS,
+    forecast_line,
+    minutes_line,
 )
+from coderl_tasks.planning.flow_plans import doubt_of, is_finished_run, plan_training, run_config, start_note
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.problems.loading import evaluation_side
+from coderl_tasks.problems.loading import NO_EVALUATION, evaluation_side, same_side
+from coderl_tasks.problems.sources import is_file
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
@@ -57,27 +52,17 @@ from coderl_tasks.runtime.display import (
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import SMOKE
+from coderl_tasks.training import step as phases
 from coderl_tasks.training.around_steps import BEFORE_TRAINING, eval_metrics, evaluate_run, prepare, probe_run
 from coderl_tasks.training.run import TrainingRun, open_run
-from coderl_tasks.training.step import (
-    Phase,
-    SamplingAhead,
-    checkpoint,
-    delete_old_states,
-    run_step,
-    sample,
-    score,
-    update,
-)
 from flows.curate import curate
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
-ARTIFACT_EVERY = 10
-ARTIFACT_GROWTH = 0.1
-ARTIFACT_PAUSE_S = 30.0
-LATER_PAUSE_S = 600.0
-SOON_S = 120.0
+ARTIFACT_EVERY, ARTIFACT_GROWTH = 10, 0.1
+"""Steps between histories, and the share by which the run has to have grown since the last one."""
+ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
+"""Seconds after which a history is due anyway, in the first ARTIFACT_EVERY steps and later."""
 
 
 @flow(name="train")
@@ -97,7 +82,7 @@ async def _run(settings: TrainSettings) -> str:
                 made = await _made(pool)
             return await _run(settings.with_changes(pool=made))
     doubted = doubt_of(settings)
-    finished = partial(is_finished, settings=settings)
+    finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         display.say(f"run directory: {directory.path} ({start_note(directory)})")
@@ -125,30 +110,24 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"to resume: {resume_command(directory)}")
         # Keep the log open while the servers stop and until the results are shown.
         with run_logger(settings, directory) as logger:
-            await _trained(settings, directory, pool, path, logger, display)
+            await _trained(settings, directory, pool, logger, display)
             directory.reconcile_metrics()  # restores rows that an earlier start's crash left out
             await _finish(directory, settings, display)
     return str(directory.path)
 
 
 async def _trained(
-    settings: TrainSettings,
-    directory: RunDirectory,
-    pool: FoundPool,
-    path: Path | None,
-    logger: RunLogger,
-    display: Display,
+    settings: TrainSettings, directory: RunDirectory, pool: FoundPool, logger: RunLogger, display: Display
 ) -> None:
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
         changes = [change.on_resume(directory.next_step) for change in directory.changes]
-        lines: list[str | None] = [*changes]
         if used.tinker_is_embedded:
-            # Only for embedded servers: for another service the probe reports what its log-probabilities are.
-            note = temperature_note(settings.temperature)
-            lines = [states_line(settings), *changes, note, minutes_line(settings, pool, path)]
+            # The note only here: for another service the probe reports what its log-probabilities are.
+            note, minutes = temperature_note(settings.temperature), minutes_line(settings, pool, directory.path)
+            lines = [states_line(settings), *changes, note, minutes]
         else:
-            lines.append(forecast_line(settings, pool, path))  # before anything is billed
+            lines = [*changes, forecast_line(settings, pool, directory.path)]  # before anything is billed
         for line in filter(None, (*used.lines, *lines)):
             display.say(line)
         command = resume_command(directory)
@@ -179,44 +158,90 @@ def resume_command(directory: RunDirectory) -> str:
     return f"coderl train log_path={shlex.quote(str(directory.path))} resume=must"
 
 
-def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """What the run will take in all; None for one without an end."""
-    return None if settings.max_steps == -1 else estimate_line(training_estimates(settings, pool, path))
+def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
+    if settings.max_steps == -1:
+        return "until it is stopped (max_steps=N ends it)"
+    if resumed or "max_steps" in settings.given:
+        return str(settings.max_steps)
+    if settings.preset is not None:
+        return f"{settings.max_steps} (preset {settings.preset})"
+    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
-def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """How long the run will take by an earlier run of the model; None where none tells, or it is soon done."""
-    speed = None if settings.max_steps == -1 else recorded_speed(settings)
-    if speed is None or pool_profile(pool) is None:
+def temperature_note(temperature: float) -> str | None:
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. With
+    P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has the
+    ratio P(token)^(1 - 1/T) Z."""
+    if temperature == 1:
         return None
-    rows = training_estimates(settings, pool, path)
-    return time_line(rows, speed) if sum(speed.seconds(row.expected) for row in rows) >= SOON_S else None
+    above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
+    return (
+        f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
+        f"sampler's at {temperature:g}: not 1 even for equal weights, above 1 for {above} tokens, below for {below} "
+        "ones. It corrects each token's own draw towards temperature 1, not the tokens before and after it; "
+        "kl_sample_train holds the same gap"
+    )
+
+
+def pool_warning(pool: FoundPool, model_name: str) -> str | None:
+    if (other := pool.profiled_with()) is None or same_model(other, model_name):
+        return None
+    return (
+        f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
+        "(coderl curate makes a pool for it)"
+    )
+
+
+def size_warning(problems: int, settings: TrainSettings) -> str | None:
+    if problems >= settings.problems_per_step:
+        return None
+    return (
+        f"warning: a step trains on {settings.problems_per_step} groups (problems_per_step, the recipe's group_size), "
+        f"but the pool's problems to train on are only {problems}: each step takes the same problem several times"
+    )
+
+
+def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
+    """None also where nothing is evaluated, or nothing says what the pool was made of."""
+    made_with = pool.made_with
+    if settings.eval.every == -1 or made_with is None:
+        return None
+    kept_from, side = evaluation_side(made_with), evaluation_side(settings)
+    if same_side(kept_from, side):
+        return None
+    no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
+    apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
+    return (
+        f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
+        f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "
+        "nothing)"
+    )
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
     """Trains every step that is not committed, with checkpoints and evaluations as due. Skips all that is recorded."""
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
-    await prepare(run, sample, score, probe_run, display.say)
+    await prepare(run, phases.sample, phases.score, probe_run, display.say)
     if run.learner.outdated():  # if more were kept, or a stop came before the deletion
-        await delete_old_states(run)
+        await phases.delete_old_states(run)
     evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
     if run.settings.steer == "act":
         for commit in run.directory.commits():
-            if told := commit.metrics.get("act"):
-                display.say(f"act of step {commit.step}: {told}")
+            if act := commit.metrics.get("act"):
+                display.say(f"act of step {commit.step}: {act}")
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
-    sampling = SamplingAhead(
-        partial(sample, run),
+    sampling = phases.SamplingAhead(
+        partial(phases.sample, run),
         lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
         run.settings.max_steps_off_policy,
     )
-    async with showing, sampling as ahead, Histories(run.directory) as histories:
+    async with showing, sampling as ahead, publishing_histories(run.directory) as publish_history:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
@@ -225,12 +250,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
                     display.say(line)
             if run.keeps(step) and not run.learner.is_saved(step):
-                await checkpoint(run, step)
+                await phases.checkpoint(run, step)
             # The final evaluation covers the last step, unless evaluations during the run use validation problems.
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
             if is_new:  # for steps of an earlier start, the next new step publishes the history
-                await histories.after(step)
+                await publish_history(step)
             forget_old_results()
             step += 1
     if evaluating and run.last_step is not None:
@@ -246,49 +271,46 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
     return steps % ARTIFACT_EVERY == 0 and (grown or since_s > LATER_PAUSE_S)
 
 
-class Histories:
-    """Publishes the history of a run while its next step is under way: to import what draws it and to draw it takes a
-    second or two, and no step waits for that. The last one is published when the block ends."""
+@asynccontextmanager
+async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Yields what begins to publish the history of the run up to a committed step: the first one of this start, and if
+    it is due. No step waits for that: to import what draws a history and to draw it takes a second or two. The block
+    ends once the last history is published; after an error in it, that one is given up."""
+    publishing: asyncio.Task[None] | None = None
+    steps, at = 0, -math.inf
 
-    def __init__(self, directory: RunDirectory) -> None:
-        self._path = directory.path
-        self._publishing: asyncio.Task[None] | None = None
-        self._steps, self._at = 0, -math.inf
+    async def after(step: int) -> None:
+        nonlocal publishing, steps, at
+        if steps and not is_history_due(step + 1, steps, time.monotonic() - at):
+            return
+        if publishing is not None:
+            await publishing  # one at a time, and in order
+        # Read here, so that it is of this step, and drawn in a thread.
+        publishing = asyncio.create_task(_publish_history(load_run(directory.path)))
+        steps, at = step + 1, time.monotonic()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if self._publishing is not None and error is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)  # what stopped the run is what is raised
-        else:
-            await self._published()
-
-    async def after(self, step: int) -> None:
-        """Begin to publish the history up to `step`, which is committed: the first one of a start, and if it is due."""
-        if not self._steps or is_history_due(step + 1, self._steps, time.monotonic() - self._at):
-            await self._published()  # one at a time, and in order
-            # Read here, so that it is of this step, and drawn in a thread.
-            self._publishing = asyncio.create_task(_publish_history(load_run(self._path)))
-            self._steps, self._at = step + 1, time.monotonic()
-
-    async def _published(self) -> None:
-        if self._publishing is not None:
-            await self._publishing
-            self._publishing = None
+    try:
+        yield after
+    except BaseException:
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)  # what stopped the run is what is raised
+        raise
+    if publishing is not None:
+        await publishing
 
 
-async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
+async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger: RunLogger, display: Display) -> None:
     groups = run.directory.step(step).groups
 
-    async def sampled(step: int) -> Phase:
+    async def sampled(step: int) -> phases.Phase:
         wanted = run.settings.problems_per_step
         async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)
 
-    phases = run, step, sampled, score, update
-    commit, notices = await run_step(*phases, logger, lambda phase: display.phase(f"step {step}: {phase}"))
+    commit, notices = await phases.run_step(
+        run, step, sampled, phases.score, phases.update, logger, lambda phase: display.phase(f"step {step}: {phase}")
+    )
     await display.step(commit.metrics)
     display.notices(notices)
 

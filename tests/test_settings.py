@@ -1,4 +1,5 @@
 import re
+from operator import attrgetter
 
 import pytest
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ from coderl_tasks.settings import (
     all_settings,
     parse_settings,
 )
-from coderl_tasks.settings.setting import SettingsT, recipe_names, value_of, words_of
+from coderl_tasks.settings.setting import SettingsT, recipe_names, words_of
 
 
 def parse(model: type[SettingsT], *words: str) -> SettingsT:
@@ -134,9 +135,9 @@ def test_a_schedule_is_a_kind_and_its_steps(word: str, kind: str, total: int | N
 )
 def test_the_recipes_names_of_members_are_accepted(words: tuple[str, ...], key: str, value: float) -> None:
     settings = parse(TrainSettings, *words)
-    assert value_of(settings, key) == value and key in settings.given
+    assert attrgetter(key)(settings) == value and key in settings.given
     pipeline = parse(PipelineSettings, *(f"--train.{word.removeprefix('--')}" for word in words))
-    assert value_of(pipeline.train, key) == value
+    assert attrgetter(key)(pipeline.train) == value
 
 
 def test_the_form_of_the_ui_takes_the_recipes_names_and_sends_them_empty() -> None:

@@ -9,17 +9,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings import (
-    CurateSettings,
-    EvaluateSettings,
-    FlowSettings,
-    PipelineSettings,
-    TrainSettings,
-    about,
-    all_settings,
-)
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 from coderl_tasks.settings.flow_settings import PresetName
-from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names, words_of
+from coderl_tasks.settings.setting import NONE_WORDS, all_settings, families_of, preset_values, recipe_names, words_of
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "curate": CurateSettings,
@@ -88,7 +80,7 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
     if group is not None and group not in (*groups, ALL):
         raise ConfigError(f"--help {group}: there is no such group of settings: {', '.join([*groups, ALL])}")
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
-    common = [entry for entry in _fields(model) if about(entry[1]).common]
+    common = [entry for entry in model.model_fields.items() if about(entry[1]).common]
     entries = common if group is None else all_settings(model) if group == ALL else groups[group][1]
     heading = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
     parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", heading]
@@ -106,10 +98,6 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
     return "\n".join(parts)
 
 
-def _fields(model: type[BaseModel]) -> list[Entry]:
-    return [(key, field) for key, field in model.model_fields.items() if not about(field).hidden]
-
-
 def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
     groups: dict[str, tuple[str, list[Entry]]] = {}
     if not issubclass(model, FlowSettings):
@@ -119,7 +107,7 @@ def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
         return groups
     starts = {first: name for name, (first, _) in model.GROUPS.items()}
     name = ""
-    for key, field in _fields(model):
+    for key, field in model.model_fields.items():
         name = starts.get(key, name)
         groups.setdefault(name, (model.GROUPS[name][1], []))[1].append((key, field))
     for key, family in families_of(model).items():

@@ -56,7 +56,7 @@ def clean(options: Namespace) -> int:
     root, tinker = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
-    removals = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
+    removals = [*never_started(root, POOLS), *expired_checkpoints(tinker)]
     unnamed, parts = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)
     removals += [*(unnamed if options.weights else ()), *(parts if options.parts else ())]
     for removal in removals:
@@ -91,24 +91,23 @@ def _agreed(question: str) -> bool:
         raise ConfigError("nothing was removed: there is nobody to ask; --yes removes it") from None
 
 
-def unstarted_runs(root: Path) -> list[Removal]:
+def never_started(root: Path, pools: Path) -> list[Removal]:
+    """What was begun and recorded nothing: runs in `root`, curations in `pools`, evaluations in `root` and of its runs.
+    What another process works on is left out."""
+    evaluations = sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])
+    kinds = (
+        ("run", _folders(root), RUN_LOCK, is_unstarted),
+        ("pool", _folders(pools), LOCK_FILE, is_untouched),
+        ("evaluation", evaluations, LOCK_FILE, is_untouched),
+    )
     return [
-        Removal(f"run that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder]))
-        for folder in _folders(root)
-        if held_by(folder) is None and is_unstarted(folder)
+        Removal(
+            f"{kind} that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder], lock)
+        )
+        for kind, folders, lock, recorded_nothing in kinds
+        for folder in folders
+        if held_by(folder, lock) is None and recorded_nothing(folder)
     ]
-
-
-def untouched_work(root: Path, pools: Path) -> list[Removal]:
-    """The curations in `pools`, and the evaluations in `root` and of its runs, that were begun and recorded nothing."""
-    kinds = {"pool": _folders(pools), "evaluation": sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])}
-    found = []
-    for kind, folders in kinds.items():
-        for folder in folders:
-            if held_by(folder, LOCK_FILE) is None and is_untouched(folder):
-                remove = partial(_remove_folders, folder, [folder], LOCK_FILE)
-                found.append(Removal(f"{kind} that never started: {folder}", tree_bytes(folder), remove))
-    return found
 
 
 def pool_parts(pools: Path) -> list[Removal]:

@@ -96,32 +96,28 @@ def check_key(_: str | None) -> Finding:
 
 
 def check_tinker(model_name: str | None) -> Finding:
-    if uses_tinker_service():
-        return _check_tinker_service(model_name)
-    name = model_name or NANO_MODEL
-    if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
-        advice = f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
-        return Finding("tinker", False, advice)
-    if local_model_folder(name) is None:
-        return Finding("tinker", False, f"{name} is not a local model folder: set TINKER_API_KEY, or take {NANO_MODEL}")
-    return Finding("tinker", True, f"embedded, serving {local_model_folder(name)}")
-
-
-def _check_tinker_service(model_name: str | None) -> Finding:
+    """Whether the model can be used: of the Tinker service one that it offers, else a local folder."""
+    if not uses_tinker_service():
+        name = model_name or NANO_MODEL
+        if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
+            advice = f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
+            return Finding("tinker", False, advice)
+        if (folder := local_model_folder(name)) is None:
+            advice = f"{name} is not a local model folder: set TINKER_API_KEY, or take {NANO_MODEL}"
+            return Finding("tinker", False, advice)
+        return Finding("tinker", True, f"embedded, serving {folder}")
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
+    listing: tuple[str, ...] = ()
     try:
         url, key = tinker_credentials()
         offered = asyncio.run(supported_models(url, key, patience_s=DEADLINE_S))
-    except CoderlError as error:
-        return Finding("tinker", False, str(error))
-    listing = _listed(offered)
-    if model_name in offered:
-        return Finding("tinker", True, f"the service offers {model_name}", listing)
-    if model_name is not None:
-        return Finding("tinker", False, f"the model is {not_offered(model_name, offered)}", listing)
-    try:
+        listing = _listed(offered)
+        if model_name in offered:
+            return Finding("tinker", True, f"the service offers {model_name}", listing)
+        if model_name is not None:
+            return Finding("tinker", False, f"the model is {not_offered(model_name, offered)}", listing)
         taken, reason = choose_model(offered)
     except CoderlError as error:
         return Finding("tinker", False, str(error), listing)

@@ -1,6 +1,11 @@
 """The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration or data, 3 a cap on cost is
-reached, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). Only a bug shows a traceback."""
+reached, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). Only a bug shows a traceback.
 
+Light to import: `--help` and a wrong option are answered at once, and what a subcommand works with is imported once its
+options are read. The options of the subcommands stand last here, their work in other modules.
+"""
+
+import argparse
 import atexit
 import contextlib
 import errno
@@ -11,12 +16,13 @@ import resource
 import select
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import version
-from typing import NoReturn
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-from coderl_tasks.cli.options import SUBCOMMANDS, run_subcommand
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.paths import shown
 from coderl_tasks.runtime.lean_start import collect_less_often, leave_out_pytorch
@@ -34,6 +40,8 @@ FREE_SPACE = "free some space and run the same command again: what is recorded s
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), FREE_SPACE)
 OS_HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), NOT_ALLOWED)
+LAST_PORT = 65535
+RECORDS = "a run or a pool: its name (coderl runs, coderl pools), its directory, or latest (the newest run)"
 
 
 def usage() -> str:
@@ -155,3 +163,283 @@ def _flow(name: str, words: list[str]) -> int:
 
     launch(name, settings)
     return 0
+
+
+AddOptions = Callable[[argparse.ArgumentParser], None]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports bad arguments as the settings do: one line, by `main`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see --help)")
+
+
+class Subcommand(NamedTuple):
+    """`module` has a function of its name: from the options to the exit code. Its help begins with the docstring of
+    `add_options`."""
+
+    module: str
+    summary: str
+    add_options: AddOptions
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {}
+"""In the order of the usage."""
+
+
+def run_subcommand(name: str, words: Sequence[str]) -> int:
+    """Run one of `SUBCOMMANDS`; its exit code."""
+    subcommand = SUBCOMMANDS[name]
+    parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
+    subcommand.add_options(parser)
+    if name == "estimate":  # the command's own settings may begin with dashes too
+        own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
+        options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
+    else:
+        options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
+    work: Callable[[argparse.Namespace], int] = getattr(import_module(f"coderl_tasks.cli.{subcommand.module}"), name)
+    return work(options)
+
+
+def _subcommand(module: str, summary: str) -> Callable[[AddOptions], AddOptions]:
+    """Registers what adds the options as a subcommand, under its name without the underscore."""
+
+    def register(add_options: AddOptions) -> AddOptions:
+        SUBCOMMANDS[add_options.__name__.removeprefix("_")] = Subcommand(module, summary, add_options)
+        return add_options
+
+    return register
+
+
+def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
+    """An argparse type: a whole number from `low` to `high` (None: without limit); `what` names it in the message."""
+    limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+        return number
+
+    return parse
+
+
+def _add_format(parser: argparse.ArgumentParser, what: str = "default: table") -> None:
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help=what)
+
+
+def _add_external_access(parser: argparse.ArgumentParser) -> None:
+    allowed = "let SQL read and write files, load extensions and change settings (default: it reads the views alone)"
+    parser.add_argument("--external-access", action="store_true", help=allowed)
+
+
+@_subcommand("servers", "Prefect server, deployments and a worker; prints the UI address")
+def _up(parser: argparse.ArgumentParser) -> None:
+    """Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."""
+    what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
+    parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
+
+
+@_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    """Check what a run needs, one line each; exit 1 if something needed is missing."""
+    add = parser.add_argument
+    add("--model", default=None, help="check for this model (default: the one a bare run takes)")
+    add("--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens")
+    add("--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)")
+
+
+@_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
+def _estimate(parser: argparse.ArgumentParser) -> None:
+    """What a command with these settings will take in tokens, cost and time."""
+    add = parser.add_argument
+    add("flow", choices=tuple(FLOWS))
+    add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
+    usual = "by default with the embedded server, where no run of the model tells"
+    what = f"measure the speed by sampling a few hundred tokens; {usual}"
+    add("--probe", action=argparse.BooleanOptionalAction, help=what)
+
+
+@_subcommand("record_commands", "which rows of your problems curate would keep, and why not the others")
+def _validate(parser: argparse.ArgumentParser) -> None:
+    """What curate would make of each row of a data set; exit 1 if it would drop any."""
+    from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
+    from coderl_tasks.settings.setting import ENVIRONMENTS
+
+    add, count = parser.add_argument, _number(1, None, "a number")
+    add("dataset", help="data file, data set folder or hub name, as for dataset=")
+    add(
+        "--environment",
+        choices=ENVIRONMENTS,
+        default="code",
+        help="what the rows are: code (problems with tests; the default), gsm8k (question and answer) or custom "
+        "(prompt and ground_truth)",
+    )
+    fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
+    add("--min-tests", type=count, default=None, help=fewest)
+    add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
+    _add_format(parser, "default: table (of more than 200 rows only those dropped); csv and json have all")
+
+
+@_subcommand("record_commands", "grade a table of completions")
+def _grade(parser: argparse.ArgumentParser) -> None:
+    """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
+    files = {
+        "problems": "a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
+        "completions": "parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion "
+        "(text) or code",
+        "out": "file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
+    }
+    for name, what in files.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+    limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
+    parser.add_argument("--timeout", type=float, default=6.0, help=limit)
+
+
+@_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
+def _runs(parser: argparse.ArgumentParser) -> None:
+    """The runs there are, newest first. Their names are taken wherever a run is asked for."""
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
+    _add_format(parser)
+
+
+@_subcommand("record_commands", "the pools there are")
+def _pools(parser: argparse.ArgumentParser) -> None:
+    """The pools there are, newest first. Their names are taken wherever a pool is asked for."""
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
+    _add_format(parser)
+
+
+@_subcommand("clean", "remove what nothing needs: attempts that never started, expired checkpoints")
+def _clean(parser: argparse.ArgumentParser) -> None:
+    """Remove what nothing needs, after saying what and asking. What is in use stays."""
+    flags = {
+        "yes": "do not ask",
+        "dry-run": "only say what would be removed",
+        "weights": "also the embedded Tinker server's checkpoints that no run names",
+        "parts": "also what finished pools recorded on the way",
+    }
+    for name, what in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=what)
+    others = "with --weights: another folder of runs, which count too"
+    parser.add_argument("--runs", type=Path, action="append", default=[], help=others)
+
+
+@_subcommand("record_commands", "problems and samples that it takes to see a difference of so many points")
+def _power(parser: argparse.ArgumentParser) -> None:
+    """How many problems, with how many completions each, an evaluation needs to see a difference between two policies,
+    from what a finished evaluation says of the noise."""
+    add = parser.add_argument
+    add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
+    add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
+    add("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
+    measured = "(default: as the evaluation's own comparison shows, else as many as --points)"
+    add("--losses", type=float, help=f"problems of a hundred that the better policy truly loses {measured}")
+
+
+@_subcommand("record_commands", "DuckDB over a run directory")
+def _query(parser: argparse.ArgumentParser) -> None:
+    """DuckDB over a run directory, a folder of runs, or a curation."""
+    add = parser.add_argument
+    add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
+    add("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
+    add("--name", help="a named query instead of SQL")
+    add("--list", action="store_true", help="list the named queries")
+    harmless = "csv is whole, with formulas and control characters made harmless"
+    _add_format(parser, f"of an answer (default: table; {harmless})")
+    add("--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)")
+    _add_external_access(parser)
+
+
+@_subcommand("record_commands", "SQL over a run, line by line")
+def _shell(parser: argparse.ArgumentParser) -> None:
+    """SQL over the views of a run, a folder of runs or a curation, statement by statement: each ends with a semicolon.
+    A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
+    parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
+    _add_external_access(parser)
+
+
+@_subcommand("record_commands", "a run on the terminal while it goes on")
+def _watch(parser: argparse.ArgumentParser) -> None:
+    """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C leaves it alone."""
+    add = parser.add_argument
+    add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
+    add("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
+    add("--once", action="store_true", help="show it once, as is done where the output is no terminal")
+
+
+@_subcommand("record_commands", "a problem of a run: its pass rate, its completions and the tests they failed")
+def _show(parser: argparse.ArgumentParser) -> None:
+    """A problem of a run in one look: its statement, its pass rate over the steps, and each completion of a step with
+    the test that it failed first: input, expected output, what came instead, the difference."""
+    add, place = parser.add_argument, parser.add_mutually_exclusive_group()
+    add("run", help="a run: its name (coderl runs), or its directory")
+    without = "(without it: the problems that the run solves least)"
+    add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
+    last = "completions of this step (default: the last one with it)"
+    place.add_argument("--step", type=_number(0, None, "a step"), help=last)
+    place.add_argument("--eval", metavar="NAME", help="completions of this evaluation of the run: baseline, final, ...")
+    add("--full", action="store_true", help="long texts whole")
+    add("--json", action="store_true", help="as JSON, texts whole")
+
+
+@_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
+def _report(parser: argparse.ArgumentParser) -> None:
+    """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they
+    were started with, their paired Pass@1, histories, answers, tokens and time."""
+    parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
+    usual = "report.html in the run's directory; of two runs report-A-B.html here"
+    parser.add_argument("--out", type=Path, help=f"the file to write (default: {usual})")
+
+
+@_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")
+def _export(parser: argparse.ArgumentParser) -> None:
+    """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card. transformers has to
+    give the log-probabilities that were sampled from it."""
+    add = parser.add_argument
+    add("run", help="a run: its name (coderl runs), or its directory")
+    usual = "(default: best where the run was evaluated on them, else last)"
+    add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
+    add("--out", type=Path, required=True, help="folder to make; refused if it exists")
+    add("--merge", action="store_true", help="the whole model with its tokenizer, adapter merged")
+    unchecked = "do not compare transformers' log-probabilities with the sampled ones"
+    add("--no-check", action="store_true", help=unchecked)
+    add("--push", metavar="REPO", help="then upload it to the Hugging Face hub; a new one is private")
+    add("--public", action="store_true", help="with --push: make a new repository public")
+
+
+@_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
+def _serve(parser: argparse.ArgumentParser) -> None:
+    """Run an embedded server until it is stopped."""
+    add = parser.add_argument
+    add("server", choices=("tinker", "sandbox"))
+    add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
+    add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)")
+    add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
+    add(
+        "--device",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+        help="tinker: where the models run; auto takes a GPU if there is one (default: cpu, where the same request "
+        "gets the same bits)",
+    )
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="tinker: of weights and activations; LoRA, its optimizer and log-probabilities are float32 in any case "
+        "(default: float32)",
+    )
+    programs = "sandbox: programs run at once (default: one more than the cores)"
+    add("--concurrency", type=_number(1, None, "a number"), help=programs)
+    add(
+        "--key",
+        metavar="FILE",
+        help="answer only those who have the key in this file (made if it is not there; -: standard input); clients "
+        "send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port",
+    )
+    add("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)")

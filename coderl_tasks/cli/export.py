@@ -116,10 +116,8 @@ def recorded_sequences(policy: SavedPolicy) -> list[SampledSequence]:
     # A policy samples the step after it; with overlap the one after that.
     files = [policy.run / f"steps/{policy.step + ahead:06d}/scored.parquet" for ahead in (1, 2)]
     rows = _rollouts([file for file in files if file.is_file()]).filter(pl.col("sampler_step") == policy.step)
-    return [
-        SampledSequence(prompt, completion[:LONGEST], logprobs[:LONGEST])
-        for prompt, completion, logprobs in rows.select("prompt_tokens", "completion_tokens", "logprobs").iter_rows()
-    ][:SEQUENCES]
+    sampled = rows.head(SEQUENCES).select("prompt_tokens", "completion_tokens", "logprobs").iter_rows()
+    return [SampledSequence(prompt, tokens[:LONGEST], logprobs[:LONGEST]) for prompt, tokens, logprobs in sampled]
 
 
 async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) -> list[SampledSequence]:

@@ -148,6 +148,7 @@ def _show_plain_lines() -> None:
 
 
 def estimate(options: Namespace) -> int:
+    """Prints what the command `options.flow` with `options.settings` will take, as a table and notes below it."""
     from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
     from coderl_tasks.insight.tables import rich_table
     from coderl_tasks.planning.estimates import estimates, estimates_table
@@ -155,13 +156,13 @@ def estimate(options: Namespace) -> int:
     load_environment()
     model = FLOW_SETTINGS[options.flow]
     settings = parse_settings(model, parse_key_values(options.settings, model))
-    rows, said = asyncio.run(estimates(settings, options.probe))
+    rows, notes = asyncio.run(estimates(settings, options.probe))
     if not rows:
         print("nothing is to be sampled: the evaluations are finished")
         return 0
     # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
     console = Console(width=max(Console().width, 150))
     console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
-    for note in said:
+    for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     return 0

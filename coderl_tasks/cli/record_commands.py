@@ -4,9 +4,9 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 import rich.table
@@ -25,18 +25,19 @@ from coderl_tasks.stats import pairs_needed, seen_difference
 
 
 def runs(options: Namespace) -> int:
-    folder = options.folder or runs_root()
-    return _listed(runs_table(folder), folder, options.format)
+    return _listed(options, runs_table, runs_root())
 
 
 def pools(options: Namespace) -> int:
-    folder = options.folder or POOLS
-    return _listed(pools_table(folder), folder, options.format)
+    return _listed(options, pools_table, POOLS)
 
 
-def _listed(frame: pl.DataFrame, folder: Path, output: Literal["table", "csv", "json"]) -> int:
-    if output != "table":
-        write_frame(frame, Console(), output)
+def _listed(options: Namespace, table_of: Callable[[Path], pl.DataFrame], usual: Path) -> int:
+    """Prints the table of the records in `options.folder`, by default `usual`, in the format asked for."""
+    folder = options.folder or usual
+    frame = table_of(folder)
+    if options.format != "table":
+        write_frame(frame, Console(), options.format)
     elif frame.is_empty():
         print(f"none in {folder}")
     else:

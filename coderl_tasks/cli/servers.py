@@ -25,15 +25,9 @@ def serve(options: Namespace) -> int:
                 dtype=options.dtype,
             )
         else:
-            serve_sandbox(
-                options.port,
-                options.host,
-                options.concurrency,
-                options.allow_unisolated,
-                key=key,
-                prepared=GRADING_DRIVER.read_text(),
-                hidden={"CODERL_HOME": coderl_home()},
-            )
+            prepared, hidden = GRADING_DRIVER.read_text(), {"CODERL_HOME": coderl_home()}
+            limits = options.concurrency, options.allow_unisolated
+            serve_sandbox(options.port, options.host, *limits, key=key, prepared=prepared, hidden=hidden)
     except SetupError as error:
         raise ConfigError(str(error)) from error
     except ServerError as error:

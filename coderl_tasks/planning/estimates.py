@@ -9,16 +9,23 @@
 
 The correction removes the largest error: which problems the first steps happened to draw. The intervals assume that
 later steps are like the known ones: they do not foresee that a policy learns to write longer completions.
+
+Time comes from how fast the model samples and trains on the Tinker server in use: by the last steps of a run here, else
+by a probe. What a run took per completion has its prompts, its grading and all between requests in it. A probe has none
+of that, and fewer requests at a time than a step: what it says is rough.
 """
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import NormalDist, mean, stdev
+from statistics import NormalDist, fmean, mean, stdev
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import polars as pl
 
@@ -26,30 +33,34 @@ from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.disk import states_line
 from coderl_tasks.environments import environment_of
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table, duration
 from coderl_tasks.journal.ledger import MILLION, Price, Tokens, cost_price, metrics_tokens
-from coderl_tasks.journal.run_directory import committed_steps
-from coderl_tasks.planning.flow_plans import (
-    compared_sides,
-    evaluation_problems,
-    plan_curation,
-    plan_evaluation,
-    plan_pipeline,
-)
-from coderl_tasks.planning.speeds import Speed, known_speed
-from coderl_tasks.planning.training_plan import plan_training
-from coderl_tasks.policy.update import KL_SAMPLE
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
+from coderl_tasks.journal.run_directory import committed_steps, metrics_rows
+from coderl_tasks.journal.run_names import runs_root
+from coderl_tasks.paths import same_model
+from coderl_tasks.planning import flow_plans
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.grpo import make_datum, train_step
+from coderl_tasks.policy.sampling import sample_group
+from coderl_tasks.policy.update import KL_SAMPLE, adam_params
 from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.problems.problem import Problem, read_pool
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.services import uses_tinker_service
+from coderl_tasks.services import embedded_tinker, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
 
 FIRST_STEPS = 3
 """Steps after which a run's own lengths say more than anything else."""
+LAST_STEPS = 20
+"""Steps of an earlier run that say how fast it was."""
+PROBED, TRAINED = (32, 16), 4
+"""Completions of a probe, the tokens of each at most, and the completions that it trains on."""
+SOON_S = 120.0
+"""Seconds up to which nobody needs to be told how long a run takes."""
 _Z = NormalDist().inv_cdf(0.975)
 
 
@@ -79,36 +90,64 @@ class Lengths:
     bound: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Completion tokens sampled, and tokens (with prompts) trained on, per second; `by` says how that is known."""
+
+    sampling: float
+    training: float
+    by: str
+
+    def seconds(self, tokens: Tokens) -> float:
+        return tokens.completion / self.sampling + tokens.training / self.training
+
+    def __str__(self) -> str:
+        training = f", {self.training:,.0f} trained on" if math.isfinite(self.training) else ""
+        return f"{self.sampling:,.0f} tokens/s sampled{training}, by {self.by}"
+
+
 async def estimates(
     settings: FlowSettings | PipelineSettings, probe: bool | None = None
 ) -> tuple[list[Estimate], list[str]]:
-    """What a command with `settings` will take, a row per use; and what to say of them. Raises as planning does."""
+    """What a command with `settings` will take, a row per use; and what to say of them. `probe` asks for a probe of the
+    speed, or refuses one; None makes one where no run tells and the server is embedded. Raises as planning does."""
     rows, leading = await _planned_estimates(settings)
     if leading is None:
         return [], []
-    speed = await known_speed(leading, probe)
-    said = [*notes(rows), time_line(rows, speed)]
+    speed = None if probe else recorded_speed(leading)
+    if probe or (probe is None and speed is None and not uses_tinker_service()):
+        speed = await probed_speed(leading)
+    low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
+    whole, price = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]", rows[0].price
+    notes = [
+        *(f"{row.use}: by {row.by}" for row in rows),
+        f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}",
+        f"in all, as max_tokens_total counts (prompts and completions): {whole}",
+        time_line(rows, speed),
+    ]
     if isinstance(leading, TrainSettings) and not uses_tinker_service() and (states := states_line(leading)):
-        said.append(states)
-    return rows, said
+        notes.append(states)
+    return rows, notes
 
 
 async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
+    """A row per use, and the planned settings whose model decides the speed: of a pipeline those of its training. None
+    and no rows if nothing is to be sampled, as all evaluations to compare are finished."""
     if isinstance(settings, PipelineSettings):
-        planned = await plan_pipeline(settings)
+        planned = await flow_plans.plan_pipeline(settings)
         problems = await asyncio.to_thread(_curated, planned.curate)
         train = _training(planned.train, _bounded(planned.train, problems))
         return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)], planned.train
     if isinstance(settings, CurateSettings):
-        curation, _ = await plan_curation(settings)
+        curation, _ = await flow_plans.plan_curation(settings)
         return [_curation(curation, await asyncio.to_thread(_curated, curation))], curation
     if isinstance(settings, EvaluateSettings):
-        sides = [what for side in compared_sides(settings) for _, what in side] or [settings]
-        # A finished evaluation that is compared with is not made again.
-        evaluated = [(await plan_evaluation(side))[0] for side in sides if not isinstance(side, Path)]
+        # A side is the folder of a finished evaluation, which is not made again, or the settings of one to make.
+        sides = [what for side in flow_plans.compared_sides(settings) for _, what in side] or [settings]
+        evaluated = [(await flow_plans.plan_evaluation(side))[0] for side in sides if not isinstance(side, Path)]
         return [_evaluation(side) for side in evaluated], evaluated[0] if evaluated else None
     assert isinstance(settings, TrainSettings)
-    training, pool, path = await plan_training(settings)
+    training, pool, path = await flow_plans.plan_training(settings)
     if isinstance(pool, CurateSettings):
         return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool))), training
     return training_estimates(training, pool, path), training
@@ -123,18 +162,20 @@ def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | No
 
 
 def _training(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate | None = None) -> list[Estimate]:
+    """Rows of the steps (as `by_its_steps` has them if given, else by `lengths`) and of the evaluations while training.
+    ConfigError for a training without an end."""
     if settings.max_steps == -1:
         raise ConfigError("max_steps=-1 trains until it is stopped: an estimate needs max_steps=N")
     price = cost_price(settings)
     steps = by_its_steps or _by_lengths(settings, lengths)
-    read = ""
+    base_note = ""
     if settings.kl.base_every and not settings.kl.penalty_coef:
         tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
         usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
-        read = f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
-    rows = [replace(steps, price=price, by=f"{steps.by}{read}")]
-    if evaluated := _evaluated(settings):
-        rows.append(_of_problems("evaluate", evaluated, lengths, price))
+        base_note = f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
+    rows = [replace(steps, price=price, by=f"{steps.by}{base_note}")]
+    if evaluations := _evaluations(settings):
+        rows.append(_evaluating(settings, evaluations, lengths))
     return rows
 
 
@@ -147,18 +188,16 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
     epochs = settings.epochs_per_rollout_batch
 
     def tokens(count: int, completion: float, signal: float) -> Tokens:
+        """Of `count` groups with `completion` tokens of completions in all; the share `signal` is trained on."""
         prompt = round(count * lengths.prompt)
         training = epochs * signal * (n * prompt + completion)
         return Tokens(prompt, (n - 1) * prompt, round(completion), round(training))
 
     mid = groups * n * lengths.completion
-    return Estimate(
-        "train",
-        tokens(groups, 0 if lengths.bound else max(0.0, mid - half), 0.0 if lengths.bound else lengths.signal / 2),
-        tokens(groups, mid, lengths.signal),
-        tokens(most, (mid + half) * most / groups, 1.0),
-        lengths.by,
-    )
+    # Where only the limit of a completion is known, it may as well take nothing, and nothing be trained on.
+    low = tokens(groups, 0, 0.0) if lengths.bound else tokens(groups, max(0.0, mid - half), lengths.signal / 2)
+    high = tokens(most, (mid + half) * most / groups, 1.0)
+    return Estimate("train", low, tokens(groups, mid, lengths.signal), high, lengths.by)
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
@@ -167,7 +206,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
-    spent, ahead, half = {}, {}, {}
+    spent, ahead, half = {}, {}, {}  # by kind of token: so far, in the steps left, half the interval of the latter
     ratio = None if pool is None else _against_profile(run, pool, done)
     for kind in ("prompt", "cached", "completion", "training"):
         values = [float(getattr(tokens, kind)) for tokens in per_step]
@@ -186,29 +225,27 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
-    """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps."""
+    """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps. None
+    where the pool has no profile, or not of all problems of these steps."""
     profile = pool_profile(pool)
     if profile is None:
         return None
-    columns = ["step", "problem_id"]
-    taken = run.rollouts(columns).filter(pl.col("step") < done).collect().join(profile, on="problem_id", how="left")
-    if taken["completion"].null_count():
+    rollouts = run.rollouts(["step", "problem_id"]).filter(pl.col("step") < done).collect()
+    drawn = rollouts.join(profile, on="problem_id", how="left")
+    if drawn["completion"].null_count():
         return None
 
     def factor(*names: str) -> float:
-        whole, there = (sum(_mean(frame[name]) for name in names) for frame in (profile, taken))
-        return whole / there if there else 1.0
+        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in (profile, drawn))
+        return of_pool / of_steps if of_steps else 1.0
 
     kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}
     return {kind: factor(*names) for kind, names in kinds.items()} | {"training": factor("prompt", "completion")}
 
 
-def _mean(values: pl.Series) -> float:
-    return math.fsum(values) / len(values)
-
-
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
-    """The profile of all the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate."""
+    """The profile of all the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate. None where
+    there is no profile, or not of all of them."""
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
@@ -229,7 +266,7 @@ def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
     lengths: list[float] = profile["completion"].to_list()
     spread = stdev(lengths) if len(lengths) > 1 else 0.0
     by = f"the profile of {profile.height:,} problems"
-    return Lengths(_mean(profile["prompt"]), mean(lengths), spread, signal, by)
+    return Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
 
 
 def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
@@ -248,6 +285,7 @@ def _curated(settings: CurateSettings) -> list[Problem]:
 
 
 def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
+    """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples."""
     if not settings.is_profiled:
         return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
     lengths, count = _bounded(settings, problems), len(problems)
@@ -269,12 +307,13 @@ def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate
 
 def _evaluation(settings: EvaluateSettings) -> Estimate:
     with TemporaryDirectory() as folder:
-        problems = evaluation_problems(settings, Path(folder))
+        problems = flow_plans.evaluation_problems(settings, Path(folder))
         lengths = _bounded(settings, problems)
-    return _of_problems("evaluate", [len(problems)], lengths, cost_price(settings), settings.n_samples)
+    return _evaluating(settings, [len(problems)], lengths, settings.n_samples)
 
 
-def _evaluated(settings: TrainSettings) -> list[int]:
+def _evaluations(settings: TrainSettings) -> list[int]:
+    """The evaluations of a whole training, each as its number of problems."""
     if settings.eval.every == -1:
         return []
     test = len(evaluation_side(settings).load(rows=environment_of(settings).rows).problems)
@@ -285,19 +324,20 @@ def _evaluated(settings: TrainSettings) -> list[int]:
     return [ends, ends, *[periodic] * (settings.max_steps // settings.eval.every - last)]
 
 
-def _of_problems(
-    use: str, evaluations: Sequence[int], lengths: Lengths, price: Price | None, n_samples: int = 1
-) -> Estimate:
+def _evaluating(settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, n_samples: int = 1) -> Estimate:
+    """The tokens of evaluations of so many problems each, with `n_samples` completions per problem."""
     count = sum(evaluations)
     mid, prompt = count * n_samples * lengths.completion, round(count * lengths.prompt)
     half = _Z * n_samples * lengths.spread * math.sqrt(count)
     low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half), mid + half)
     evaluated = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count * n_samples:,} completions"
     sides = [Tokens(prompt, (n_samples - 1) * prompt, round(side)) for side in (low, mid, high)]
-    return Estimate(use, sides[0], sides[1], sides[2], f"{evaluated}; {lengths.by}", price)
+    return Estimate("evaluate", sides[0], sides[1], sides[2], f"{evaluated}; {lengths.by}", cost_price(settings))
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
+    """A column per kind of token, each number with its interval, and the price."""
+
     def text(row: Estimate, kind: str) -> str:
         low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
         return f"{mid:,}" if low == mid == high else f"{mid:,} [{low:,} to {high:,}]"
@@ -311,15 +351,6 @@ def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
 def usd_text(row: Estimate) -> str:
     low, mid, high = (row.price and row.price.usd(side) for side in (row.low, row.expected, row.high))
     return "not known" if low is None or mid is None or high is None else f"{mid:,.2f} [{low:,.2f} to {high:,.2f}]"
-
-
-def notes(rows: Sequence[Estimate]) -> list[str]:
-    said = [f"{row.use}: by {row.by}" for row in rows]
-    price = rows[0].price
-    said.append(f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}")
-    low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
-    whole = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]"
-    return [*said, f"in all, as max_tokens_total counts (prompts and completions): {whole}"]
 
 
 def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
@@ -339,7 +370,91 @@ def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
     return "; ".join(parts) or "time: not known before three steps of a run, or by a probe (coderl estimate --probe)"
 
 
-def estimate_line(rows: Sequence[Estimate]) -> str:
+def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
+    """What the run will take in all; None for one without an end."""
+    if settings.max_steps == -1:
+        return None
+    rows = training_estimates(settings, pool, path)
     form = "{} {:,} tokens (at most about {:,}), {} USD"
     parts = [form.format(row.use, row.expected.counted, row.high.counted, usd_text(row)) for row in rows]
     return f"estimate: {'; '.join(parts)}; by {rows[0].by}"
+
+
+def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
+    """How long the run will take by an earlier run of the model; None where none tells, or it is soon done."""
+    speed = None if settings.max_steps == -1 else recorded_speed(settings)
+    if speed is None or pool_profile(pool) is None:
+        return None
+    rows = training_estimates(settings, pool, path)
+    return time_line(rows, speed) if sum(speed.seconds(row.expected) for row in rows) >= SOON_S else None
+
+
+def recorded_speed(settings: FlowSettings) -> Speed | None:
+    """The speed of the newest run here of this model on this server, of one with the same max_tokens before others;
+    None if there is none."""
+    address = clients.service_address(tinker_credentials()[0]) if uses_tinker_service() else None
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
+    other_lengths = None
+    for _, folder in sorted(files, reverse=True):
+        try:
+            config = recorded_config(folder) or {}
+            server = (config.get("probe") or {}).get("service")
+            if server != address or not same_model(str(config.get("model_name")), settings.model_name):
+                continue
+            speed = _speed_of(metrics_rows(folder / "metrics.jsonl"), f"run {folder.name!r}")
+        except DataError:  # of a damaged run there is nothing to learn, and naming it says what is wrong
+            continue
+        if speed is not None and config.get("max_tokens") == settings.max_tokens:
+            return speed
+        other_lengths = other_lengths or speed
+    return other_lengths
+
+
+def _speed_of(rows: list[dict[str, Any]], by: str) -> Speed | None:
+    """The speed that the last of a run's rows of metrics show, those with times; None where no such step trained."""
+    # Not of steps that an earlier process had sampled in part.
+    steps = [row for row in rows if row.get("tokens_completion") and row.get("time_sample_s")][-LAST_STEPS:]
+    trained = [row for row in steps if row.get("tokens_training") and row.get("time_train_s")]
+    sampling_s = math.fsum(max(row["time_sample_s"], row["time_step_s"] - row["time_train_s"]) for row in steps)
+    if not trained:
+        return None
+    training = sum(row["tokens_training"] for row in trained) / math.fsum(row["time_train_s"] for row in trained)
+    return Speed(sum(row["tokens_completion"] for row in steps) / sampling_s, training, by)
+
+
+async def probed_speed(settings: FlowSettings) -> Speed:
+    """Samples a few hundred tokens now and, for a training, times an update on some. Raises as sampling does."""
+    renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
+    stop, (count, length) = environment_of(settings).stop(renderer), PROBED
+    with ExitStack() as stack:
+        if uses_tinker_service():
+            url, key = tinker_credentials()
+        else:
+            server = stack.enter_context(embedded_tinker(settings.model_name))
+            url, key = server.url, server.key
+        service = await clients.connect(url, key)
+        try:
+            sampler = await clients.create_sampling_client(service, base_model=settings.model_name)
+            sampled = partial(sample_group, sampler, prompt, temperature=1.0, stop=stop)
+            await sampled(num_samples=2, max_tokens=2, seed=0)  # the first request loads and compiles
+            started = time.monotonic()
+            completions = await sampled(num_samples=count, max_tokens=length, seed=1)
+            sampling = sum(len(each.tokens) for each in completions) / (time.monotonic() - started)
+            training = math.inf  # without an update: costs no time
+            usable = [each for each in completions if each.logprobs]
+            if isinstance(settings, TrainSettings) and usable:
+                trainer = await clients.create_training_client(
+                    service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
+                )
+                datums = [
+                    make_datum([*prompt, *each.tokens], pl.Series(each.logprobs).to_numpy(), len(prompt), 1.0)
+                    for each in usable[:TRAINED]
+                ]
+                started = time.monotonic()
+                await asyncio.to_thread(train_step, trainer, datums, adam_params(settings.learning_rate))
+                tokens = sum(datum.model_input.length for datum in datums)
+                training = tokens / (time.monotonic() - started)
+        finally:
+            await clients.disconnect(service)
+    return Speed(sampling, training, f"a probe of {sum(len(each.tokens) for each in completions)} tokens")

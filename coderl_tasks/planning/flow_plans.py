@@ -5,35 +5,55 @@ The flow plans too, since a deployment starts it without the command. What the c
 
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.curation.find_pool import finished_with, recorded_model
+import polars as pl
+
+from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.insight.record import run_state
 from coderl_tasks.journal.ledger import require_price
-from coderl_tasks.journal.recorded_json import find_unfinished, recorded_settings
-from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.recorded_json import (
+    CONFIG_FILE,
+    config_changes,
+    find_unfinished,
+    recorded_config,
+    recorded_settings,
+)
+from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
+from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
-from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.paths import POOLS, find_local, known_sha256
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
-from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems.loading import (
     NO_EVALUATION,
     SIDES,
     Dates,
     evaluation_side,
+    is_held_out,
     require_other_problems,
     same_source,
 )
-from coderl_tasks.problems.problem import Problem, SpilledTests
-from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
+from coderl_tasks.problems.problem import Problem, SpilledTests, check_pool
+from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.services import (
+    check_environment,
+    embedded_tinker_serves,
+    for_this_machine,
+    tinker_credentials,
+    uses_tinker_service,
+)
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.settings.setting import about
+from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
@@ -92,6 +112,145 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
     return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
 
 
+async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
+    """The complete settings, with the pool's file as `pool`; that pool, or the settings of the curation that makes it;
+    and the run directory. Without log_path that is an unfinished run with these settings, else None: the run gets a new
+    one, named by the time. Raises as `plan` does; a run with nothing left to do needs no service."""
+    path = training_path(settings)
+    settings = complete_settings(settings, path)
+    check_environment(settings.model_name)
+    recorded = recorded_config(path)
+    is_finished_already = False
+    if uses_tinker_service() and path is not None and recorded is not None:
+        # Opened with what it has recorded, so that looking changes nothing. ConfigError if the run is at work.
+        with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
+            is_finished_already = directory.finished
+    if not is_finished_already:  # such a run is shown again also when its model has been retired by then
+        settings = await with_decided_model(settings, run_record(path))
+    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
+        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    environment_of(settings)  # which reads a reward file
+    held_out = settings.eval.validation_size if settings.eval.on == "validation" else 0
+    pool = wanted_pool(settings, settings.problems_per_step + held_out)
+    if isinstance(pool, CurateSettings):
+        check_place(Path(str(pool.name)), "pool")
+        check_training(settings, path)
+        return settings, pool, path
+    check_pool(pool.file)
+    require_environment(pool, settings.environment)
+    settings = settings.with_changes(pool=str(pool.file))
+    if recorded is None:
+        # A new run takes the data that the pool was made of and kept away from, unless it names some itself.
+        made_with = pool.manifest.get("settings", {})
+        named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+        if settings.given.isdisjoint(SIDES) and not named.keys() <= {"dataset"}:
+            settings = settings.with_changes(**named)
+    elif path is not None:
+        allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
+    check_training(settings, path)
+    if settings.test_share is not None:
+        problem_ids = pl.scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+        if both := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+            raise ConfigError(
+                f"test_share={settings.test_share:g}: the pool {pool.file} has {both} of the problems that are held "
+                "out: curate with the same test_share (or a larger one)"
+            )
+    if path is None and settings.resume != "never":
+        path = unfinished_run(settings)
+    return settings, pool, path
+
+
+def training_path(settings: TrainSettings) -> Path | None:
+    """The run directory; None for a new one, named by the time. If there is no run in `log_path`, raises ConfigError if
+    `resume` requires one or the name may be a typo. A deployment's run, which nobody watches, starts with a warning."""
+    name = deployed_name()
+    if settings.log_path is not None:
+        path = run_path(settings.log_path)
+    elif name is not None:
+        path = runs_root() / name
+    elif settings.resume == "must":
+        raise ConfigError("resume=must needs log_path=RUN (coderl runs lists them)")
+    else:
+        return None
+    if settings.resume == "must" and not (path / "config.json").is_file():
+        raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
+    if name is None and (why := doubt_of(settings)) is not None:
+        end = "" if why.endswith("?") else ";"  # a question needs no other mark
+        raise ConfigError(f"log_path={settings.log_path}: {why}{end} resume=never starts one")
+    return path
+
+
+def doubt_of(settings: TrainSettings) -> str | None:
+    """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
+    if settings.log_path is None or settings.resume == "never" or (path := run_path(settings.log_path)).exists():
+        return None
+    return doubt(path)
+
+
+def unfinished_run(settings: TrainSettings) -> Path | None:
+    """The newest run below the default root that was started with these settings and is at rest, with steps left."""
+    config = run_config(settings)
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
+    for _, folder in sorted(files, reverse=True):
+        try:
+            recorded = recorded_config(folder) or {}
+            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+                return folder
+        except DataError:  # a damaged one: naming it says what is wrong with it
+            continue
+    return None
+
+
+def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
+    """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
+    if (config := recorded_config(path)) is not None:
+        return settings.filled_from(config)
+    settings = for_this_machine(settings)
+    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
+        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
+    return settings
+
+
+def run_config(settings: TrainSettings) -> dict[str, Any]:
+    """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
+    return {**settings.content(), "pool_sha256": known_sha256(Path(settings.pool))}
+
+
+def is_finished_run(directory: RunDirectory, settings: TrainSettings) -> bool:
+    """Whether the run has done all that `settings` ask for, its final evaluation included."""
+    last, wanted = directory.last_committed_step, settings.max_steps
+    return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
+
+
+def run_record(path: Path | None) -> MadeWith | None:
+    if (config := recorded_config(path)) is None:
+        return None
+    instead = "start a new run (another log_path) with one that it offers"
+    return MadeWith(f"the run {path}", config["model_name"], instead)
+
+
+def start_note(directory: RunDirectory) -> str:
+    return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
+
+
+def check_training(settings: TrainSettings, path: Path | None) -> None:
+    """Raise ConfigError or DataError for what a training at `path` (None: a new run) would find missing or impossible.
+    Data are not asked for where a run is there: it may have nothing left to do that needs them."""
+    require_price(settings)
+    check_place(path or runs_root(), "log_path")
+    # Not in the settings: how many steps there are is decided after them, by the preset or by what a service bills.
+    total = settings.schedule.total
+    if total is not None and not 0 < settings.max_steps <= total:
+        raise ConfigError(
+            f"max_steps={settings.max_steps} goes beyond schedule.total={total}, from where on the learning rate is "
+            f"0: use max_steps={total} or less, or a larger schedule.total"
+        )
+    if settings.eval.every != -1 and recorded_config(path) is None:
+        require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        side = evaluation_side(settings)
+        check_data(side.source, None, side.role)
+
+
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
     """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
     wanted_model = settings.model_name if settings.names_model else None
@@ -146,12 +305,11 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
-
+    content = evaluation_content(settings, policy)
     # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
-    def lacks_grades(folder: Path) -> bool:
-        return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
-
-    earlier = find_unfinished(root.glob("*"), evaluation_content(settings, policy), lacks_grades)
+    earlier = find_unfinished(
+        root.glob("*"), content, lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
+    )
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
@@ -197,29 +355,25 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
     require_price(settings)
     environment_of(settings)  # which reads a reward file
     check_place(folder, "name")
-    check_replaced(settings, folder)
+    # A pool that was finished with other settings is not changed: runs on it could not be resumed.
+    content, made_with = settings.content(), finished_with(folder)
+    if not settings.replace and made_with is not None and recorded_settings(folder) != content:
+        changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
+        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
+        if changed:
+            raise ConfigError(
+                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
+                "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
+            )
     check_data(settings.dataset, settings.splits, "train")
     side = evaluation_side(settings)
     if settings.evaluation_dataset not in (None, NO_EVALUATION):
         check_data(side.source, None, side.role)
 
 
-def check_replaced(settings: CurateSettings, folder: Path) -> None:
-    """Refuse to change a pool that was finished with other settings: runs on it could not be resumed."""
-    content, made_with = settings.content(), finished_with(folder)
-    if settings.replace or made_with is None or recorded_settings(folder) == content:
-        return
-    if changed := [key for key in content if made_with.get(key, content[key]) != content[key]]:
-        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
-        raise ConfigError(
-            f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
-            "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
-        )
-
-
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
-    """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
-    that a name in `compare_to` may be one of its evaluations."""
+    """Raise ConfigError or DataError for what an evaluation of `run` (None if its policy has none) would find missing.
+    With `is_planned` the run is still to be trained, so that a name in `compare_to` may be one of its evaluations."""
     require_price(settings)
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
     environment_of(settings)
@@ -262,19 +416,19 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
         return None
     own = None if run is None else EvalJournal(run / "evals" / wanted)
     if own is not None and own.read_summary() is not None:
-        found = own
+        evaluation = own
     elif wanted == BASELINE:
         return None
     elif (run_path(wanted) / "config.json").is_file():
-        found = EvalJournal(run_path(wanted) / "evals" / FINAL)
+        evaluation = EvalJournal(run_path(wanted) / "evals" / FINAL)
     elif (path := find_local(wanted)) is not None and path.is_dir():
-        found = EvalJournal(path)
+        evaluation = EvalJournal(path)
     else:
         here = f"{run} has no such evaluation, and there is no such folder or run" if run else ""
         raise ConfigError(f"compare_to={wanted}: {here or 'there is no such evaluation, folder or run'}")
-    if found.read_summary() is None or found.read_rollouts() is None:
-        raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {found.folder}")
-    return found
+    if evaluation.read_summary() is None or evaluation.read_rollouts() is None:
+        raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {evaluation.folder}")
+    return evaluation
 
 
 def compared_name(found: EvalJournal, run: Path | None) -> str:

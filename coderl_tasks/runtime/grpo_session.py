@@ -32,7 +32,7 @@ from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
-from coderl_tasks.planning.training_plan import plan_training, run_config, start_note
+from coderl_tasks.planning.flow_plans import plan_training, run_config, start_note
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import RowReader

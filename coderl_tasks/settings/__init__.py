@@ -8,17 +8,6 @@ from coderl_tasks.settings.setting import Setting, about, all_settings, flat, pa
 from coderl_tasks.settings.train_settings import SERVICE_STEPS, TrainSettings
 
 __all__ = [
-    "DEFAULT_MODEL",
-    "HUB_DATASET",
-    "SERVICE_STEPS",
-    "CurateSettings",
-    "EvaluateSettings",
-    "FlowSettings",
-    "PipelineSettings",
-    "Setting",
-    "TrainSettings",
-    "about",
-    "all_settings",
-    "flat",
-    "parse_settings",
-]
+    "DEFAULT_MODEL", "HUB_DATASET", "SERVICE_STEPS", "CurateSettings", "EvaluateSettings", "FlowSettings",
+    "PipelineSettings", "Setting", "TrainSettings", "about", "all_settings", "flat", "parse_settings",
+]  # fmt: skip

@@ -3,22 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
-from coderl_tasks.settings.setting import COMMON, Setting, about, refusing
+from coderl_tasks.settings.setting import about, refusing, setting
 
 Share = Annotated[float, Field(ge=0)]
 _SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
-_NOT_ALL_ZERO = AfterValidator(
-    refusing(lambda shares: shares and not sum(shares.values()) > 0, "at least one share has to be above 0")
-)
+_NOT_ALL_ZERO = refusing(lambda shares: shares and not sum(shares.values()) > 0, "at least one share has to be above 0")
 DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, _NOT_ALL_ZERO]
 SplitShares = Annotated[dict[str, Share], _SPLIT, _NOT_ALL_ZERO]
-# Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
-UNRECORDED = Setting(decides_content=False)
-OF_PROFILE = Setting(of_profile=True)
-COMMON_OF_PROFILE = Setting(common=True, of_profile=True)
 NO_PROFILE = "none"
 ProfileMode = Annotated[
     Literal["adaptive", "screen", "fixed", "none"],
@@ -45,120 +39,90 @@ class CurateSettings(FlowSettings):
         "record": ("name", "the pool's name, and what is done with a finished one"),
     }
 
-    from_run: Annotated[str | None, COMMON_OF_PROFILE] = Field(
-        None,
-        description="a run whose last checkpoint is profiled in place of the base model, by its rollouts and new "
-        "samples where they do not tell; other settings are by default those of the pool that it was trained on",
-    )
-    splits: Annotated[Names, COMMON] = Field(None, description="train splits to read; by default all the data set has")
-    limit: Annotated[Limit, COMMON] = Field(-1, description="read at most this many rows (-1: all)")
-    max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
-        15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)"
-    )
-    min_tests: Annotated[int, Setting(environments=ONLY_CODE, by_environment={"custom": 1, "gsm8k": 1})] = Field(
-        5, ge=1, description="different tests a problem needs, counted before max_tests"
-    )
-    max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
-    max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
+    from_run: str | None = setting(None, common=True, of_profile=True)
+    """a run whose last checkpoint is profiled in place of the base model, by its rollouts and new samples where they do
+    not tell; other settings are by default those of the pool that it was trained on"""
+    splits: Names = setting(None, common=True)
+    """train splits to read; by default all the data set has"""
+    limit: Limit = setting(-1, common=True)
+    """read at most this many rows (-1: all)"""
+    max_tests: int = setting(15, ge=-1, environments=ONLY_CODE)
+    """tests kept per problem, longest inputs first (-1: all)"""
+    min_tests: int = setting(5, ge=1, environments=ONLY_CODE, by_environment={"custom": 1, "gsm8k": 1})
+    """different tests a problem needs, counted before max_tests"""
+    max_statement_chars: int = Field(50_000, ge=1)
+    """longest statement kept, in characters"""
+    max_row_mb: int = Field(512, ge=1)
+    """largest raw row that is read, in MiB"""
     # One instruction before each of a user's prompts makes them all resemble each other, and their ground truths may be
     # a few labels: of these only what is the same word for word is a duplicate, or given away.
-    near_duplicate: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
-        0.6, gt=0, le=1, description="similarity from which on their tests decide if two statements are one problem"
-    )
-    ngram_overlap: float = Field(
-        0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
-    )
-    near_evaluation: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
-        0.6, gt=0, le=1, description="similarity to an evaluation problem that drops a problem, where their tests agree"
-    )
-    common_passage: Annotated[int, Setting(by_environment={"custom": 1})] = Field(
-        10, ge=1, description="passages that occur in more problems than this are boilerplate, and not counted"
-    )
-    readers: Annotated[int | None, UNRECORDED] = Field(
-        None, ge=1, description="processes that read the data set; by default one per core"
-    )
-    check_solutions: Annotated[
-        bool, Setting(environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
-    ] = Field(
-        True,
-        description="drop problems whose own reference solutions fail their tests; by default not with "
-        "profile_mode=none",
-    )
-    max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
-        3, ge=1, description="reference solutions tried per problem, until one passes"
-    )
+    near_duplicate: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
+    """similarity from which on their tests decide if two statements are one problem"""
+    ngram_overlap: float = Field(0.5, gt=0, le=1)
+    """share of an evaluation problem's own 13-word passages that drops a problem"""
+    near_evaluation: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
+    """similarity to an evaluation problem that drops a problem, where their tests agree"""
+    common_passage: int = setting(10, ge=1, by_environment={"custom": 1})
+    """passages that occur in more problems than this are boilerplate, and not counted"""
+    readers: int | None = setting(None, ge=1, decides_content=False)
+    """processes that read the data set; by default one per core"""
+    check_solutions: bool = setting(True, environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
+    """drop problems whose own reference solutions fail their tests; by default not with profile_mode=none"""
+    max_solutions: int = setting(3, ge=1, environments=ONLY_CODE)
+    """reference solutions tried per problem, until one passes"""
     # The notebook trains on all of its data.
-    profile_mode: Annotated[ProfileMode, Setting(common=True, gsm8k=NO_PROFILE)] = Field(
-        "adaptive",
-        description="sample until it is clear whether a problem lies in the band; screen: one round of each, but "
-        "problems that look unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is "
-        "sampled, and all problems are kept",
+    profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
+    """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look
+    unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is sampled, and all problems are
+    kept"""
+    profile_samples: int = setting(
+        16, ge=1, le=16, common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations")
     )
-    profile_samples: Annotated[
-        int, Setting(common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
-    ] = Field(16, ge=1, le=16, description="completions per problem, at most")
-    profile_round: Annotated[int, OF_PROFILE] = Field(2, ge=1, description="completions per problem and round")
-    profile_risk_keep: Annotated[float, OF_PROFILE] = Field(
-        0.1, ge=0, lt=0.5, description="adaptive: accepted chance to keep a problem that all samples would drop"
-    )
-    profile_risk_drop: Annotated[float, OF_PROFILE] = Field(
-        0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
-    )
-    screen_skip: Annotated[float, OF_PROFILE] = Field(
-        0.15, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not sampled"
-    )
-    screen_drop: Annotated[float, OF_PROFILE] = Field(
-        0.1, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not kept"
-    )
-    label_samples: Annotated[float | None, OF_PROFILE] = Field(
-        None,
-        ge=0,
-        le=16,
-        description="adaptive: further completions, per profiled problem on average, where labels are in doubt; by "
-        "default 3 where mix asks for shares of difficulty, else 0",
-    )
-    price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
-    price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
-    temperature: Annotated[Temperature, OF_PROFILE] = Field(
-        1.0, ge=0, description="sampling temperature of the profile"
-    )
-    band_low: Annotated[float, COMMON_OF_PROFILE] = Field(
-        0.1, ge=0, le=1, description="lowest pass rate kept in the pool"
-    )
-    band_high: Annotated[float, COMMON_OF_PROFILE] = Field(
-        0.9, ge=0, le=1, description="highest pass rate kept in the pool"
-    )
-    mix: Annotated[DifficultyShares, COMMON_OF_PROFILE] = Field(
-        default_factory=dict,
-        description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
-    )
-    mix_splits: SplitShares = Field(
-        default_factory=dict, description="shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"
-    )
-    pool_size: Annotated[Limit, COMMON] = Field(
-        -1, description="problems in the pool (-1: as many as the shares allow)"
-    )
-    shard_size: Annotated[int, UNRECORDED] = Field(
-        250, ge=1, description="problems per profile shard, each a Prefect task"
-    )
-    shards: Annotated[Literal["here", "deployment"], Setting(decides_content=False, of_profile=True)] = Field(
-        "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
-    )
-    shard_deployment: Annotated[str, UNRECORDED] = Field(
-        "profile-shard/local", description="the deployment that profiles a shard"
-    )
-    shard_address: Annotated[str | None, UNRECORDED] = Field(
-        None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
-    )
-    shards_in_flight: Annotated[int, UNRECORDED] = Field(4, ge=1, description="runs of shard_deployment in flight")
-    name: Annotated[str | None, Setting(common=True, decides_content=False, elsewhere=("output_dir",))] = Field(
-        None,
-        description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
-        "flow run's id; an unfinished one is resumed",
-    )
-    replace: Annotated[bool, UNRECORDED] = Field(
-        False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
-    )
+    """completions per problem, at most"""
+    profile_round: int = setting(2, ge=1, of_profile=True)
+    """completions per problem and round"""
+    profile_risk_keep: float = setting(0.1, ge=0, lt=0.5, of_profile=True)
+    """adaptive: accepted chance to keep a problem that all samples would drop"""
+    profile_risk_drop: float = setting(0.05, ge=0, lt=0.5, of_profile=True)
+    """adaptive: accepted chance to drop a problem that all samples would keep"""
+    screen_skip: float = setting(0.15, ge=0, lt=1, of_profile=True)
+    """screen: a problem less likely to be learnable than this is not sampled"""
+    screen_drop: float = setting(0.1, ge=0, lt=1, of_profile=True)
+    """screen: a problem less likely to be learnable than this is not kept"""
+    label_samples: float | None = setting(None, ge=0, le=16, of_profile=True)
+    """adaptive: further completions, per profiled problem on average, where labels are in doubt; by default 3 where mix
+    asks for shares of difficulty, else 0"""
+    price_prompt: float | None = Field(None, ge=0)
+    """price per million prompt tokens, for the cost column"""
+    price_completion: float | None = Field(None, ge=0)
+    """price per million completion tokens"""
+    temperature: Temperature = setting(1.0, ge=0, of_profile=True)
+    """sampling temperature of the profile"""
+    band_low: float = setting(0.1, ge=0, le=1, common=True, of_profile=True)
+    """lowest pass rate kept in the pool"""
+    band_high: float = setting(0.9, ge=0, le=1, common=True, of_profile=True)
+    """highest pass rate kept in the pool"""
+    mix: DifficultyShares = setting(default_factory=dict, common=True, of_profile=True)
+    """shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes"""
+    mix_splits: SplitShares = Field(default_factory=dict)
+    """shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"""
+    pool_size: Limit = setting(-1, common=True)
+    """problems in the pool (-1: as many as the shares allow)"""
+    shard_size: int = setting(250, ge=1, decides_content=False)
+    """problems per profile shard, each a Prefect task"""
+    shards: Literal["here", "deployment"] = setting("here", decides_content=False, of_profile=True)
+    """profile shards in this process, or as runs of shard_deployment, on any machine"""
+    shard_deployment: str = setting("profile-shard/local", decides_content=False)
+    """the deployment that profiles a shard"""
+    shard_address: str | None = setting(None, decides_content=False)
+    """where shards lie, by pool: a path or s3://...; by default in the pool's folder"""
+    shards_in_flight: int = setting(4, ge=1, decides_content=False)
+    """runs of shard_deployment in flight"""
+    name: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir",))
+    """name of the pool, a folder below data/pools, or an absolute path; by default the time or the flow run's id; an
+    unfinished one is resumed"""
+    replace: bool = setting(False, decides_content=False)
+    """rebuild a finished pool of that name with other settings, from what it has recorded"""
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -181,30 +145,26 @@ class CurateSettings(FlowSettings):
         return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
 
     @model_validator(mode="after")
-    def _profile_is_made(self) -> Self:
-        if not self.is_profiled:
-            for key, setting in type(self).model_fields.items():
-                plain = setting.get_default(call_default_factory=True, validated_data={})
-                if about(setting).of_profile and getattr(self, key) != plain:
-                    raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
-        return self
-
-    @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        """Refuses settings that contradict each other, and what a profile elsewhere cannot do."""
+        if not self.is_profiled:
+            for key, field in type(self).model_fields.items():
+                plain = field.get_default(call_default_factory=True, validated_data={})
+                if about(field).of_profile and getattr(self, key) != plain:
+                    raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
         if self.shards == "deployment":
-            if self.reward_file is not None:
-                what = "reward_file is a file of this machine, and shards=deployment may run on others"
-                raise ValueError(f"{what}: use shards=here")
-            if self.label_budget:
-                what = "label_samples needs the profile of all shards before it goes on"
-                raise ValueError(f"{what}: use shards=here, or label_samples=0")
-            if self.max_tokens_total is not None or self.max_usd is not None:
-                raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
-            if self.profile_mode == "screen":
-                what = "profile_mode=screen decides by the first shards what it samples of others"
-                raise ValueError(f"{what}: use shards=here")
-            if self.from_run is not None:
-                raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
+            screens = self.profile_mode == "screen"
+            reasons = (
+                (self.reward_file, "reward_file is a file of this machine, and shards=deployment may run on others"),
+                (self.label_budget, "label_samples needs the profile of all shards before it goes on"),
+                (self.max_tokens_total or self.max_usd, "max_tokens_total and max_usd count what this process samples"),
+                (screens, "profile_mode=screen decides by the first shards what it samples of others"),
+                (self.from_run is not None, "from_run reads a run's rollouts on this machine"),
+            )
+            for is_set, reason in reasons:
+                if is_set:
+                    instead = ", or label_samples=0" if reason.startswith("label_samples") else ""
+                    raise ValueError(f"{reason}: use shards=here{instead}")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         if self.band_low > self.band_high:

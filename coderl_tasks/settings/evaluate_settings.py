@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Temperature
-from coderl_tasks.settings.setting import COMMON, Setting
+from coderl_tasks.settings.setting import setting
 
 
 def _day(given: str | None) -> str | None:
@@ -29,42 +29,29 @@ class EvaluateSettings(FlowSettings):
         "comparison": ("compare_to", "what it is compared with, and where the result goes"),
     }
 
-    checkpoint: Annotated[str, Setting(common=True, decides_content=False, elsewhere=("run",))] = Field(
-        "latest", description="latest run, a run's name or directory, a tinker:// sampler path, or a model's name"
-    )
-    splits: Annotated[Names, COMMON] = Field(None, description="test splits; by default all the data set has")
-    since: Annotated[Day, COMMON] = Field(
-        None, description="problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"
-    )
-    until: Annotated[Day, COMMON] = Field(None, description="problems of this day and earlier, YYYY-MM-DD")
-    eval_limit: Annotated[Limit, Setting(common=True, gsm8k=40)] = Field(
-        -1, description="problems, a seeded subset (-1: all)"
-    )
-    n_samples: Annotated[int, Setting(common=True, elsewhere=("n", "k", "num_samples", "samples_per_problem"))] = Field(
-        1,
-        ge=1,
-        le=1000,
-        description="completions per problem; with several also pass@k, for k = 1, 2, 4, ... up to that many",
-    )
-    temperature: Annotated[Temperature, COMMON] = Field(
-        0.0, ge=0, description="sampling temperature; 0 is greedy, for n_samples=1"
-    )
-    top_p: float = Field(
-        1.0, gt=0, le=1, description="sample of the likeliest tokens alone that hold so much of the probability"
-    )
-    compare_to: Annotated[str | None, Setting(common=True, decides_content=False)] = Field(
-        "baseline",
-        description="evaluation to compare with: one of the same run, where there is one, another run (its final one), "
-        "or a folder",
-    )
-    compare: Annotated[Names, Setting(common=True, decides_content=False)] = Field(
-        None,
-        description="A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are "
-        "taken as they are), and say how they differ, problem by problem; A1+A2+A3 are seeds of one configuration",
-    )
-    log_path: Annotated[
-        str | None, Setting(common=True, decides_content=False, elsewhere=("output_dir", "resume", "run"))
-    ] = Field(None, description="where the result goes: a folder, or a name under the run's evals/")
+    checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
+    """latest run, a run's name or directory, a tinker:// sampler path, or a model's name"""
+    splits: Names = setting(None, common=True)
+    """test splits; by default all the data set has"""
+    since: Day = setting(None, common=True)
+    """problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"""
+    until: Day = setting(None, common=True)
+    """problems of this day and earlier, YYYY-MM-DD"""
+    eval_limit: Limit = setting(-1, common=True, gsm8k=40)
+    """problems, a seeded subset (-1: all)"""
+    n_samples: int = setting(1, ge=1, le=1000, common=True, elsewhere=("n", "k", "num_samples", "samples_per_problem"))
+    """completions per problem; with several also pass@k, for k = 1, 2, 4, ... up to that many"""
+    temperature: Temperature = setting(0.0, ge=0, common=True)
+    """sampling temperature; 0 is greedy, for n_samples=1"""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """sample of the likeliest tokens alone that hold so much of the probability"""
+    compare_to: str | None = setting("baseline", common=True, decides_content=False)
+    """evaluation to compare with: one of the same run, where there is one, another run (its final one), or a folder"""
+    compare: Names = setting(None, common=True, decides_content=False)
+    """A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are taken as they
+    are), and say how they differ, problem by problem; A1+A2+A3 are seeds of one configuration"""
+    log_path: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir", "resume", "run"))
+    """where the result goes: a folder, or a name under the run's evals/"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

@@ -2,13 +2,11 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from coderl_tasks.settings.flow_settings import Limit
-from coderl_tasks.settings.setting import Family, Setting, refusing
+from coderl_tasks.settings.setting import Family, refusing, setting
 
-ALLOWED = Setting(on_resume="allowed")
-"""May change on resume."""
 CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
 LossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
 _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -29,19 +27,18 @@ class Schedule(Family):
 
     SHORT: ClassVar[tuple[str, str]] = ("kind", "total")
 
-    kind: Annotated[
-        Literal["constant", "linear", "cosine"],
-        Setting(
-            on_resume="warned",
-            elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
-        ),
-    ] = Field("constant", description="how the learning rate falls to 0 at `total`, if at all")
-    total: Annotated[
-        int | None, Setting(on_resume="warned", recipe="scheduler_total_steps", elsewhere=("total_steps",))
-    ] = Field(None, ge=1, description="linear, cosine: the step at which the learning rate is 0, whatever max_steps is")
-    warmup: Annotated[int, Setting(on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps"))] = Field(
-        0, ge=0, description="steps over which a new run's learning rate grows to its height"
+    kind: Literal["constant", "linear", "cosine"] = setting(
+        "constant",
+        on_resume="warned",
+        elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
     )
+    """how the learning rate falls to 0 at `total`, if at all"""
+    total: int | None = setting(
+        None, ge=1, on_resume="warned", recipe="scheduler_total_steps", elsewhere=("total_steps",)
+    )
+    """linear, cosine: the step at which the learning rate is 0, whatever max_steps is"""
+    warmup: int = setting(0, ge=0, on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps"))
+    """steps over which a new run's learning rate grows to its height"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -64,26 +61,17 @@ class Schedule(Family):
 class Adam(Family):
     """The optimizer, beside the learning rate: `adam=beta1:0.9,beta2:0.95,eps:1e-12`."""
 
-    beta1: Annotated[float, Setting(elsewhere=("adam_beta1",))] = Field(
-        0.9, ge=0, lt=1, description="decay of Adam's first moment"
-    )
-    beta2: Annotated[float, Setting(elsewhere=("adam_beta2",))] = Field(
-        0.95, ge=0, lt=1, description="decay of Adam's second moment"
-    )
-    eps: Annotated[float, Setting(gsm8k=1e-8, elsewhere=("adam_eps",))] = Field(
-        1e-12, gt=0, description="Adam's epsilon"
-    )
-    weight_decay: Annotated[float, Setting(recipe="weight_decay")] = Field(
-        0.0, ge=0, description="Adam's decoupled weight decay"
-    )
-    grad_clip_norm: Annotated[float, Setting(recipe="grad_clip_norm", elsewhere=("max_grad_norm", "grad_clip"))] = (
-        Field(
-            0.0,
-            ge=0,
-            description="norm that the gradient is clipped to (0: not clipped; the Tinker service says the gradient's "
-            "norm only where this is set, to 1e12 say)",
-        )
-    )
+    beta1: float = setting(0.9, ge=0, lt=1, elsewhere=("adam_beta1",))
+    """decay of Adam's first moment"""
+    beta2: float = setting(0.95, ge=0, lt=1, elsewhere=("adam_beta2",))
+    """decay of Adam's second moment"""
+    eps: float = setting(1e-12, gt=0, gsm8k=1e-8, elsewhere=("adam_eps",))
+    """Adam's epsilon"""
+    weight_decay: float = setting(0.0, ge=0, recipe="weight_decay")
+    """Adam's decoupled weight decay"""
+    grad_clip_norm: float = setting(0.0, ge=0, recipe="grad_clip_norm", elsewhere=("max_grad_norm", "grad_clip"))
+    """norm that the gradient is clipped to (0: not clipped; the Tinker service says the gradient's norm only where this
+    is set, to 1e12 say)"""
 
 
 class Loss(Family):
@@ -92,44 +80,34 @@ class Loss(Family):
     INSTEAD: ClassVar[str] = "; loss_fn names the loss itself"
 
     # Other tools name the distance from 1.
-    clip_low: Annotated[
-        float | None,
-        Setting(
-            recipe="clip_low_threshold",
-            elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
-        ),
-    ] = Field(
-        None, ge=0, le=1, description="ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"
+    clip_low: float | None = setting(
+        None,
+        ge=0,
+        le=1,
+        recipe="clip_low_threshold",
+        elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
     )
-    clip_high: Annotated[
-        float | None,
-        Setting(
-            recipe="clip_high_threshold",
-            elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
-        ),
-    ] = Field(None, ge=1, description="ppo, cispo, gspo: greatest importance ratio; by default 1.2")
-    beta: Annotated[float | None, Setting(elsewhere=("dro_beta",))] = Field(
-        None, ge=0, description="dro: weight of the squared log-probability gap; by default 0.05"
+    """ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"""
+    clip_high: float | None = setting(
+        None,
+        ge=1,
+        recipe="clip_high_threshold",
+        elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
     )
+    """ppo, cispo, gspo: greatest importance ratio; by default 1.2"""
+    beta: float | None = setting(None, ge=0, elsewhere=("dro_beta",))
+    """dro: weight of the squared log-probability gap; by default 0.05"""
 
 
 class Kl(Family):
     """The distance to the base model: `kl=penalty_coef:0.05`, or `kl=base_every:10` to measure it alone."""
 
-    penalty_coef: Annotated[float, Setting(elsewhere=("kl_penalty_coef", "kl_coef", "kl_coeff"))] = Field(
-        0.0,
-        ge=0,
-        description="weight of the penalty on leaving the base model, taken off each token's advantage (0: the base "
-        "model is not asked)",
-    )
-    base_every: Annotated[int, Setting(decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",))] = (
-        Field(
-            0,
-            ge=0,
-            description="steps between measurements of the policy's KL to the base model, on some of a step's "
-            "completions; nothing is trained on it (0: none; penalty_coef measures it in each step)",
-        )
-    )
+    penalty_coef: float = setting(0.0, ge=0, elsewhere=("kl_penalty_coef", "kl_coef", "kl_coeff"))
+    """weight of the penalty on leaving the base model, taken off each token's advantage (0: the base model is not
+    asked)"""
+    base_every: int = setting(0, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",))
+    """steps between measurements of the policy's KL to the base model, on some of a step's completions; nothing is
+    trained on it (0: none; penalty_coef measures it in each step)"""
 
 
 class Truncation(Family):
@@ -137,17 +115,13 @@ class Truncation(Family):
 
     SHORT: ClassVar[tuple[str, str]] = ("kind", "overlong_tokens")
 
-    kind: Annotated[
-        Literal["graded", "masked", "penalised"],
-        Setting(elsewhere=("mask_truncated_completions", "overlong_filtering")),
-    ] = Field(
-        "graded",
-        description="completions that run into max_tokens: as the format rule says; left out of their group; or (and "
-        "those that nearly do) with a penalty that grows to 1 over overlong_tokens",
+    kind: Literal["graded", "masked", "penalised"] = setting(
+        "graded", elsewhere=("mask_truncated_completions", "overlong_filtering")
     )
-    overlong_tokens: Annotated[int | None, Setting(elsewhere=("overlong_buffer", "soft_overlong_tokens"))] = Field(
-        None, ge=1, description="penalised: last tokens of the limit that are penalised; by default a fifth"
-    )
+    """completions that run into max_tokens: as the format rule says; left out of their group; or (and those that nearly
+    do) with a penalty that grows to 1 over overlong_tokens"""
+    overlong_tokens: int | None = setting(None, ge=1, elsewhere=("overlong_buffer", "soft_overlong_tokens"))
+    """penalised: last tokens of the limit that are penalised; by default a fifth"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -161,50 +135,39 @@ class Truncation(Family):
 class RollingSave(Family):
     """States to resume from, which expire: `rolling_save=every:5,hours:24,keep:3`."""
 
-    every: Annotated[int, Setting(on_resume="allowed", elsewhere=("rolling_save_every",))] = Field(
-        1, ge=0, description="steps between states to resume from (0: none but the checkpoints)"
-    )
+    every: int = setting(1, ge=0, on_resume="allowed", elsewhere=("rolling_save_every",))
+    """steps between states to resume from (0: none but the checkpoints)"""
     # A Tinker service takes no time to live below an hour.
-    hours: Annotated[float, Setting(on_resume="allowed", elsewhere=("rolling_save_hours",))] = Field(
-        168, ge=1, description="hours that states to resume from are kept"
-    )
-    keep: Annotated[int, Setting(on_resume="allowed", elsewhere=("rolling_save_keep",))] = Field(
-        3,
-        ge=2,
-        description="states to resume from that are kept, the newest ones, and at least one more than "
-        "max_steps_off_policy; older ones are deleted",
-    )
+    hours: float = setting(168, ge=1, on_resume="allowed", elsewhere=("rolling_save_hours",))
+    """hours that states to resume from are kept"""
+    keep: int = setting(3, ge=2, on_resume="allowed", elsewhere=("rolling_save_keep",))
+    """states to resume from that are kept, the newest ones, and at least one more than max_steps_off_policy; older ones
+    are deleted"""
 
 
 class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
-    every: Annotated[
-        int,
-        AfterValidator(refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")),
-        Setting(on_resume="allowed", gsm8k=6, recipe="eval_every"),
-    ] = Field(10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)")
-    limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40, elsewhere=("eval_limit", "n_samples"))] = (
-        Field(200, description="problems of a periodic evaluation, a seeded subset (-1: all)")
+    every: Annotated[int, refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")] = setting(
+        10, ge=-1, on_resume="allowed", gsm8k=6, recipe="eval_every"
     )
-    ends_limit: Annotated[Limit, Setting(on_resume="allowed", gsm8k=40, elsewhere=("eval_ends_limit",))] = Field(
-        -1, description="the same for the baseline and the final evaluation; a given limit counts here too"
-    )
-    on: Annotated[Literal["test", "validation"], Setting(elsewhere=("eval_on",))] = Field(
-        "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
-    )
-    validation_size: int = Field(64, ge=1, description="problems held out of the pool with on:validation")
+    """steps between evaluations (-1: none at all, nor baseline and final)"""
+    limit: Limit = setting(200, on_resume="allowed", nano=100, gsm8k=40, elsewhere=("eval_limit", "n_samples"))
+    """problems of a periodic evaluation, a seeded subset (-1: all)"""
+    ends_limit: Limit = setting(-1, on_resume="allowed", gsm8k=40, elsewhere=("eval_ends_limit",))
+    """the same for the baseline and the final evaluation; a given limit counts here too"""
+    on: Literal["test", "validation"] = setting("test", elsewhere=("eval_on",))
+    """periodic evaluations on the test splits, or on problems held out of the pool"""
+    validation_size: int = Field(64, ge=1)
+    """problems held out of the pool with on:validation"""
 
 
 class Trackers(Family):
     """Where metrics are logged too: `trackers=wandb:PROJECT,name:RUN`, and trackio:PROJECT."""
 
-    wandb: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("wandb_project",))] = Field(
-        None, description="log to this Weights & Biases project too"
-    )
-    trackio: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("trackio_project",))] = Field(
-        None, description="log to this trackio project too"
-    )
-    name: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))] = Field(
-        None, description="name of the run there; in trackio six digits are added that stand for the directory"
-    )
+    wandb: str | None = setting(None, on_resume="allowed", elsewhere=("wandb_project",))
+    """log to this Weights & Biases project too"""
+    trackio: str | None = setting(None, on_resume="allowed", elsewhere=("trackio_project",))
+    """log to this trackio project too"""
+    name: str | None = setting(None, on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))
+    """name of the run there; in trackio six digits are added that stand for the directory"""

@@ -1,25 +1,17 @@
 """What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter  # of dotted keys too
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
     Setting,
+    SettingsModel,
     about,
     all_settings,
     environment_defaults,
@@ -28,8 +20,8 @@ from coderl_tasks.settings.setting import (
     preset_values,
     recipe_names,
     refusing,
+    setting,
     split_at_commas,
-    value_of,
 )
 
 COLDEST, HOTTEST = 0.01, 100.0
@@ -61,15 +53,15 @@ Preset = Annotated[
 ]
 """A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 ONLY_CODE = ("code",)
-_not_zero = refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")
-Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+Limit = Annotated[int, Field(ge=-1), refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")]
 _possible_temperature = refusing(
     lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
     f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
 )
-Temperature = Annotated[float, AfterValidator(_possible_temperature)]
+Temperature = Annotated[float, _possible_temperature]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
-COST_SETTING = Setting(decides_content=False, on_resume="allowed")
+_ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
+"""A path that a resume means too, whatever folder it is started in."""
 COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 """What bounds and counts what is spent: another value goes on with the same work."""
 
@@ -93,7 +85,7 @@ _priced_for_sampling = refusing(
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
     BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
-    AfterValidator(_priced_for_sampling),
+    _priced_for_sampling,
 ]
 
 
@@ -110,10 +102,10 @@ def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
         }
 
 
-class FlowSettings(BaseModel):
+class FlowSettings(SettingsModel):
     """What all three flows share."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_with_recipe_names)
+    model_config = ConfigDict(json_schema_extra=_with_recipe_names)
     DECIDING: ClassVar[tuple[str, ...]] = ("preset", "environment", "reward_file")
     """The settings that decide what others are by default."""
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
@@ -123,116 +115,83 @@ class FlowSettings(BaseModel):
     }
     """The groups of the help: by name the first setting of each, in order of definition, and what they are."""
 
-    preset: Annotated[
-        Preset, Setting(common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",))
-    ] = Field(
-        None,
-        description="nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a "
-        "model); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke: a training "
-        "run of 50 steps that fails unless the smoke-test checks pass; or none",
+    preset: Preset = setting(
+        None, common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",)
     )
-    model_name: Annotated[
-        str,
-        Setting(
-            common=True,
-            nano=NANO_MODEL,
-            gsm8k="Qwen/Qwen3-8B",
-            by_environment={"nano gsm8k": NANO_WORDS_MODEL},
-            inherited=True,
-            elsewhere=("model", "base_model"),
-        ),
-    ] = Field(
+    """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model); gsm8k:
+    those of the GRPO notebook, whose group_size is completions per problem; smoke: a training run of 50 steps that
+    fails unless the smoke-test checks pass; or none"""
+    model_name: str = setting(
         DEFAULT_MODEL,
-        description="base model: a name of the Tinker service, or a local model folder; "
-        "without one the first of a few small models that the service offers, this one before others",
+        common=True,
+        nano=NANO_MODEL,
+        gsm8k="Qwen/Qwen3-8B",
+        by_environment={"nano gsm8k": NANO_WORDS_MODEL},
+        inherited=True,
+        elsewhere=("model", "base_model"),
     )
-    renderer_name: Annotated[
-        Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None,
-        Setting(inherited=True, elsewhere=("renderer",)),
-    ] = Field(
-        None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
+    """base model: a name of the Tinker service, or a local model folder; without one the first of a few small models
+    that the service offers, this one before others"""
+    renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
+        None, inherited=True, elsewhere=("renderer",)
     )
-    thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
-        None, description="on or off, where the chat format has a switch for it; by default as the format has it"
+    """chat format; by default the one the model was made for (chat_template: as it brings it)"""
+    thinking: bool | None = setting(None, inherited=True)
+    """on or off, where the chat format has a switch for it; by default as the format has it"""
+    environment: Literal["code", "gsm8k", "custom"] = setting("code", common=True, gsm8k="gsm8k", inherited=True)
+    """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
+    and reward_file)"""
+    use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
+    """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
+    reward_file: Annotated[str | None, _ABSOLUTE] = setting(
+        None, inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES
     )
-    environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(common=True, gsm8k="gsm8k", inherited=True)] = (
-        Field(
-            "code",
-            description="what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom "
-            "(your own prompts, and reward_file)",
-        )
-    )
-    use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = Field(
-        True, description="gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"
-    )
-    reward_file: Annotated[
-        str | None,
-        # A path that a resume means too, whatever folder it is started in.
-        AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve())),
-        Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
-    ] = Field(
-        None,
-        description="custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox "
-        "runs",
-    )
-    dataset: Annotated[
-        str,
-        Setting(
-            common=True, nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset")
-        ),
-    ] = Field(
+    """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""
+    dataset: str = setting(
         HUB_DATASET,
-        description="hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)",
+        common=True,
+        nano=MINI_DATASET,
+        by_environment=GSM8K_DATA,
+        elsewhere=("data", "prompts", "train_dataset"),
     )
-    evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = Field(
-        None,
-        description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
-    )
-    test_share: float | None = Field(
-        None, gt=0, lt=1, description="instead of evaluation_dataset: share of dataset's train rows, by hash of the id"
-    )
-    max_tokens: Annotated[
-        int,
-        Setting(
-            common=True,
-            on_resume="warned",
-            inherited=True,
-            nano=128,
-            gsm8k=2048,
-            elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
-        ),
-    ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
-    reward_timeout: Annotated[
-        float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
-    ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
-    isolation_per_test: Annotated[
-        IsolationPerTest, Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",))
-    ] = Field(
-        "failures",
-        description="tests with a process of their own in the sandbox: failures, a program's first and those that it "
-        "does not pass in the process of another test; or always, every test",
-    )
-    sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
-        64, ge=1, description="sampling requests in flight, one per problem"
-    )
-    max_tokens_total: Annotated[int | None, COST_SETTING] = Field(
-        None,
+    """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
+    evaluation_dataset: str | None = setting(None, elsewhere=("test_dataset", "eval_dataset"))
+    """data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own"""
+    test_share: float | None = Field(None, gt=0, lt=1)
+    """instead of evaluation_dataset: share of dataset's train rows, by hash of the id"""
+    max_tokens: int = setting(
+        24576,
         ge=1,
-        description="end, to be gone on with, before a group whose prompt and completions could make it more tokens",
+        common=True,
+        on_resume="warned",
+        inherited=True,
+        nano=128,
+        gsm8k=2048,
+        elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
     )
-    max_usd: Annotated[float | None, COST_SETTING] = Field(
-        None, gt=0, description="the same for what they cost, training included, at the prices that are known"
+    """completion length limit in tokens; capped at the model's context"""
+    reward_timeout: float = setting(6.0, gt=0, inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
+    """CPU seconds per test, where the problem names no limit; custom: per completion"""
+    isolation_per_test: IsolationPerTest = setting(
+        "failures", decides_content=False, on_resume="allowed", inherited=True, environments=("code",)
     )
-    prices: Annotated[Prices, COST_SETTING] = Field(
-        default_factory=dict,
-        description="USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737"
-        " (without cached as prefill)",
-    )
-    seed: int = Field(0, ge=0, description="decides every random draw of the run")
+    """tests with a process of their own in the sandbox: failures, a program's first and those that it does not pass in
+    the process of another test; or always, every test"""
+    sample_concurrency: int = setting(64, ge=1, decides_content=False, on_resume="allowed")
+    """sampling requests in flight, one per problem"""
+    max_tokens_total: int | None = setting(None, ge=1, decides_content=False, on_resume="allowed")
+    """end, to be gone on with, before a group whose prompt and completions could make it more tokens"""
+    max_usd: float | None = setting(None, gt=0, decides_content=False, on_resume="allowed")
+    """the same for what they cost, training included, at the prices that are known"""
+    prices: Prices = setting(default_factory=dict, decides_content=False, on_resume="allowed")
+    """USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (without
+    cached as prefill)"""
+    seed: int = Field(0, ge=0)
+    """decides every random draw of the run"""
 
     # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there. By dotted keys.
-    _given: frozenset[str] = PrivateAttr(default=frozenset())
-    _model_reason: str | None = PrivateAttr(default=None)
+    _given: frozenset[str] = frozenset()
+    _model_reason: str | None = None
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -262,7 +221,7 @@ class FlowSettings(BaseModel):
 
     def content(self) -> dict[str, Any]:
         """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
-        said = {key: about(setting) for key, setting in all_settings(type(self))}
+        said = {key: about(field) for key, field in all_settings(type(self))}
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
         if self.reward_file is not None:  # the path says nothing of what the function does
@@ -282,8 +241,8 @@ class FlowSettings(BaseModel):
         fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = {key: value_of(self, key) for key, _ in all_settings(type(self)) if key in self._given}
-        return {key: value for key, value in given.items() if key in deciding or value != value_of(plain, key)}
+        given = {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
+        return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
 
     @property
     def model_reason(self) -> str | None:
@@ -306,7 +265,7 @@ class FlowSettings(BaseModel):
 
     def with_preset(self, preset: PresetName) -> Self:
         """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
-        filled = type(self).model_validate({**{key: value_of(self, key) for key in self._given}, "preset": preset})
+        filled = type(self).model_validate({**{key: attrgetter(key)(self) for key in self._given}, "preset": preset})
         if self.preset != SMOKE:
             return filled
         of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
@@ -318,7 +277,7 @@ class FlowSettings(BaseModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
-        kept = {key: value_of(self, key) for key in self._given}
+        kept = {key: attrgetter(key)(self) for key in self._given}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
         filled = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **known}, kept))
         filled._given = self._given
@@ -331,9 +290,9 @@ class FlowSettings(BaseModel):
                 "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
             )
         usual = type(self)._fillings({"preset": self.preset, "environment": self.environment})
-        for key, setting in type(self).model_fields.items():
-            wanted, value = about(setting).environments, getattr(self, key)
-            default = setting.get_default(call_default_factory=True, validated_data={})
+        for key, field in type(self).model_fields.items():
+            wanted, value = about(field).environments, getattr(self, key)
+            default = field.get_default(call_default_factory=True, validated_data={})
             if self.environment not in wanted and value not in (default, usual.get(key, default)):
                 # Nobody gives reward_file=FILE for programs: the environment was forgotten.
                 add = f"add environment={wanted[-1]}, or " if "code" not in wanted else ""
@@ -351,7 +310,7 @@ class FlowSettings(BaseModel):
     # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")
     @classmethod
-    def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+    def _fill_from_preset(cls, values: Any, build: Callable[[Any], Self]) -> Self:
         if not isinstance(values, dict):
             return build(values)
         given = flat(cls, values)

@@ -1,32 +1,28 @@
 """The settings of `coderl pipeline`: those of its three parts."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS, FlowSettings, Preset
-from coderl_tasks.settings.setting import COMMON
+from coderl_tasks.settings.setting import SettingsModel, setting
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
 SHARED = ("preset", "environment", "reward_file")
 
 
-class PipelineSettings(BaseModel):
+class PipelineSettings(SettingsModel):
     """Curate, train, evaluate in a row; a preset, an environment or a reward file given here serves all three."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    preset: Annotated[Preset, COMMON] = Field(
-        None,
-        description="nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none",
-    )
-    environment: Annotated[Literal["code", "gsm8k", "custom"] | None, COMMON] = Field(
-        None, description="what is trained on, as in the parts"
-    )
-    reward_file: Annotated[str | None, COMMON] = Field(None, description="custom: the Python file with compute_reward")
+    preset: Preset = setting(None, common=True)
+    """nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
+    environment: Literal["code", "gsm8k", "custom"] | None = setting(None, common=True)
+    """what is trained on, as in the parts"""
+    reward_file: str | None = setting(None, common=True)
+    """custom: the Python file with compute_reward"""
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)

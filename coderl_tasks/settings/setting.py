@@ -1,41 +1,40 @@
 """What a setting says about itself; families, settings that are given together in one mapping; and settings from plain
 values, with what is wrong with them in a line.
 
-1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
-   in a `Setting` in its `Annotated`. Nothing else lists settings by name.
+1. A setting is one field, and all about it stands there: what `setting` takes (pydantic's bounds, and what a `Setting`
+   says), help and unit in the docstring below it. Nothing else lists settings by name.
 2. The members of a family are settings like any other, with dotted keys. `flat` has them by these, `nested` as the
    models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
 """
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticUndefined
 
 from coderl_tasks.errors import ConfigError
 
 ENVIRONMENTS = ("code", "gsm8k", "custom")
 NONE_WORDS = ("", "none", "null")
+FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "allow_inf_nan", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ENVIRONMENT = {
-    "base_url": "TINKER_BASE_URL",
-    "tinker_base_url": "TINKER_BASE_URL",
-    "api_key": "TINKER_API_KEY",
-    "tinker_api_key": "TINKER_API_KEY",
+    **dict.fromkeys(("base_url", "tinker_base_url"), "TINKER_BASE_URL"),
+    **dict.fromkeys(("api_key", "tinker_api_key"), "TINKER_API_KEY"),
     "sandbox_url": "SANDBOX_URL",
     "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
 }
 """What other tools have as settings, and is of the machine here."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """What a setting says about itself beside its type and pydantic's `Field`."""
+    """What a setting says about itself beside its type, its default, its bounds and its help text."""
 
     decides_content: bool = True  # what comes out; else where results go, how fast, or by what name
     on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
@@ -47,7 +46,7 @@ class Setting:
     gsm8k: Any = None
     smoke: Any = None
     environments: tuple[str, ...] = ENVIRONMENTS  # that it says something of; in others only its default makes sense
-    by_environment: Mapping[str, Any] = field(default_factory=dict)
+    by_environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The default in environments where it is another one; "nano gsm8k": with that preset there."""
     of_profile: bool = False  # it says something of a profile alone, and so is refused where none is made
     meaning: str = ""  # for messages, where its name, the recipe's, says something else elsewhere
@@ -59,23 +58,30 @@ class Setting:
     accepted: one setting has one name."""
 
 
-COMMON = Setting(common=True)
+def setting(default: Any = PydanticUndefined, **arguments: Any) -> Any:
+    """A field with this default. FIELD_ARGUMENTS are as of pydantic's `Field`, all others say what `Setting` has."""
+    of_field = {name: arguments.pop(name) for name in FIELD_ARGUMENTS & arguments.keys()}
+    field = Field(default, **of_field)
+    field.metadata.append(Setting(**arguments))
+    return field
 
 
-def about(setting: FieldInfo) -> Setting:
+def about(field: FieldInfo) -> Setting:
     """What a setting says about itself."""
-    return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
+    return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
 
 
-def refusing(is_wrong: Callable[[Any], bool], message: str) -> Callable[[Any], Any]:
-    """A validator that refuses some values with this message."""
+def refusing(
+    is_wrong: Callable[[Any], bool], message: str, *, before: bool = False
+) -> AfterValidator | BeforeValidator:
+    """What refuses some values of a type with this message; with `before` those that are not of the type yet."""
 
     def validate(value: Any) -> Any:
         if is_wrong(value):
             raise ValueError(message)
         return value
 
-    return validate
+    return BeforeValidator(validate) if before else AfterValidator(validate)
 
 
 def split_at_commas(value: Any) -> Any:
@@ -83,10 +89,23 @@ def split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class Family(BaseModel):
+class SettingsModel(BaseModel):
+    """A model that takes no other keys than its fields. The docstring below a field, as one line, is its help text."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        for field in cls.model_fields.values():
+            if field.description is not None:
+                field.description = " ".join(field.description.split())
+        return handler(source)
+
+
+class Family(SettingsModel):
     """Settings that are given together: `adam=beta1:0.9,eps:1e-8`, `adam.beta1=0.9`, or a JSON object."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
     SHORT: ClassVar[tuple[str, str] | None] = None
     """Two members that "cosine:200" gives at once: a choice, and a number that belongs to it."""
     INSTEAD: ClassVar[str] = ""
@@ -127,24 +146,24 @@ class Family(BaseModel):
 
 def families_of(model: type[BaseModel]) -> dict[str, type[Family]]:
     """The families of `model`, by key."""
-    fields = {key: setting.annotation for key, setting in model.model_fields.items()}
+    fields = {key: field.annotation for key, field in model.model_fields.items()}
     return {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Family)}
 
 
 def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
-    for name, setting in model.model_fields.items():
-        if isinstance(setting.annotation, type) and issubclass(setting.annotation, BaseModel):
-            yield from all_settings(setting.annotation, f"{prefix}{name}.")
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from all_settings(field.annotation, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", setting
+            yield f"{prefix}{name}", field
 
 
 def recipe_names(model: type[BaseModel]) -> dict[str, str]:
     """The recipe's names of members of families, as dotted keys: {name: our key}."""
     found = {}
-    for key, setting in all_settings(model):
-        if (name := about(setting).recipe) is not None:
+    for key, field in all_settings(model):
+        if (name := about(field).recipe) is not None:
             *parents, _, _ = key.split(".")
             found[".".join([*parents, name])] = key
     return found
@@ -182,20 +201,15 @@ def nested(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def value_of(settings: BaseModel, key: str) -> Any:
-    """The value of the setting with this dotted key."""
-    return reduce(getattr, key.split("."), settings)
-
-
 def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:
     """What a preset fills in of the settings of `model`, by dotted key."""
-    found = {key: getattr(about(setting), preset) for key, setting in all_settings(model)}
+    found = {key: getattr(about(field), preset) for key, field in all_settings(model)}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
     """The defaults of the settings of `model` that are others in `environment`, by dotted key."""
-    said = {key: about(setting).by_environment for key, setting in all_settings(model)}
+    said = {key: about(field).by_environment for key, field in all_settings(model)}
     return {key: values[environment] for key, values in said.items() if environment in values}
 
 
@@ -211,8 +225,8 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     """One of pydantic's validation errors (`ValidationError.errors()`) of `model` as a line for people."""
     key = ".".join(str(part) for part in item["loc"])
     if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
-        *setting, name = (str(part) for part in item["loc"][:-1])
-        return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
+        *mapping, name = (str(part) for part in item["loc"][:-1])
+        return f"{'.'.join(mapping)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
         # Of a group that does not exist: name the setting that was written in it.
         inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
@@ -236,14 +250,10 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
 
 
 _WORDS = {
-    "int_parsing": "not a whole number",
-    "int_type": "not a whole number",
-    "int_from_float": "not a whole number",
-    "float_parsing": "not a number",
-    "float_type": "not a number",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "not a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "not a number"),
     "finite_number": "not a finite number",
-    "bool_parsing": "neither true nor false",
-    "bool_type": "neither true nor false",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "neither true nor false"),
     "string_type": "must be text",
     "none": "needs a value",
     "greater_than_equal": "must be at least {ge}",

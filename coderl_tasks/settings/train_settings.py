@@ -13,27 +13,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
-from coderl_tasks.settings.families import (
-    ALLOWED,
-    LOSS_CONFIG,
-    LOSS_SETTINGS,
-    Adam,
-    Evaluations,
-    Kl,
-    Loss,
-    LossName,
-    RollingSave,
-    Schedule,
-    Trackers,
-    Truncation,
-)
+from coderl_tasks.settings import families
+from coderl_tasks.settings.families import LOSS_CONFIG, LOSS_SETTINGS, LossName
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
-from coderl_tasks.settings.setting import Setting, preset_values, refusing
+from coderl_tasks.settings.setting import Setting, preset_values, refusing, setting
 
 MAX_LORA_RANK = 512
-SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
@@ -62,6 +49,7 @@ _replayable_loss = refusing(
     lambda loss: loss == "stable_reinforce",
     "it reads records of the sampler that end with its session, so that a run could not go on after a crash: take ppo "
     "or cispo",
+    before=True,
 )
 RecipeSize = Annotated[
     int, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), Field(json_schema_extra={"default": None})
@@ -81,134 +69,108 @@ class TrainSettings(FlowSettings):
         "course": ("max_steps", "steps, checkpoints, evaluations, what is said and done meanwhile, trackers"),
     }
 
-    pool: Annotated[
-        str, Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",))
-    ] = Field(
-        "latest",
-        description="a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) "
-        "that fills a step, else one that is made of all of dataset, without a profile",
+    pool: str = setting(
+        "latest", common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)
     )
-    log_path: Annotated[str | None, Setting(common=True, on_resume="ignored", elsewhere=("output_dir", "run"))] = Field(
-        None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
+    """a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) that fills a
+    step, else one that is made of all of dataset, without a profile"""
+    log_path: str | None = setting(None, common=True, on_resume="ignored", elsewhere=("output_dir", "run"))
+    """run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"""
+    resume: Literal["auto", "must", "never"] = setting(
+        "auto", decides_content=False, elsewhere=("new (new=true is resume=never)",)
     )
-    resume: Annotated[
-        Literal["auto", "must", "never"], Setting(decides_content=False, elsewhere=("new (new=true is resume=never)",))
-    ] = Field(
-        "auto",
-        description="must: never a new run, whatever log_path says; never: a new run, though log_path looks like the "
-        "name of another one, or without log_path, though an unfinished one has these settings",
-    )
-    init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
-        None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
-    )
+    """must: never a new run, whatever log_path says; never: a new run, though log_path looks like the name of another
+    one, or without log_path, though an unfinished one has these settings"""
+    init_from: Annotated[str | None, _state_path] = None
+    """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
-    problems_per_step: Annotated[
-        int,
-        Setting(common=True, elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step")),
-    ] = Field(8, ge=1, exclude=True, description="problems per step")
-    completions_per_problem: Annotated[
-        int,
-        Setting(
-            common=True,
-            elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
-        ),
-    ] = Field(
+    problems_per_step: int = setting(
+        8,
+        ge=1,
+        exclude=True,
+        common=True,
+        elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"),
+    )
+    """problems per step"""
+    completions_per_problem: int = setting(
         16,
         ge=2,
         exclude=True,
-        description="completions per problem and step; the rewards of these, a group, are compared",
+        common=True,
+        elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
     )
-    group_size: Annotated[RecipeSize, Setting(hidden=True, meaning="problems per step", gsm8k=32)] = Field(
-        8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
+    """completions per problem and step; the rewards of these, a group, are compared"""
+    group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
+    """problems per step, by the recipe's name: problems_per_step"""
+    batch_size: RecipeSize = setting(
+        128, ge=2, hidden=True, meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",)
     )
-    batch_size: Annotated[
-        RecipeSize, Setting(hidden=True, meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",))
-    ] = Field(
-        128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
-    )
-    selection: Literal["shuffle", "cycle", "adaptive"] = Field(
-        "shuffle",
-        description="which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: "
-        "those whose group is likely to have a signal, by the profile and by what the steps before have shown",
-    )
-    first_completions: Annotated[int, Setting(elsewhere=("group_size_adaptive",))] = Field(
-        0,
-        ge=0,
-        description="completions that each group is begun with; only one whose rewards differ gets the rest of "
-        "completions_per_problem, and what the others save goes to groups of further problems (0: all at once)",
-    )
-    refill: Annotated[
-        float, Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"))
-    ] = Field(
+    """completions per step, by the recipe's name: problems_per_step x completions_per_problem"""
+    selection: Literal["shuffle", "cycle", "adaptive"] = "shuffle"
+    """which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: those whose group
+    is likely to have a signal, by the profile and by what the steps before have shown"""
+    first_completions: int = setting(0, ge=0, elsewhere=("group_size_adaptive",))
+    """completions that each group is begun with; only one whose rewards differ gets the rest of
+    completions_per_problem, and what the others save goes to groups of further problems (0: all at once)"""
+    refill: float = setting(
         1.0,
         ge=1,
         allow_inf_nan=False,
-        description="groups without a signal (of equal rewards) are replaced by groups of further problems, until a "
-        "step has sampled so many times problems_per_step (with first_completions: so many times its completions); "
-        "passes over the pool do not count them (1: not replaced)",
+        elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
     )
-    learning_rate: Annotated[
-        float, Setting(common=True, on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))
-    ] = Field(4e-5, gt=0, description="Adam's learning rate")
-    schedule: Schedule = Field(
-        Schedule(), description="how the learning rate rises and falls: schedule=cosine:200,warmup:10"
+    """groups without a signal (of equal rewards) are replaced by groups of further problems, until a step has sampled
+    so many times problems_per_step (with first_completions: so many times its completions); passes over the pool do not
+    count them (1: not replaced)"""
+    learning_rate: float = setting(
+        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",)
     )
-    adam: Adam = Field(Adam(), description="the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0")
-    loss_fn: Annotated[LossName, BeforeValidator(_replayable_loss), Setting(gsm8k="ppo", elsewhere=("loss_type",))] = (
-        Field("importance_sampling", description="Tinker's name of the loss")
+    """Adam's learning rate"""
+    schedule: families.Schedule = families.Schedule()
+    """how the learning rate rises and falls: schedule=cosine:200,warmup:10"""
+    adam: families.Adam = families.Adam()
+    """the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0"""
+    loss_fn: Annotated[LossName, _replayable_loss] = setting(
+        "importance_sampling", gsm8k="ppo", elsewhere=("loss_type",)
     )
-    loss: Loss = Field(Loss(), description="what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05")
-    kl: Kl = Field(Kl(), description="distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10")
-    epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
-        1, ge=1, description="times that a step's completions are trained on"
+    """Tinker's name of the loss"""
+    loss: families.Loss = families.Loss()
+    """what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05"""
+    kl: families.Kl = families.Kl()
+    """distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10"""
+    epochs_per_rollout_batch: int = setting(1, ge=1, elsewhere=("epochs", "num_iterations", "ppo_epochs"))
+    """times that a step's completions are trained on"""
+    train_batch_size: int | None = setting(
+        None, ge=1, gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size")
     )
-    train_batch_size: Annotated[
-        int | None, Setting(gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size"))
-    ] = Field(
-        None, ge=1, description="completions per optimizer step, the last of an epoch takes the rest; by default all"
+    """completions per optimizer step, the last of an epoch takes the rest; by default all"""
+    lora_rank: Annotated[int, _possible_rank] = setting(
+        32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}", common=True, elsewhere=("rank",)
     )
-    lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(common=True, elsewhere=("rank",))] = Field(
-        32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
+    temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
+    """sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"""
+    format_coef: float = setting(0.1, ge=0, environments=ONLY_CODE)
+    """weight of the format score in the reward"""
+    reward: Literal["binary", "fraction"] = setting("binary", environments=ONLY_CODE)
+    """correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"""
+    advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
+        "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )
-    temperature: Annotated[
-        Temperature, Setting(common=True, on_resume="warned", elsewhere=("sampling_temperature",))
-    ] = Field(
-        1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
-    )
-    format_coef: Annotated[float, Setting(environments=ONLY_CODE)] = Field(
-        0.1, ge=0, description="weight of the format score in the reward"
-    )
-    reward: Annotated[Literal["binary", "fraction"], Setting(environments=ONLY_CODE)] = Field(
-        "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
-    )
-    advantage: Annotated[
-        Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"],
-        Setting(gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)),
-    ] = Field(
-        "mean_centred",
-        description="a completion's reward less its group's mean; divided by the group's standard deviation; less the "
-        "mean of the others; or divided by the mean",
-    )
-    advantage_eps: float = Field(
-        1e-6, ge=0, description="advantage=std_normalised: added to the group's standard deviation"
-    )
-    truncation: Truncation = Field(
-        Truncation(),
-        description="completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit",
-    )
-    max_steps: Annotated[
-        int,
-        AfterValidator(_some_steps),
-        Setting(
-            common=True,
-            on_resume="allowed",
-            nano=50,
-            gsm8k=60,
-            smoke=SMOKE_STEPS,
-            elsewhere=("steps", "num_steps", "n_grpo_steps"),
-        ),
-    ] = Field(
-        -1, ge=-1, description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)"
+    """a completion's reward less its group's mean; divided by the group's standard deviation; less the mean of the
+    others; or divided by the mean"""
+    advantage_eps: float = Field(1e-6, ge=0)
+    """advantage=std_normalised: added to the group's standard deviation"""
+    truncation: families.Truncation = families.Truncation()
+    """completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
+    max_steps: Annotated[int, _some_steps] = setting(
+        -1,
+        ge=-1,
+        description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)",
+        common=True,
+        on_resume="allowed",
+        nano=50,
+        gsm8k=60,
+        smoke=50,
+        elsewhere=("steps", "num_steps", "n_grpo_steps"),
     )
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
     # not depend on timing, so that a run can be repeated and resumed.
@@ -219,27 +181,19 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled while one is trained, each from the policy so many updates before its own; "
         f"above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
     )
-    save_every: Annotated[int, Setting(common=True, on_resume="allowed", nano=100, gsm8k=6)] = Field(
-        10, ge=0, description="steps between checkpoints, which stay (0: only at the end)"
-    )
-    rolling_save: RollingSave = Field(
-        RollingSave(), description="states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"
-    )
-    eval: Annotated[Evaluations, Setting(common=True)] = Field(
-        Evaluations(), description="evaluations meanwhile: eval=every:10,limit:200 (coderl train --help eval)"
-    )
-    steer: Annotated[Literal["advise", "act", "off"], Setting(on_resume="warned")] = Field(
-        "advise",
-        description="say after a step what is off, and which setting mends it; act: also lower the learning rate, "
-        "raise the temperature, or end a run that has converged (advise on resume takes it back); off: only in the "
-        "report",
-    )
-    suspend_hours: Annotated[float, ALLOWED] = Field(
-        24, gt=0, description="hours that a deployment's run stays suspended in an outage, waiting to be resumed"
-    )
-    trackers: Trackers = Field(
-        Trackers(), description="where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"
-    )
+    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, gsm8k=6)
+    """steps between checkpoints, which stay (0: only at the end)"""
+    rolling_save: families.RollingSave = families.RollingSave()
+    """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""
+    eval: families.Evaluations = setting(families.Evaluations(), common=True)
+    """evaluations meanwhile: eval=every:10,limit:200 (coderl train --help eval)"""
+    steer: Literal["advise", "act", "off"] = setting("advise", on_resume="warned")
+    """say after a step what is off, and which setting mends it; act: also lower the learning rate, raise the
+    temperature, or end a run that has converged (advise on resume takes it back); off: only in the report"""
+    suspend_hours: float = setting(24, gt=0, on_resume="allowed")
+    """hours that a deployment's run stays suspended in an outage, waiting to be resumed"""
+    trackers: families.Trackers = families.Trackers()
+    """where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"""
 
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
@@ -319,6 +273,7 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _advantages_are_possible(self) -> Self:
+        """Refuses what says nothing to the chosen `advantage`, or would make it wrong."""
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
@@ -341,10 +296,10 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _update_is_possible(self) -> Self:
-        for setting, key in LOSS_SETTINGS.items():
-            if getattr(self.loss, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
+        for member, key in LOSS_SETTINGS.items():
+            if getattr(self.loss, member) is not None and key not in LOSS_CONFIG[self.loss_fn]:
                 takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
-                raise ValueError(f"loss.{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
+                raise ValueError(f"loss.{member} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
         compares = "penalty_coef" if self.kl.penalty_coef else "base_every"
         if getattr(self.kl, compares) and self.temperature != 1:
             raise ValueError(
@@ -360,7 +315,7 @@ class TrainSettings(FlowSettings):
 
     def loss_config(self) -> dict[str, float]:
         """What `loss_fn` is told: thresholds as given, else by default."""
-        given = {key: getattr(self.loss, setting) for setting, key in LOSS_SETTINGS.items()}
+        given = {key: getattr(self.loss, member) for member, key in LOSS_SETTINGS.items()}
         return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.cli import main
-from coderl_tasks.cli.clean import expired_checkpoints, pool_parts, unnamed_checkpoints, unstarted_runs
+from coderl_tasks.cli.clean import expired_checkpoints, never_started, pool_parts, unnamed_checkpoints
 from coderl_tasks.journal.atomic import DirectoryLock, write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.recorded_json import working_in
@@ -75,12 +75,12 @@ def test_an_attempt_that_never_started_goes_and_what_holds_anything_stays(root: 
     before = {path.name for path in root.iterdir()}
     assert main(["clean", "--dry-run"]) == 0
     assert {path.name for path in root.iterdir()} == before
-    found = unstarted_runs(root)
+    found = never_started(root, root / "pools")
     assert main(["clean", "--yes"]) == 0
     assert before - {path.name for path in root.iterdir()} == {"begun", "2026_11_21-10_00_00"}
     assert len(found) == 2
     lock.release()
-    (held,) = unstarted_runs(root)
+    (held,) = never_started(root, root / "pools")
     lock = DirectoryLock(root / "held")
     assert not held.remove(), "it came into use after it was found"
     lock.release()

@@ -9,8 +9,7 @@ import pytest
 
 from coderl_tasks.cli import main, record_commands
 from coderl_tasks.cli.arguments import parse_key_values
-from coderl_tasks.cli.entry import FLOWS, FREE_SPACE, NOT_ALLOWED, usage
-from coderl_tasks.cli.options import SUBCOMMANDS
+from coderl_tasks.cli.entry import FLOWS, FREE_SPACE, NOT_ALLOWED, SUBCOMMANDS, usage
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import CurateSettings, TrainSettings
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
-from coderl_tasks.cli.options import SUBCOMMANDS
+from coderl_tasks.cli.entry import SUBCOMMANDS
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.server_addresses import sandbox_addresses

@@ -17,9 +17,15 @@ from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import DATA, POOLS
-from coderl_tasks.planning import flow_plans, training_plan
-from coderl_tasks.planning.flow_plans import plan, plan_curation, plan_evaluation, plan_pipeline
-from coderl_tasks.planning.training_plan import plan_training, run_config, steps_note
+from coderl_tasks.planning import flow_plans
+from coderl_tasks.planning.flow_plans import (
+    plan,
+    plan_curation,
+    plan_evaluation,
+    plan_pipeline,
+    plan_training,
+    run_config,
+)
 from coderl_tasks.services import Services
 from coderl_tasks.settings import (
     CurateSettings,
@@ -29,6 +35,7 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
+from flows.train import steps_note
 from tests import warm_start
 from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
@@ -168,7 +175,7 @@ async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_
 async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(training_plan, "runs_root", lambda: tmp_path)
+    monkeypatch.setattr(flow_plans, "runs_root", lambda: tmp_path)
     given = {"preset": "nano", "pool": str(pool), "max_steps": "1", "eval_every": "-1"}
     settings = parse_settings(TrainSettings, given)
 
@@ -298,4 +305,4 @@ async def test_a_run_that_is_there_is_no_new_one(run: Path, pool: Path) -> None:
 def test_no_step_is_beyond_the_schedule_of_the_learning_rate(tmp_path: Path, max_steps: int) -> None:
     settings = TrainSettings.model_validate({"schedule": "linear:10", "max_steps": max_steps})
     with pytest.raises(ConfigError, match=rf"max_steps={max_steps} goes beyond schedule.total=10, .*max_steps=10"):
-        training_plan.check_training(settings, tmp_path / "run")
+        flow_plans.check_training(settings, tmp_path / "run")

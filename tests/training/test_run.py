@@ -16,15 +16,7 @@ from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.recorded_json import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.planning.training_plan import (
-    complete_settings,
-    planned,
-    pool_warning,
-    run_config,
-    side_warning,
-    size_warning,
-    temperature_note,
-)
+from coderl_tasks.planning.flow_plans import complete_settings, plan_training, run_config
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame, read_pool
 from coderl_tasks.prompts import get_renderer, load_tokenizer
@@ -34,6 +26,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.around_steps import needs_probe
 from coderl_tasks.training.run import TrainingRun, fitting_problems, recorded_probe, split_validation
+from flows.train import pool_warning, side_warning, size_warning, temperature_note
 
 
 def problems(count: int) -> list[Problem]:
@@ -71,7 +64,7 @@ def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path) -> None:
 async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path) -> None:
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     write_json(tmp_path / "manifest.json", {"model_name": "another/model", "kept": 2})
-    settings, pool = await planned(TrainSettings(pool=str(tmp_path)), None)
+    settings, pool, _ = await plan_training(TrainSettings(pool=str(tmp_path)))
     assert isinstance(pool, FoundPool)
     assert settings.pool == str(tmp_path / "pool.parquet")
     assert settings.model_name == "data/nano"
@@ -109,7 +102,7 @@ async def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Pa
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     settings = {"pool": str(tmp_path / "pool.parquet"), "renderer_name": renderer_name, "thinking": "on"}
     with pytest.raises(ConfigError, match="thinking=on"):
-        await planned(parse_settings(TrainSettings, settings), None)
+        await plan_training(parse_settings(TrainSettings, settings))
 
 
 def test_validation_problems_are_held_out_the_same_every_time() -> None:
