@@ -43,15 +43,15 @@ def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
 
 @contextmanager
 def explained(address: str) -> Iterator[None]:
-    """Converts a file system's errors in the block to one line about `address`: ConfigError for its protocol or
-    credentials, DataError for a missing file, InfraError for a service that fails."""
+    """Converts a file system's errors in the block to one line about `address`: ConfigError for a missing package or
+    bad credentials, DataError for a missing file, InfraError for a service that fails. Other errors pass unchanged."""
     try:
         yield
-    except CoderlError:
+    except CoderlError:  # raised in the block, with words of its own
         raise
-    except ImportError as error:
-        extra = "the package s3fs: pip install 'coderl[s3]'" if address.startswith(("s3:", "s3a:")) else str(error)
-        raise ConfigError(f"{address} needs {extra}") from error
+    except ImportError as error:  # fsspec finds no package for the protocol
+        needed = "the package s3fs: pip install 'coderl[s3]'" if address.startswith(("s3:", "s3a:")) else str(error)
+        raise ConfigError(f"{address} needs {needed}") from error
     except FileNotFoundError as error:
         raise DataError(f"{address}: there is no such file") from error
     except PermissionError as error:
@@ -59,6 +59,6 @@ def explained(address: str) -> Iterator[None]:
     except OSError as error:
         raise InfraError(f"{address}: {error}") from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0] != "botocore":
+        if type(error).__module__.partition(".")[0] != "botocore":  # by name: the package is optional
             raise
         raise ConfigError(f"{address}: {error}") from error  # S3's: no credentials, no region, a malformed name

@@ -39,7 +39,7 @@ def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
 def check_address(variable: str, url: str) -> SplitResult:
     """Returns the parts of an http(s) address. Raises ConfigError, naming the `variable` that holds it, otherwise."""
     # In a malformed address the end of the password is unknown, so errors show nothing before the last @.
-    secret = "@" in url
+    has_credentials = "@" in url
     shown = f"{variable}: {_ANY_CREDENTIALS.sub('...@', url)!r}"
     try:
         parts = urlsplit(url)
@@ -49,9 +49,10 @@ def check_address(variable: str, url: str) -> SplitResult:
         if valid:
             str(parts.hostname).encode("idna")  # name resolution does the same
     except ValueError as error:  # a bad port, bracket or host name
-        why = _ESCAPES if secret else f"{str(error)[:1].lower()}{str(error)[1:]}"
+        # With credentials the error may quote part of the password; an unescaped character in it is the likely cause.
+        why = _ESCAPES if has_credentials else f"{str(error)[:1].lower()}{str(error)[1:]}"
         raise ConfigError(f"{shown} is not an address: {why}") from None
-    if "@" in parts.path + parts.query + parts.fragment:
+    if "@" in parts.path + parts.query + parts.fragment:  # an unescaped / ? or # has cut the password
         raise ConfigError(f"{shown} is not an address: {_ESCAPES}")
     if not valid:
         raise ConfigError(f"{shown} is not an http(s) address such as http://localhost:8080")

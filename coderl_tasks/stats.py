@@ -94,17 +94,17 @@ def paired_proportion_difference(
     p1, p2 = first / n, second / n
     low1, high1 = wilson_interval(first, n, confidence)
     low2, high2 = wilson_interval(second, n, confidence)
-    # Newcombe's correlation of the pairs: a positive numerator is reduced by n/2, but not below 0.
+    # Newcombe's correlation of the pairs (0 if a side passed all or none): a positive numerator loses n/2, down to 0.
     product = first * (only_second + neither) * second * (only_first + neither)
     numerator = float(both * neither - only_first * only_second)
     phi = (max(numerator - n / 2, 0.0) if numerator > 0 else numerator) / math.sqrt(product) if product else 0.0
     difference = p2 - p1
 
-    def spread(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+    def root_of_squares(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))  # below 0 only by rounding
 
-    low = difference - spread(p2 - low2, high1 - p1)
-    high = difference + spread(high2 - p2, p1 - low1)
+    low = difference - root_of_squares(p2 - low2, high1 - p1)
+    high = difference + root_of_squares(high2 - p2, p1 - low1)
     return Difference(difference, max(-1.0, low), min(1.0, high))
 
 
@@ -194,14 +194,14 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
     mean = scores.mean()
     by_run, by_item = scores.mean(axis=1, keepdims=True), scores.mean(axis=0, keepdims=True)
     # The mean squares of a two-way analysis of variance with one observation per cell.
-    of_runs = n_items * ((by_run - mean) ** 2).sum() / (n_runs - 1)
-    of_items = n_runs * ((by_item - mean) ** 2).sum() / (n_items - 1)
-    of_rest = ((scores - by_run - by_item + mean) ** 2).sum() / ((n_runs - 1) * (n_items - 1))
-    both = of_runs + max(of_items - of_rest, 0.0)
+    ms_runs = n_items * ((by_run - mean) ** 2).sum() / (n_runs - 1)
+    ms_items = n_runs * ((by_item - mean) ** 2).sum() / (n_items - 1)
+    ms_rest = ((scores - by_run - by_item + mean) ** 2).sum() / ((n_runs - 1) * (n_items - 1))
+    total = ms_runs + max(ms_items - ms_rest, 0.0)  # by chance the difference can be negative, a variance cannot
     freedom = float(n_items - 1)
-    if of_runs > 0:  # otherwise all runs have the same mean, and only the items vary
-        freedom = min(freedom, both**2 / (of_runs**2 / (n_runs - 1)))
-    half = student_t(freedom) * math.sqrt(both / scores.size)
+    if ms_runs > 0:  # otherwise all runs have the same mean, and only the items vary
+        freedom = min(freedom, total**2 / (ms_runs**2 / (n_runs - 1)))  # Hillis; at most what the items have
+    half = student_t(freedom) * math.sqrt(total / scores.size)
     return Difference(float(mean), float(mean - half), float(mean + half))
 
 

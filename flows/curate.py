@@ -55,7 +55,7 @@ async def curate(settings: CurateSettings) -> str:
     display = Display()
     display.say(f"pool directory: {folder}")
     for key, shares in (("mix", settings.mix), ("mix_splits", settings.mix_splits)):
-        if shares and not math.isclose(total := sum(shares.values()), 1):
+        if shares and not math.isclose(total := sum(shares.values()), 1):  # shares are weights
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await name_flow_run(folder.name)
@@ -67,7 +67,7 @@ async def curate(settings: CurateSettings) -> str:
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    bundled_notes = [
+    bundled_notes = [  # advice for a pool that is empty since all was too hard
         f" ({model} solves only problems like {dataset}'s)"
         for model, dataset in BUNDLED_MODELS.items()
         if same_model(settings.model_name, model) and not same_source(settings.dataset, dataset)
@@ -79,7 +79,7 @@ async def curate(settings: CurateSettings) -> str:
         display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
-    if not is_part():
+    if not is_part():  # a pipeline trains on it itself
         # With the model and the environment that the pool was made with, where they were given.
         shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
         same = {key: value for key, value in settings.changed().items() if key in shared}
@@ -135,7 +135,7 @@ class Curation:
         shards = self.shards(problems, "shards")
         if self.settings.shards == "deployment":
             parts = [shard.problems for shard in shards]
-            return await profile_elsewhere(self.settings, parts, self.folder / "shards", self.display)
+            return await profile_elsewhere(self.settings, parts, self.folder, self.display)
         frames = [pl.DataFrame(schema=SHARD_SCHEMA)]
         what = "sampling for labels" if rule_of and self.policy is None else "profiling"
         for number, shard in enumerate(shards):
@@ -184,7 +184,8 @@ class Curation:
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
-    """Filters and profiles the problems, and writes the pool to `folder`, whose lock this process holds."""
+    """Filters and, unless profile_mode=none, profiles the problems, and writes the pool to `folder`, whose lock this
+    process holds. With from_run the policy of that run is profiled, else the base model."""
     policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
@@ -211,9 +212,9 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             if not settings.is_profiled:
                 display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
             elif settings.profile_mode == "screen":
-                lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
+                prompt_tokens = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
                 band = Band(settings.band_low, settings.band_high)
-                screen = Screen(fitting, lengths, band, settings.profile_samples, settings.seed)
+                screen = Screen(fitting, prompt_tokens, band, settings.profile_samples, settings.seed)
                 profiled, unlearnable = await curation.screened_profile(whole, screen)
             elif policy is not None:
                 profiled = await curation.refreshed_profile(whole, policy)
@@ -231,7 +232,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     elif profiled is not None:
         prior = learn_prior(profiled)
         profiled = with_labels(profiled, prior)
-    size = None if settings.pool_size == -1 else settings.pool_size
+    size = None if settings.pool_size == -1 else settings.pool_size  # None: as many as the shares allow
     pool = build_pool(
         loaded,
         profiled,
@@ -242,10 +243,10 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         prior=prior,
         screened=screened,
     )
-    made_for = None
+    measured_policy = None  # whose pass rates the pool has
     if profiled is not None:
-        made_for = base_policy(settings.model_name) if policy is None else policy.as_dict()
-    write_pool(folder, pool, settings.content(), policy=made_for, inputs=filtered.manifest, whole=filtered.kept)
+        measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
+    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool

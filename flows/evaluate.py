@@ -43,31 +43,31 @@ async def evaluate(settings: EvaluateSettings) -> str:
             display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")
         else:
             display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
-    pinned = {"checkpoint": str(policy.run)} if policy.run else {}
+    pinned = {"checkpoint": str(policy.run)} if policy.run else {}  # `latest` may be another run by then
     command = command_line("evaluate", settings, **pinned, log_path=str(folder))
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
         summary = await _evaluate(settings, policy, folder, display)
     _say_result(display, summary)
-    if summary.get("taken_from") is None:
+    if summary.get("taken_from") is None:  # else nothing was sampled
         display.say(cost_line(evaluation_tokens(folder), cost_price(settings)))
     return str(folder)
 
 
 async def _compare(settings: EvaluateSettings, display: Display) -> str:
-    """Evaluate each side of `compare`, or take its finished evaluation, and say how they differ."""
+    """Evaluate each side of `compare` or take its finished evaluation; say how they differ. Returns the last folder."""
     sides: list[list[EvalRecord]] = []
     folder = Path()
     for side in flow_plans.compared_sides(settings):
         sides.append([])
-        for name, what in side:
+        for name, source in side:  # the folder of a finished evaluation, or settings
             # What was evaluated with these settings before is not sampled again.
-            folder = what if isinstance(what, Path) else Path(await evaluate(what))
-            sides[-1].append(_record(EvalJournal(folder), name))
+            folder = source if isinstance(source, Path) else Path(await evaluate(source))
+            sides[-1].append(_eval_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
     # The runs of one side are seeds of one configuration: nothing but the seed may have been trained with differently.
     keys = [key for key, field in all_settings(TrainSettings) if about(field).decides_content and key != "seed"]
-    for records in sides:
+    for records in sides:  # (a run's own evaluation is in RUN/evals/NAME/; elsewhere there is no config)
         recorded = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
         configs = [flat(TrainSettings, config) for config in recorded if config is not None]
         values = {key: [str(config.get(key)) for config in configs] for key in keys}
@@ -85,8 +85,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     problems = flow_plans.evaluation_problems(settings, folder)
     problem_ids = [problem.problem_id for problem in problems]
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
-    other = flow_plans.compared_with(settings, policy.run)
-    if other is not None and "compare_to" in settings.given:
+    other = flow_plans.compared_with(settings, policy.run)  # the evaluation that compare_to means
+    if other is not None and "compare_to" in settings.given:  # by default a comparison may be left out
         other_rollouts = other.read_rollouts()
         if other_rollouts is None or set(other_rollouts["problem_id"]).isdisjoint(problem_ids):
             raise ConfigError(
@@ -94,7 +94,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
                 "is nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
             )
     if summary is None or rollouts is None:
-        rollouts, summary = await _measured(settings, policy, problems, folder, display)
+        rollouts, summary = await _take_or_sample(settings, policy, problems, folder, display)
         summary["step"] = policy.step
     elif rollouts["problem_id"].unique(maintain_order=True).to_list() != problem_ids:
         raise ConfigError(
@@ -102,21 +102,21 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             "anew"
         )
     summary.pop("compare", None)  # an earlier start may have compared with another one
-    earlier: EvalRecord | None = None
+    before: EvalRecord | None = None
     if other is not None:
-        earlier = _record(other, flow_plans.compared_name(other, policy.run))
-        comparison = compared(other.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
+        before = _eval_record(other, flow_plans.compared_name(other, policy.run))
+        comparison = compared(other.read_rollouts(), rollouts, to=before.name, sides=(before.summary, summary))
         if not comparison:
             display.say(f"not compared with {other.folder}: no problem was graded in both")
         summary |= comparison
     # Even if it was recorded: this comparison may be a new one.
     journal.write(rollouts, summary)
-    markdown = evaluation_markdown(_record(journal, folder.name), earlier, dataset=settings.dataset)
+    markdown = evaluation_markdown(_eval_record(journal, folder.name), before, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
     return summary
 
 
-async def _measured(
+async def _take_or_sample(
     settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Rollouts and summary of the test problems: those of the run's own evaluation if that has them, else sampled and
@@ -142,7 +142,7 @@ def taken_from_the_run(
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
     """Returns rollouts and summary of the run's own final evaluation if its policy, problems and settings are these:
     sampling would repeat the same draws. Returns None if not, or if some completions could not be graded."""
-    if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:
+    if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:  # a run's own has one sample, at top_p 1
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()
@@ -154,13 +154,13 @@ def taken_from_the_run(
     same_settings = all(policy.config.get(key) == content.get(key) for key in of_run)
     same_settings &= all(summary.get(key) == content.get(key) for key in of_summary)
     same_policy = summary.get("policy") == policy.sampler_path
-    same_policy &= summary.get("served_by", policy.served_by) == policy.served_by
+    same_policy &= summary.get("served_by", policy.served_by) == policy.served_by  # older summaries have no such key
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None
     return rollouts, summary | {"taken_from": FINAL}
 
 
-def _record(journal: EvalJournal, name: str) -> EvalRecord:
+def _eval_record(journal: EvalJournal, name: str) -> EvalRecord:
     summary = journal.read_summary() or {}
     return EvalRecord(name, int(summary.get("step", -1)), summary, journal.folder / "rollouts.parquet")
 
@@ -168,6 +168,7 @@ def _record(journal: EvalJournal, name: str) -> EvalRecord:
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
     """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how it compares."""
     for split, result in {"all": summary, **summary["by_split"]}.items():
+        # Pass@1 is recorded beside the others; a split is named once, in its line.
         by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
         for k, estimate in by_k.items():
             name = split if k == "1" else ""

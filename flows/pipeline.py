@@ -54,17 +54,18 @@ async def pipeline(settings: PipelineSettings) -> str:
                 display.say(f"the pool {pool} is finished")
             else:
                 # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
-                pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
+                pool = await curate(_with_default_name(settings.curate, name=str(POOLS / folder.name)))
                 write_json(recorded, {"pool": pool})
-            make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
-            run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
-            await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
+            make_folder(path := runs_root() / folder.name, private=True)  # train doubts a log_path that is not there
+            run = await train(_with_default_name(settings.train, log_path=str(path)).with_changes(pool=pool))
+            evaluate_settings = _with_default_name(settings.evaluate, log_path=f"evaluate-{folder.name}")
+            await evaluate(evaluate_settings.with_changes(checkpoint=run))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
 
 
-def _named(settings: SettingsT, **name: str) -> SettingsT:
+def _with_default_name(settings: SettingsT, **name: str) -> SettingsT:
     """`settings` with a name where they have none."""
     (key,) = name
     return settings if getattr(settings, key) is not None else settings.with_changes(**name)

@@ -39,8 +39,8 @@ async def profile_shard(
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:
-                part = Shard(session, settings, problems_of_shard, folder)
-                frame = await profile(part, start, lambda done, total: changed())
+                shard = Shard(session, settings, problems_of_shard, folder)
+                frame = await profile(shard, start, lambda done, total: changed())  # `start` only names the task
         write_parquet(folder / PROFILE, frame)
     display.say(f"{frame.height} problems profiled: {output}")
     return frame.height

@@ -79,9 +79,9 @@ async def _run(settings: TrainSettings) -> str:
     if isinstance(pool, CurateSettings):
         with services(settings.model_name, settings.model_reason):  # the pool and the run share them
             with saying_what_next(Display(), command_line("train", settings)):
-                made = await _made(pool)
+                made = await _make_pool(pool)
             return await _run(settings.with_changes(pool=made))
-    doubted = doubt_of(settings)
+    doubted = doubt_of(settings)  # now: opening the directory creates it
     finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
@@ -89,7 +89,7 @@ async def _run(settings: TrainSettings) -> str:
         await name_flow_run(directory.path.name, root=True)
         if doubted is not None:  # a deployment's run: any other would have been refused
             display.say(f"warning: {doubted}")
-        if directory.resumed and settings.log_path is None and deployed_name() is None:
+        if directory.resumed and settings.log_path is None and deployed_name() is None:  # nobody named the run
             display.say("going on with the unfinished run that has these settings (resume=never starts another one)")
         if directory.finished:
             stopped = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
@@ -110,18 +110,18 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"to resume: {resume_command(directory)}")
         # Keep the log open while the servers stop and until the results are shown.
         with run_logger(settings, directory) as logger:
-            await _trained(settings, directory, pool, logger, display)
+            await _train_with_services(settings, directory, pool, logger, display)
             directory.reconcile_metrics()  # restores rows that an earlier start's crash left out
             await _finish(directory, settings, display)
     return str(directory.path)
 
 
-async def _trained(
+async def _train_with_services(
     settings: TrainSettings, directory: RunDirectory, pool: FoundPool, logger: RunLogger, display: Display
 ) -> None:
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
-        changes = [change.on_resume(directory.next_step) for change in directory.changes]
+        changes = [change.on_resume(directory.next_step) for change in directory.changes]  # what they do from here on
         if used.tinker_is_embedded:
             # The note only here: for another service the probe reports what its log-probabilities are.
             note, minutes = temperature_note(settings.temperature), minutes_line(settings, pool, directory.path)
@@ -142,7 +142,7 @@ async def _trained(
                 raise
 
 
-async def _made(pool: CurateSettings) -> str:
+async def _make_pool(pool: CurateSettings) -> str:
     """The folder of the pool, once this process or another one has made it."""
     display, folder = Display(), Path(str(pool.name))
     display.say(f"no pool of {pool.dataset} yet: all its problems make one, without a profile: {folder}")
@@ -227,7 +227,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
         await phases.delete_old_states(run)
     evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
-    if run.settings.steer == "act":
+    if run.settings.steer == "act":  # what earlier starts changed still holds
         for commit in run.directory.commits():
             if act := commit.metrics.get("act"):
                 display.say(f"act of step {commit.step}: {act}")
@@ -238,14 +238,15 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     showing = display.steps(run.last_step, done=run.directory.next_step)
     sampling = phases.SamplingAhead(
         partial(phases.sample, run),
-        lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
-        run.settings.max_steps_off_policy,
+        may_begin=lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
+        ahead=run.settings.max_steps_off_policy,
     )
     async with showing, sampling as ahead, publishing_histories(run.directory) as publish_history:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
                 await _step(run, step, ahead, logger, display)
+                # Only a service bills. After the first steps their token counts are known.
                 is_forecast = step + 1 == FIRST_STEPS and run.session.service_address is not None
                 if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
                     display.say(line)
@@ -273,24 +274,24 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 @asynccontextmanager
 async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Yields what begins to publish the history of the run up to a committed step: the first one of this start, and if
-    it is due. No step waits for that: to import what draws a history and to draw it takes a second or two. The block
+    """Yields a function that begins to publish the run's history up to a committed step: at this start's first, then
+    if it is due. No step waits for that: to import what draws a history and to draw it takes a second or two. The block
     ends once the last history is published; after an error in it, that one is given up."""
     publishing: asyncio.Task[None] | None = None
-    steps, at = 0, -math.inf
+    published_steps, published_at = 0, -math.inf
 
-    async def after(step: int) -> None:
-        nonlocal publishing, steps, at
-        if steps and not is_history_due(step + 1, steps, time.monotonic() - at):
+    async def publish(step: int) -> None:
+        nonlocal publishing, published_steps, published_at
+        if published_steps and not is_history_due(step + 1, published_steps, time.monotonic() - published_at):
             return
         if publishing is not None:
             await publishing  # one at a time, and in order
         # Read here, so that it is of this step, and drawn in a thread.
         publishing = asyncio.create_task(_publish_history(load_run(directory.path)))
-        steps, at = step + 1, time.monotonic()
+        published_steps, published_at = step + 1, time.monotonic()
 
     try:
-        yield after
+        yield publish
     except BaseException:
         if publishing is not None:
             publishing.cancel()

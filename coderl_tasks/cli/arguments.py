@@ -26,7 +26,7 @@ Entry = tuple[str, FieldInfo]
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
     """The settings in `arguments` (key=value, --key=value, --key value) as a nested dict of texts: None for `none`,
-    True for a boolean's `--flag` without a value. ConfigError for any other word and for a repeated key."""
+    True for a boolean's `--flag` without a value. ConfigError for any other word, a missing value, a repeated key."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -38,15 +38,15 @@ def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[s
                 raise ConfigError(f"{word!r} is not a setting: write key=value, --key=value or --key value")
             if queue and _is_value(queue[0], model, flag=_is_flag(model, key)):
                 value = queue.pop(0)
-            elif _is_flag(model, key):
+            elif _is_flag(model, key):  # a boolean: the next word, if any, is no value of it
                 value = True
             else:
                 raise ConfigError(f"{word} needs a value")
-        _put(values, key.replace("-", "_"), value)
+        _put_nested(values, key.replace("-", "_"), value)  # --batch-size is batch_size too
     return values
 
 
-def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
+def _put_nested(values: dict[str, Any], dotted: str, value: Any) -> None:
     *parents, last = dotted.split(".")
     inner = values
     for parent in parents:
@@ -73,7 +73,8 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
     """The help text of a flow command. It lists the common settings and the groups without `group`, the settings of one
-    group with it, and with ALL every setting and what each preset fills in. ConfigError for an unknown group."""
+    group with it, and with ALL every setting and what each preset fills in. ConfigError for an unknown group.
+    `columns` is the width to fill (None: the terminal's), within LEAST_COLUMNS and MOST_COLUMNS."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)
@@ -86,14 +87,14 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
     parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", heading]
     for key, field in entries:
         if not about(field).hidden:
-            text = f"{field.description or ''} [{_default(field)}]".strip()
-            parts += _entry(f"  {key}={_type_name(field)}", text, width)
+            text = f"{field.description or ''} [{_default_text(field)}]".strip()
+            parts += _entry_lines(f"  {key}={_type_name(field)}", text, width)
     if group is None:
         parts += ["", f"groups of settings (coderl {command} --help GROUP, or --help {ALL}):"]
-        parts += [line for name, (what, _) in groups.items() for line in _entry(f"  {name}", what, width)]
+        parts += [line for name, (what, _) in groups.items() for line in _entry_lines(f"  {name}", what, width)]
     if group == ALL:
         for preset in get_args(PresetName):
-            if words := " ".join(words_of(preset_values(model, preset))):
+            if words := " ".join(words_of(preset_values(model, preset))):  # empty: it fills in nothing here
                 parts += ["", f"preset={preset} fills in what is not given: {words}"]
     return "\n".join(parts)
 
@@ -115,7 +116,7 @@ def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
     return groups
 
 
-def _entry(head: str, text: str, width: int) -> list[str]:
+def _entry_lines(head: str, text: str, width: int) -> list[str]:
     fits, later = len(head) + 2 <= HELP_INDENT, " " * HELP_INDENT
     first = f"{head if fits else '':<{HELP_INDENT}}"
     wrapped = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
@@ -137,7 +138,7 @@ def _type_name(field: FieldInfo) -> str:
     return "|".join(names) or "a,b,..."
 
 
-def _default(field: FieldInfo) -> str:
+def _default_text(field: FieldInfo) -> str:
     """The default as it is typed; none also where nothing in a list or a mapping is one."""
     default = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(default, bool):

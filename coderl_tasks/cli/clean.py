@@ -43,7 +43,7 @@ _TINKER_PATH = re.compile(r'tinker://[^"\s]+')
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something that nothing needs. `remove` returns False where another process has locked it meanwhile."""
+    """Something that nothing needs. `remove` returns False where another process has locked them meanwhile."""
 
     what: str
     size: int
@@ -51,13 +51,14 @@ class Removal:
 
 
 def clean(options: Namespace) -> int:
-    """Lists what can be removed and its size, then removes it if the user agrees or `--yes` is given."""
+    """Lists what can be removed and its size, removes it if the user agrees or `--yes` is given, unless `--dry-run`.
+    Says what `--weights` and `--parts` would add where not given. ConfigError if a `--runs` folder is missing."""
     load_environment()  # which may set CODERL_HOME
-    root, tinker = runs_root(), tinker_store()
+    root, store = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
-    removals = [*never_started(root, POOLS), *expired_checkpoints(tinker)]
-    unnamed, parts = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)
+    removals = [*never_started(root, POOLS), *expired_checkpoints(store)]
+    unnamed, parts = unnamed_checkpoints(store, [root, *options.runs]), pool_parts(POOLS)
     removals += [*(unnamed if options.weights else ()), *(parts if options.parts else ())]
     for removal in removals:
         print(f"{megabytes([removal]):>10}  {removal.what}")
@@ -71,12 +72,12 @@ def clean(options: Namespace) -> int:
         print(f"--parts adds what {len(parts)} finished pools recorded on the way ({megabytes(parts)})")
     if not removals or options.dry_run:
         print(f"{'would remove' if removals else 'nothing to remove'}{f' {megabytes(removals)}' if removals else ''}")
-    elif not options.yes and not _agreed(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
+    elif not options.yes and not _user_agrees(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
         print("nothing was removed")
     else:
         removed = [removal for removal in removals if removal.remove()]
-        kept = len(removals) - len(removed)
-        print(f"removed {megabytes(removed)}{f'; {kept} came into use and stayed' if kept else ''}")
+        in_use = len(removals) - len(removed)  # another process has locked them meanwhile
+        print(f"removed {megabytes(removed)}{f'; {in_use} came into use and stayed' if in_use else ''}")
     return 0
 
 
@@ -84,7 +85,7 @@ def megabytes(removals: Sequence[Removal]) -> str:
     return f"{sum(removal.size for removal in removals) / 1e6:,.1f} MB"
 
 
-def _agreed(question: str) -> bool:
+def _user_agrees(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:

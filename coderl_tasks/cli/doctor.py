@@ -96,7 +96,8 @@ def check_key(_: str | None) -> Finding:
 
 
 def check_tinker(model_name: str | None) -> Finding:
-    """Whether the model can be used: of the Tinker service one that it offers, else a local folder."""
+    """Whether `model_name` can be used (None: the model of a bare run). The Tinker service must offer it; the embedded
+    server, which is used without a key, needs its packages and a local model folder."""
     if not uses_tinker_service():
         name = model_name or NANO_MODEL
         if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
@@ -109,22 +110,22 @@ def check_tinker(model_name: str | None) -> Finding:
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
-    listing: tuple[str, ...] = ()
+    listing: tuple[str, ...] = ()  # empty if the service gives no list
     try:
         url, key = tinker_credentials()
         offered = asyncio.run(supported_models(url, key, patience_s=DEADLINE_S))
-        listing = _listed(offered)
+        listing = _model_lines(offered)
         if model_name in offered:
             return Finding("tinker", True, f"the service offers {model_name}", listing)
         if model_name is not None:
             return Finding("tinker", False, f"the model is {not_offered(model_name, offered)}", listing)
-        taken, reason = choose_model(offered)
+        chosen, reason = choose_model(offered)
     except CoderlError as error:
         return Finding("tinker", False, str(error), listing)
-    return Finding("tinker", True, f"{taken} is taken where no model is named ({reason})", listing)
+    return Finding("tinker", True, f"{chosen} is taken where no model is named ({reason})", listing)
 
 
-def _listed(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
+def _model_lines(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
     from coderl_tasks.prompts.tokenizer import recommended_renderer
 
     rows = [("offered", "renderer", "context")]
@@ -208,26 +209,29 @@ async def _prefect_fault() -> Exception | None:
 
 
 def check_checkpoints(_: str | None) -> Finding:
-    """Lists the runs whose last steps are only in states that expire. Never a failure: a resume repeats the steps."""
+    """Lists the runs whose last steps are only in states that expire, with the dates that the Tinker service or the
+    embedded server's store has. Never a failure: a resume repeats the steps."""
     root = Path(DEFAULT_ROOT).expanduser()
     newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
     for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):
         try:
-            states = expiring_states(run, recorded_config(run) or {})[:1]
+            states = expiring_states(run, recorded_config(run) or {})[:1]  # the newest alone
             last = get_last_checkpoint(run)
         except CoderlError:
             continue  # `coderl runs` says what is wrong with it
-        newest |= {s.path: (run.name, s.step) for s in states if last is None or s.step > last["step"]}
+        # A checkpoint stays: only steps after the last one can be lost.
+        newest |= {state.path: (run.name, state.step) for state in states if last is None or state.step > last["step"]}
     try:
         expiries: dict[str, datetime] = {}
         if newest and uses_tinker_service():
             expiries = asyncio.run(asyncio.wait_for(_service_expiries(), DEADLINE_S))
         elif newest:
-            dates = ((one.path, one.expires_at) for one in checkpoints(tinker_store()))
+            dates = ((saved.path, saved.expires_at) for saved in checkpoints(tinker_store()))
             expiries = {path: datetime.fromtimestamp(date, UTC) for path, date in dates if date is not None}
     except (CoderlError, TimeoutError) as error:
         # Not a failure here: the service has a check of its own, which reports it.
         return Finding("weights", True, f"not asked for: {error or 'no answer'}")
+    # A state without a date is gone already, or does not expire.
     dated = sorted((expires, path) for path in newest if (expires := expiries.get(path)) is not None)
     if not dated:
         return Finding("weights", True, "no run depends on a state that expires")
@@ -267,12 +271,13 @@ def check_disk(model_name: str | None) -> Finding:
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
-    """Probes the Tinker service, or an embedded server started for this; returns the result, then its warnings."""
+    """Probes the Tinker service, or an embedded server started for this. Returns the result, then its warnings; a
+    service that fails or is late is a finding, not an error."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 
     try:
-        with ExitStack() as stack:
+        with ExitStack() as stack:  # stops the embedded server
             if uses_tinker_service():
                 url, key = tinker_credentials()
                 name = model_name or choose_model(asyncio.run(supported_models(url, key, patience_s=DEADLINE_S)))[0]
@@ -280,18 +285,18 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
                 name = model_name or NANO_MODEL
                 server = stack.enter_context(embedded_tinker(name))
                 url, key = server.url, server.key
-            found = asyncio.run(asyncio.wait_for(_probe(url, key, name, temperature), PROBE_DEADLINE_S))
+            probe = asyncio.run(asyncio.wait_for(_probe_model(url, key, name, temperature), PROBE_DEADLINE_S))
     except CoderlError as error:
         return [Finding("probe", False, str(error))]
     except TimeoutError:
         late = f"no end after {PROBE_DEADLINE_S:g} s: try again, or ask the service's operator"
         return [Finding("probe", False, late)]
-    fault = found.fault()
-    findings = [Finding("probe", fault is None, f"{found.summary()}{f': {fault}' if fault else ''}")]
-    return findings + [Finding("probe", True, f"warning: {warning}") for warning in found.warnings()]
+    fault = probe.fault()
+    findings = [Finding("probe", fault is None, f"{probe.summary()}{f': {fault}' if fault else ''}")]
+    return findings + [Finding("probe", True, f"warning: {warning}") for warning in probe.warnings()]
 
 
-async def _probe(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
+async def _probe_model(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
     from coderl_tasks.policy.clients import connect, create_training_client, disconnect, service_address, tinker_errors
     from coderl_tasks.policy.probe import probe_service
     from coderl_tasks.prompts.tokenizer import model_renderer

@@ -58,7 +58,7 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
     in native code by pthread_exit, which may abort with exit code 134: the Tinker SDK always has such a thread. It also
     waits for Prefect's threads, which try for minutes to deliver logs to a server that is gone.
     """
-    code = CoderlError.exit_code
+    code = CoderlError.exit_code  # of a bug, which does not return from `main`
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names may hold bytes that are not text
@@ -72,15 +72,15 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
 
     atexit.register(leave)  # before a command imports libraries: exit handlers run in reverse order, so it runs last
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] != ["serve"]:  # servers hold few, large objects
+    if words[:1] != ["serve"]:  # a server's garbage is large: it is collected as usual
         collect_less_often()
-    if words and words[0] in FLOWS:
+    if words and words[0] in FLOWS:  # no flow computes with it, and its import takes seconds
         leave_out_pytorch()
     try:
         code = main(words)
     except SystemExit as leaving:  # argparse's --help
         code = leaving.code if isinstance(leaving.code, int) else 0
-    except BaseException:
+    except BaseException:  # a bug: `main` prints what is expected
         traceback.print_exc()
     atexit._run_exitfuncs()  # ends with `leave`
     raise AssertionError("leave() does not return")
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if name in ("", "-h", "--help", "help"):
             print(usage())
-            return 0 if words else ConfigError.exit_code
+            return 0 if words else ConfigError.exit_code  # without a command: a mistake
         if words == ["--version"]:
             print(f"coderl {version('coderl')}")
             return 0
@@ -102,24 +102,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
         require_open_files()
         if name in FLOWS:
-            return _flow(name, rest)
+            return _run_flow(name, rest)
         if name in SUBCOMMANDS:
             return run_subcommand(name, rest)
+        # There is no command `compare`: a report of two runs compares them.
         near = ["report RUN RUN"] if name == "compare" else get_close_matches(name, [*FLOWS, *SUBCOMMANDS], 2)
         question = f": did you mean {' or '.join(near)}?" if near else ""
         raise ConfigError(f"unknown command {name!r}{question} (coderl --help lists them)")
     except CoderlError as error:
-        return _fail(name, error, error.exit_code)
+        return _print_failure(name, error, error.exit_code)
     except BrokenPipeError as error:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         if not any(event & select.POLLERR for _, event in poll.poll(0)):  # stdout has a reader: another pipe broke
-            return _fail(name, _explain(error), CoderlError.exit_code)
+            return _print_failure(name, _in_words(error), CoderlError.exit_code)
         return CoderlError.exit_code  # `coderl ... | head` ended: no message
     except OSError as error:  # no space left, permission denied, ...
-        return _fail(name, _explain(error), CoderlError.exit_code)
+        return _print_failure(name, _in_words(error), CoderlError.exit_code)
     except KeyboardInterrupt:
-        return _fail(name, "interrupted", INTERRUPTED)
+        return _print_failure(name, "interrupted", INTERRUPTED)
 
 
 def require_open_files() -> None:
@@ -133,21 +134,21 @@ def require_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _explain(error: OSError) -> str:
+def _in_words(error: OSError) -> str:
     what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
     where = f": {error.filename}" if error.filename else ""
     hint = OS_HINTS.get(error.errno or 0)
     return f"{what}{where}{f': {hint}' if hint else ''}"
 
 
-def _fail(command: str, why: object, code: int) -> int:
+def _print_failure(command: str, why: object, code: int) -> int:
     from coderl_tasks.untrusted_text import printable_lines  # which imports polars; ids of data sets stand in errors
 
     print(f"coderl {command}: {printable_lines(str(why))}", file=sys.stderr)
     return code
 
 
-def _flow(name: str, words: list[str]) -> int:
+def _run_flow(name: str, words: list[str]) -> int:
     from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values, settings_help
     from coderl_tasks.settings import parse_settings
 
@@ -176,8 +177,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Subcommand(NamedTuple):
-    """`module` has a function of its name: from the options to the exit code. Its help begins with the docstring of
-    `add_options`."""
+    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options
+    and sets the description with which the help begins."""
 
     module: str
     summary: str
@@ -191,7 +192,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 def run_subcommand(name: str, words: Sequence[str]) -> int:
     """Run one of `SUBCOMMANDS`; its exit code."""
     subcommand = SUBCOMMANDS[name]
-    parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
+    parser = _Parser(prog=f"coderl {name}")
     subcommand.add_options(parser)
     if name == "estimate":  # the command's own settings may begin with dashes too
         own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
@@ -203,10 +204,11 @@ def run_subcommand(name: str, words: Sequence[str]) -> int:
 
 
 def _subcommand(module: str, summary: str) -> Callable[[AddOptions], AddOptions]:
-    """Registers what adds the options as a subcommand, under its name without the underscore."""
+    """Registers `_NAME_options`, which adds the options, as the subcommand NAME."""
 
     def register(add_options: AddOptions) -> AddOptions:
-        SUBCOMMANDS[add_options.__name__.removeprefix("_")] = Subcommand(module, summary, add_options)
+        name = add_options.__name__.removeprefix("_").removesuffix("_options")
+        SUBCOMMANDS[name] = Subcommand(module, summary, add_options)
         return add_options
 
     return register
@@ -238,15 +240,15 @@ def _add_external_access(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("servers", "Prefect server, deployments and a worker; prints the UI address")
-def _up(parser: argparse.ArgumentParser) -> None:
-    """Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."""
+def _up_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."
     what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
     parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
 
 
 @_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    """Check what a run needs, one line each; exit 1 if something needed is missing."""
+def _doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Check what a run needs, one line each; exit 1 if something needed is missing."
     add = parser.add_argument
     add("--model", default=None, help="check for this model (default: the one a bare run takes)")
     add("--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens")
@@ -254,8 +256,8 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
-def _estimate(parser: argparse.ArgumentParser) -> None:
-    """What a command with these settings will take in tokens, cost and time."""
+def _estimate_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "What a command with these settings will take in tokens, cost and time."
     add = parser.add_argument
     add("flow", choices=tuple(FLOWS))
     add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
@@ -265,8 +267,8 @@ def _estimate(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "which rows of your problems curate would keep, and why not the others")
-def _validate(parser: argparse.ArgumentParser) -> None:
-    """What curate would make of each row of a data set; exit 1 if it would drop any."""
+def _validate_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "What curate would make of each row of a data set; exit 1 if it would drop any."
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
@@ -286,8 +288,8 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "grade a table of completions")
-def _grade(parser: argparse.ArgumentParser) -> None:
-    """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
+def _grade_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."
     files = {
         "problems": "a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
         "completions": "parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion "
@@ -301,22 +303,22 @@ def _grade(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
-def _runs(parser: argparse.ArgumentParser) -> None:
-    """The runs there are, newest first. Their names are taken wherever a run is asked for."""
+def _runs_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "The runs there are, newest first. Their names are taken wherever a run is asked for."
     parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
     _add_format(parser)
 
 
 @_subcommand("record_commands", "the pools there are")
-def _pools(parser: argparse.ArgumentParser) -> None:
-    """The pools there are, newest first. Their names are taken wherever a pool is asked for."""
+def _pools_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "The pools there are, newest first. Their names are taken wherever a pool is asked for."
     parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
     _add_format(parser)
 
 
 @_subcommand("clean", "remove what nothing needs: attempts that never started, expired checkpoints")
-def _clean(parser: argparse.ArgumentParser) -> None:
-    """Remove what nothing needs, after saying what and asking. What is in use stays."""
+def _clean_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Remove what nothing needs, after saying what and asking. What is in use stays."
     flags = {
         "yes": "do not ask",
         "dry-run": "only say what would be removed",
@@ -330,9 +332,9 @@ def _clean(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "problems and samples that it takes to see a difference of so many points")
-def _power(parser: argparse.ArgumentParser) -> None:
-    """How many problems, with how many completions each, an evaluation needs to see a difference between two policies,
-    from what a finished evaluation says of the noise."""
+def _power_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """How many problems, with how many completions each, an evaluation needs to see a difference
+    between two policies, from what a finished evaluation says of the noise."""
     add = parser.add_argument
     add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
     add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
@@ -342,8 +344,8 @@ def _power(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "DuckDB over a run directory")
-def _query(parser: argparse.ArgumentParser) -> None:
-    """DuckDB over a run directory, a folder of runs, or a curation."""
+def _query_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "DuckDB over a run directory, a folder of runs, or a curation."
     add = parser.add_argument
     add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
     add("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
@@ -356,16 +358,17 @@ def _query(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "SQL over a run, line by line")
-def _shell(parser: argparse.ArgumentParser) -> None:
-    """SQL over the views of a run, a folder of runs or a curation, statement by statement: each ends with a semicolon.
-    A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
+def _shell_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """SQL over the views of a run, a folder of runs or a curation, statement by statement: each
+    ends with a semicolon. A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
     parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
     _add_external_access(parser)
 
 
 @_subcommand("record_commands", "a run on the terminal while it goes on")
-def _watch(parser: argparse.ArgumentParser) -> None:
-    """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C leaves it alone."""
+def _watch_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C
+    leaves it alone."""
     add = parser.add_argument
     add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
     add("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
@@ -373,9 +376,10 @@ def _watch(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "a problem of a run: its pass rate, its completions and the tests they failed")
-def _show(parser: argparse.ArgumentParser) -> None:
-    """A problem of a run in one look: its statement, its pass rate over the steps, and each completion of a step with
-    the test that it failed first: input, expected output, what came instead, the difference."""
+def _show_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """A problem of a run in one look: its statement, its pass rate over the steps,
+    and each completion of a step with the test that it failed first: input, expected output, what came instead, the
+    difference."""
     add, place = parser.add_argument, parser.add_mutually_exclusive_group()
     add("run", help="a run: its name (coderl runs), or its directory")
     without = "(without it: the problems that the run solves least)"
@@ -388,18 +392,18 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
-def _report(parser: argparse.ArgumentParser) -> None:
-    """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they
-    were started with, their paired Pass@1, histories, answers, tokens and time."""
+def _report_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Write a run (or a curation) as one self-contained HTML page; with a second run,
+    both beside each other: what they were started with, their paired Pass@1, histories, answers, tokens and time."""
     parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
     usual = "report.html in the run's directory; of two runs report-A-B.html here"
     parser.add_argument("--out", type=Path, help=f"the file to write (default: {usual})")
 
 
 @_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")
-def _export(parser: argparse.ArgumentParser) -> None:
-    """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card. transformers has to
-    give the log-probabilities that were sampled from it."""
+def _export_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card.
+    transformers has to give the log-probabilities that were sampled from it."""
     add = parser.add_argument
     add("run", help="a run: its name (coderl runs), or its directory")
     usual = "(default: best where the run was evaluated on them, else last)"
@@ -413,8 +417,8 @@ def _export(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
-def _serve(parser: argparse.ArgumentParser) -> None:
-    """Run an embedded server until it is stopped."""
+def _serve_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run an embedded server until it is stopped."
     add = parser.add_argument
     add("server", choices=("tinker", "sandbox"))
     add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")

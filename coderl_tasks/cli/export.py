@@ -44,7 +44,7 @@ def export(options: Namespace) -> int:
         raise ConfigError(f"{out.parent} is no directory: give --out a folder in one")
     checks = not options.no_check
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing and (checks or options.merge):
+    if missing and (checks or options.merge):  # which load the model
         otherwise = "" if options.merge else ", or --no-check to export without comparing log-probabilities"
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[export]'{otherwise}")
     if options.push is not None:
@@ -60,17 +60,17 @@ def export(options: Namespace) -> int:
     base = str(policy.config["model_name"])
     why = f" ({policy.why})" if policy.why is not None else ""
     print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
-    with _complete(out) as folder:
-        adapter = folder / "adapter" if options.merge else folder
+    with _complete_or_absent(out) as folder:
+        adapter = folder / "adapter" if options.merge else folder  # a merged model lies in the folder itself
         adapter.mkdir(exist_ok=True)
         with services(base) as used:
-            print("\n".join(line for line in used.lines if line.startswith("Tinker")))
-            sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks)))
+            print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
+            sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
         shown_base = str(local_model_folder(base) or base)
         config = finish_adapter(adapter, shown_base)
         is_loaded = checks or options.merge
-        checked = _check_and_merge(base, folder, adapter, sequences, options.merge) if is_loaded else None
-        name = (options.push or out.name).rpartition("/")[2]
+        checked = _check_and_merge(base, folder, adapter, sequences, merge=options.merge) if is_loaded else None
+        name = (options.push or out.name).rpartition("/")[2]  # without the owner
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
     print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
     print("\n".join(_commands(out.resolve(), shown_base, int(config["r"]), merged=options.merge)))
@@ -94,7 +94,7 @@ async def _unless_lost(used: Services, work: Coroutine[Any, Any, list[SampledSeq
         silence.cancel()
 
 
-async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, checks: bool) -> list[SampledSequence]:
+async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, *, checks: bool) -> list[SampledSequence]:
     """Write the adapter to its folder; with `checks` also what to compare it with, sampled from the same policy."""
     from coderl_tasks.policy.clients import connect, disconnect, rest_client
 
@@ -148,10 +148,10 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
 
 
 def _check_and_merge(
-    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], merge: bool
+    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], *, merge: bool
 ) -> str | None:
     """Compares the adapter's log-probabilities with `sequences`, and with `merge` writes and compares the merged model.
-    Returns the result in words, or None without sequences. Raises as `require_agreement` does."""
+    Returns the result in words, or None without sequences. CoderlError if they differ by more than rounding."""
     from coderl_tasks.export import transformers_model
 
     # Only the embedded server serves a local folder: compare in float32, with the tighter limit.
@@ -159,11 +159,11 @@ def _check_and_merge(
     model = transformers_model.load_adapted(base, adapter, exact=exact)
     result = None
     if sequences:
-        found = transformers_model.require_agreement("the adapter in transformers", model, sequences, exact=exact)
-        with model.disable_adapter():
-            before = transformers_model.agreement(model, sequences)
-        where = f"{found.sequences} completions of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
-        result = f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {where}"
+        fit = transformers_model.require_agreement("the adapter in transformers", model, sequences, exact=exact)
+        with model.disable_adapter():  # to show how far apart the two models are
+            base_fit = transformers_model.agreement(model, sequences)
+        where = f"{fit.sequences} completions of {fit.tokens} tokens (the base model's differ by {base_fit.mean:.1e})"
+        result = f"log-probabilities agree with those sampled to {fit.largest:.1e} nats in {where}"
     if merge:
         transformers_model.write_merged(model, base, folder)
         if sequences:
@@ -173,31 +173,31 @@ def _check_and_merge(
 
 
 @contextmanager
-def _complete(out: Path) -> Iterator[Path]:
+def _complete_or_absent(out: Path) -> Iterator[Path]:
     """Yields a temporary folder beside `out`. It is renamed to `out` if the block succeeds and removed otherwise, so an
     export that is interrupted or fails its checks leaves nothing named `out`."""
-    for left in out.parent.glob(f".{out.name}.*.export"):  # left by an export that was killed
-        owner = left.name.split(".")[-2]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(left)
+    for leftover in out.parent.glob(f".{out.name}.*.export"):  # left by an export that was killed
+        owner = leftover.name.split(".")[-2]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():  # its process has ended
+            shutil.rmtree(leftover)
     folder = out.with_name(f".{out.name}.{os.getpid()}.export")
     folder.mkdir()
 
     def end(*_: object) -> NoReturn:
         raise TerminatedError("terminated")
 
-    before = signal.signal(signal.SIGTERM, end)  # by default it would end the process without cleaning up
+    previous_handler = signal.signal(signal.SIGTERM, end)  # by default it would end the process without cleaning up
     try:
         yield folder
         for file in (path for path in folder.rglob("*") if path.is_file()):
             with file.open("rb") as written:
-                os.fsync(written.fileno())
+                os.fsync(written.fileno())  # on disk before it has its name
         folder.rename(out)
     except BaseException:  # Ctrl-C too
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
     sync_folder(out.parent)
 
 

@@ -35,7 +35,7 @@ DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     """Runs flow `name` and returns its result. Raises what the flow raises, TerminatedError after SIGTERM, InfraError
     if Prefect's server stops answering."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _raise_terminated)  # by default it ends the process without cleaning up
     load_environment()
     console = Console()
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
         _show_plain_lines()  # after the import, which sets up Prefect's logging
-        if (notice := not_joined()) is not None:
+        if (notice := not_joined()) is not None:  # why the server on its usual port is not used
             console.print(notice, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
@@ -51,13 +51,13 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
         try:
-            return asyncio.run(_run(flow, settings, api_url))
+            return asyncio.run(_run_and_deliver(flow, settings, api_url))
         except BaseException as error:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
-            status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0
+            status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0  # 0: no response
             if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the server reports its own failure
-                # Most often the disk is full: its database is below CODERL_HOME.
+                # Most often the disk is full, where its database is: then `require_room` raises.
                 require_room([coderl_home()])
                 raise InfraError(
                     f"the Prefect server at {api_url} failed (HTTP {status}): its log says why (an embedded one's is "
@@ -77,7 +77,7 @@ def was_terminated(error: BaseException) -> bool:
     return any(isinstance(cause, TerminationSignal) for cause in causes(error))
 
 
-def _end(*_: object) -> NoReturn:
+def _raise_terminated(*_: object) -> NoReturn:
     raise TerminatedError("terminated")
 
 
@@ -87,10 +87,10 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
     exception is lost and ends nothing, so a handler of the event loop waits for the signal too. Prefect has `grace_s`
     seconds to report how the flow ended, or none if its exception was lost; then `work` is cancelled until it ends."""
     signalled, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
-    loop, hook = asyncio.get_running_loop(), sys.unraisablehook
+    loop, previous_hook = asyncio.get_running_loop(), sys.unraisablehook
 
     def note_unraisable(unraisable: Any) -> None:
-        lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else hook(unraisable)
+        lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else previous_hook(unraisable)
 
     def note_loop_error(_: Any, context: dict[str, Any]) -> None:
         was_lost = isinstance(context.get("exception"), TerminationSignal)
@@ -102,9 +102,9 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
     wait_for_signal, wait_for_loss = asyncio.create_task(signalled.wait()), asyncio.create_task(lost.wait())
     try:
         await asyncio.wait({running, wait_for_signal, wait_for_loss}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
+        if not running.done():  # SIGTERM has come, or its exception is lost: then without grace
             await asyncio.wait({running, wait_for_loss}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
+        if not running.done():  # `finally` cancels it
             raise TerminatedError("terminated")
         return await running
     finally:
@@ -115,13 +115,13 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
             while not running.done():
                 running.cancel()
                 await asyncio.wait({running}, timeout=grace_s)
-        sys.unraisablehook = hook
-        loop.set_exception_handler(None)
+        sys.unraisablehook = previous_hook
+        loop.set_exception_handler(None)  # asyncio's own
         loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, _raise_terminated)  # the line above has reset it
 
 
-async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:
+async def _run_and_deliver(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:
     """The flow's result, with its logs and events delivered before the server it reports to may stop."""
     try:
         return await ended_by_sigterm(flow(settings))

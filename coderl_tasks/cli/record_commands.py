@@ -82,7 +82,7 @@ def watch(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Prints a problem and its completions, or without a problem those that the run solves least."""
+    """Prints a problem and its completions, without a problem those that the run solves least (`--json`: as JSON)."""
     record = record_path(options.run)
     from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # a second to import
 
@@ -118,14 +118,16 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
-    """Prints how many problems show a difference of `--points`, and the difference that the evaluation's own show."""
+    """Prints on how many problems a difference of `--points` shows, and the least difference that shows on as many as
+    the evaluation has, both by completions per problem. `options.evaluation` is its folder, or a run: then the final
+    evaluation is meant. ConfigError for bad options, or if it is not finished."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
     if options.losses is not None and not 0 <= options.losses <= 50:
         raise ConfigError("--losses is from 0 to 50")
     folder = find_local(options.evaluation)
     journal = None if folder is None else EvalJournal(folder)
-    if journal is None or journal.read_summary() is None:
+    if journal is None or journal.read_summary() is None:  # no evaluation's folder: a run
         journal = EvalJournal(record_path(options.evaluation) / "evals" / FINAL)
     rollouts = journal.read_rollouts()
     if journal.read_summary() is None or rollouts is None:
@@ -134,7 +136,7 @@ def power(options: Namespace) -> int:
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    # The share of problems that get worse: measured or given, else a guess as large as the difference.
+    # The share that gets worse: known, else guessed. It and the gains (losses + difference) are at most 1 together.
     losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
     table = rich.table.Table(
         "completions per problem",
@@ -142,12 +144,12 @@ def power(options: Namespace) -> int:
         f"points seen on these {noise.problems:,}",
         title=f"Two policies on the same problems, 5% two-sided, power {options.power:.0%}",
     )
-    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):
+    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):  # without it more change nothing
         needed = pairs_needed(difference, noise.within, samples, losses, power=options.power)
-        seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
-        table.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
+        smallest_seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
+        table.add_row(str(samples), f"{needed:,}", f"{100 * smallest_seen:.1f}")
     Console().print(table)
-    print(noise.said)
+    print(noise.said)  # where it is from
     print(
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
         f"get better{' (a guess: --losses says another)' if noise.losses is None else ''}."

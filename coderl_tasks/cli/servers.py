@@ -12,7 +12,7 @@ from local_servers.interface import ServerError, SetupError, read_key, serve_san
 def serve(options: Namespace) -> int:
     """Runs an embedded server in this process until it is stopped."""
     try:
-        key = None if options.key is None else read_key(options.key)
+        key = None if options.key is None else read_key(options.key)  # None: without --key
         if options.server == "tinker":
             serve_tinker(
                 options.port,
@@ -25,10 +25,11 @@ def serve(options: Namespace) -> int:
                 dtype=options.dtype,
             )
         else:
+            # The driver is loaded once; programs must not read CODERL_HOME.
             prepared, hidden = GRADING_DRIVER.read_text(), {"CODERL_HOME": coderl_home()}
             limits = options.concurrency, options.allow_unisolated
             serve_sandbox(options.port, options.host, *limits, key=key, prepared=prepared, hidden=hidden)
-    except SetupError as error:
+    except SetupError as error:  # a mistake in the options, or a machine that cannot isolate
         raise ConfigError(str(error)) from error
     except ServerError as error:
         raise InfraError(str(error)) from error
@@ -66,7 +67,7 @@ def up(options: Namespace) -> int:
         print("                     prefect deployment run curate/local --watch", flush=True)
         # Until here Ctrl-C ends the command at once. From here on it asks the worker to finish first.
         stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, lambda *_: stop.set())
         code = run_worker(stop)
     return 0 if stop.is_set() else code

@@ -69,7 +69,7 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 
 
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
-    """`settings`, filled in from the pool that the run `from_run` was trained on. Raises ConfigError if there is no
+    """`settings`, with what is not given filled in from the run `from_run` and its pool. ConfigError if there is no
     such run, if it has no checkpoint to sample from, or if a given setting of SAME_AS_RUN differs from the run's."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
@@ -79,19 +79,19 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
         raise ConfigError(f"{prefix}: there is no run in {run}{did_you_mean(near_runs(run))} (coderl runs lists them)")
     if get_last_checkpoint(run, "sampler_path") is None:
         raise ConfigError(f"{prefix}: the run has no checkpoint to sample from yet (save_every= says when it has)")
-    for key in SAME_AS_RUN:
+    for key in SAME_AS_RUN:  # one that the run did not record had its default
         given, of_run = getattr(settings, key), config.get(key, getattr(CurateSettings(), key))
         is_same = {"model_name": same_model, "dataset": same_source}.get(key, lambda one, other: one == other)
         if key in settings.given and not is_same(given, of_run):
             raise ConfigError(f"{prefix}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
-    manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
-    pool_settings = read_json(manifest)["settings"] if manifest.is_file() else {}
+    manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)  # a run records its pool's file
+    pool_settings = read_json(manifest)["settings"] if manifest.is_file() else {}  # a bare table has none
     fields = CurateSettings.model_fields
-    decides = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
-    values = {key: value for key, value in pool_settings.items() if key in decides}
-    if values.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
+    content_keys = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
+    values = {key: value for key, value in pool_settings.items() if key in content_keys}
+    if values.get("profile_mode") in ("screen", "none"):  # for few samples or none, but the run has many: the default
         del values["profile_mode"]
-    values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
+    values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}  # the run's own values count
     return settings.filled_from(values).with_changes(from_run=str(run))
 
 
@@ -170,25 +170,25 @@ class _Further:
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
     """Pass counts and profile rows of `problems` (with tests) by the rollouts of the policy's run up to its step; older
     rollouts weigh less. Problems that the run did not sample, or had with other tests, are left out."""
-    unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")
+    unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     scored = sorted(Path(policy.run).glob("steps/*/scored.parquet"))
     files = [file for file in scored if int(file.parent.name) <= policy.step]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
-    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert")
+    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert")  # older runs lack some
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
-    nothing = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
+    nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
     counts, rows = {}, []
     for problem in problems:  # one at a time: with their tests they may not all fit into memory
         rollouts = by_problem.get((problem.problem_id,))
-        if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:
+        if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:  # 0 tells nothing
             continue
         weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
-        of_passes = weights[(rollouts["correctness_score"] == 1.0).to_numpy()]
+        pass_weights = weights[(rollouts["correctness_score"] == 1.0).to_numpy()]
         if n := round(math.fsum(weights)):  # otherwise they are too old to count
-            counts[problem.problem_id] = round(n * math.fsum(of_passes) / math.fsum(weights)), n
+            counts[problem.problem_id] = round(n * math.fsum(pass_weights) / math.fsum(weights)), n
             row = profile_frame([problem], rollouts, prices).row(0, named=True)
-            rows.append(row | rates(*counts[problem.problem_id]) | nothing)
+            rows.append(row | rates(*counts[problem.problem_id]) | nothing_spent)
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))

@@ -179,14 +179,14 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
     problem_id, the prior distributions (J,) of problems for which the group's is not used."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
-    of_group = cache(lambda group, k, n: posterior(distributions[group], k, n))
+    group_posterior = cache(lambda group, k, n: posterior(distributions[group], k, n))  # few differ
     rows: list[list[Any]] = []
     columns = ["problem_id", "split", "prompt_tokens", "n_samples", "n_correct"]
     for name, split, tokens, n, k in profile.select(columns).iter_rows():
-        if not n:
+        if not n:  # nothing was graded
             rows.append([None] * (1 + len(LABEL_COLUMNS)))
             continue
-        result = posterior(own[name], k, n) if name in own else of_group(prior.group(split, tokens), k, n)
+        result = posterior(own[name], k, n) if name in own else group_posterior(prior.group(split, tokens), k, n)
         rate = (result.mean, result.low, result.high, list(result.by_bin))
         rows.append([result.difficulty, result.probability, *result.by_difficulty, *rate])  # as LABEL_COLUMNS are
     labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
@@ -208,30 +208,31 @@ def rules_for_labels(
     costs. Bisection finds the lowest price at which the samples expected under `prior` fit the budget. The remaining
     budget goes to problems in hash order: they continue as at the next lower price.
     """
-    columns = telling(profile).select("problem_id", "n_correct", "n_samples")
+    columns = telling(profile).select("problem_id", "n_correct", "n_samples")  # only fully graded
     stops = {name: (k, n) for name, k, n in columns.iter_rows()}
     in_band = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
     counts = Counter(in_band.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)
 
     def expected(price: float) -> float:
-        spent = further.best(price)[1]
+        _, spent = further.states_worth(price)
         return sum(count * spent[state] for state, count in counts.items())
 
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0  # at 1 no round is worth its price: probabilities are at most 1
     for _ in range(PRICE_STEPS):
         price = (low + high) / 2
         low, high = (low, price) if expected(price) <= budget else (price, high)
     # The states to sample further, and the samples expected from each: within the budget, and just beyond it.
-    (within, within_samples), (beyond, beyond_samples) = further.best(high), further.best(low)
+    (within, within_samples), (beyond, beyond_samples) = further.states_worth(high), further.states_worth(low)
     total = expected(high)
     rules = {}
     for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
         extra = beyond_samples[in_band[name]] - within_samples[in_band[name]]
         goes_further = total + extra <= budget
         total += extra if goes_further else 0.0
-        if (beyond_samples if goes_further else within_samples)[in_band[name]]:
-            rules[name] = replace(rule, doubtful=beyond if goes_further else within)
+        doubtful, samples = (beyond, beyond_samples) if goes_further else (within, within_samples)
+        if samples[in_band[name]]:  # else its sampling has ended
+            rules[name] = replace(rule, doubtful=doubtful)
     return rules, total
 
 
@@ -255,7 +256,7 @@ class _FurtherRounds:
             chances = [comb(more, m) * float(by_rate @ likelihood(m, more)) for m in range(more + 1)]
             self.ahead[k, n] = [(chance, (k + m, n + more)) for m, chance in enumerate(chances)]
 
-    def best(self, price: float) -> tuple[frozenset[State], dict[State, float]]:
+    def states_worth(self, price: float) -> tuple[frozenset[State], dict[State, float]]:
         """The states that are worth another round at this price per sample, and the samples expected from each on."""
         value: dict[State, float] = {}
         spent: dict[State, float] = {}

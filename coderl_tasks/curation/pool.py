@@ -142,14 +142,14 @@ def build_pool(
     remaining = {problem.problem_id: problem for problem in loaded.problems}
     for early_drop in all_drops:
         remaining.pop(str(early_drop.problem_id))
-    candidates = problems_frame(list(remaining.values())) if profile is None else profile
+    candidates = problems_frame(list(remaining.values())) if profile is None else profile  # which has labels
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if profile is not None and remaining.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
     in_band: list[Problem] = []
     for problem in remaining.values():
         row = measured.get(problem.problem_id)
-        drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)
+        drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)  # no profile, no band
         if drop is None:
             in_band.append(problem)
         else:
@@ -157,8 +157,8 @@ def build_pool(
     is_in_band = pl.col("problem_id").is_in([problem.problem_id for problem in in_band])
     left_out, short = select(candidates.filter(is_in_band), mix)
     chosen = [problem for problem in in_band if problem.problem_id not in left_out]
-    others = [problem for problem in in_band if problem.problem_id in left_out]
-    all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in others]
+    not_taken = [problem for problem in in_band if problem.problem_id in left_out]
+    all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in not_taken]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
     rows = [measured.get(problem.problem_id, {}) for problem in chosen]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
@@ -209,7 +209,7 @@ def write_pool(
     `whole` has them with their tests, for pool.parquet."""
     make_folder(folder)
     for name in TABLES:
-        if name == "pool" and whole is not None:
+        if name == "pool" and whole is not None:  # `pool.pool` has no tests then
             problems = whole.only(pool.pool["problem_id"].to_list())
             problems.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
         else:
@@ -223,7 +223,8 @@ def write_pool(
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent."""
+    """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent.
+    Without a profile, band and difficulties are left empty; without prices, so is the cost."""
     low, high = pool.band or (None, None)
     profile = pool.profile
     of_run = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
@@ -247,7 +248,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),
         "spent": {
-            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - of_run,
+            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - of_run,  # ungraded ones too
             "prompt_tokens": sum(profile["prompt_tokens_spent"]),
             "completion_tokens": sum(profile["completion_tokens_spent"]),
             **({"told": of_run} if TOLD in profile.columns else {}),
@@ -271,16 +272,16 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
     if pool.pool.height:
         return
     reasons = pool.drops_in_words()
-    if pool.dropped.filter(stage="mix").height:
+    if pool.dropped.filter(stage="mix").height:  # something was left before the mix
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
-    if pool.band is None:
+    if pool.band is None:  # without a profile
         raise EmptyPoolError(f"No row of {pool.read} is left ({reasons}). The report in {folder} says why.")
     low, high = pool.band
     of_band = count_drops(pool.dropped.filter(stage="band"))
     hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
     advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"
-    if hard >= easy:
+    if hard >= easy:  # most are too hard
         advice += if_too_hard
     raise EmptyPoolError(
         f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "
@@ -292,7 +293,7 @@ def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str
     """Which `candidates` the mix leaves out: (reason, detail) by problem id, where the reason is not_in_mix (their cell
     has no share) or over_share (it is full); and by cell ("hard", "hard/taco", ""), how many problems it lacks.
     `candidates` has problem_id, split, difficulty, and, if labels are uncertain, the probability of each difficulty."""
-    if not mix.keys and mix.size is None:
+    if not mix.keys and mix.size is None:  # nothing is asked for: all stay
         return {}, {}
     shares = label_shares(candidates, mix)
     members: dict[Cell, list[str]] = {cell: [] for cell in shares}
@@ -306,7 +307,7 @@ def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str
     available = {cell: len(ids) for cell, ids in members.items()}
     parts = apportion(shares, largest_size(shares, available) if mix.size is None else mix.size)
     for cell, ids in members.items():
-        ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
+        ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))  # by a hash of the id
         detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
         left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
     return left_out, {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
@@ -323,20 +324,20 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     by_label = {}
     for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
         part = candidates.filter(split=rest[0]) if rest else candidates
-        expected = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
+        expected_L_D = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
         for place, label in enumerate(labels):
             labelled = part.filter(difficulty=label)
             if len(labelled):  # otherwise the label counts as certain
-                expected[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
+                expected_L_D[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
         part_shares = [by_difficulty[label, *rest] for label in labels]
         total = sum(part_shares, Fraction())
-        wanted = np.zeros(len(DIFFICULTIES))
+        wanted_D = np.zeros(len(DIFFICULTIES))
         for label, share in zip(labels, part_shares, strict=True):
-            wanted[DIFFICULTIES.index(label)] = share / total
+            wanted_D[DIFFICULTIES.index(label)] = share / total
         # Exact from here on: rounding first gives the same shares on machines whose last bits differ.
-        parts = [Fraction(str(round(float(part), 4))) for part in closest_weights(expected, wanted)]
-        for label, share in zip(labels, parts, strict=True):
-            by_label[(label, *rest)] = total * share / sum(parts, Fraction())
+        weights = [Fraction(str(round(float(weight), 4))) for weight in closest_weights(expected_L_D, wanted_D)]
+        for label, weight in zip(labels, weights, strict=True):
+            by_label[(label, *rest)] = total * weight / sum(weights, Fraction())
     return {cell: by_label[cell] for cell in by_difficulty}
 
 

@@ -79,21 +79,22 @@ async def profile_shard(
     recorded = read_frame(file, ROLLOUT_SCHEMA) if rounds.read_fingerprint(folder) == request else None
     groups = GroupFiles(folder / "groups")
     rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
-    everything = rollouts
+    to_record = rollouts
     if recorded is None:
         # First, since it vouches for the file that is replaced.
         (folder / rounds.FINGERPRINT_FILE).unlink(missing_ok=True)
     else:
         # This stopping rule may need fewer rollouts than are recorded. The others stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
-        everything = pl.concat([rollouts, unused]).sort(ORDER)
-    if recorded is None or not everything.equals(recorded):
-        write_parquet(make_folder(folder) / file.name, everything)
+        to_record = pl.concat([rollouts, unused]).sort(ORDER)
+    if recorded is None or not to_record.equals(recorded):
+        write_parquet(make_folder(folder) / file.name, to_record)
         # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
         # next start reads the groups again and samples nothing.
         write_json(folder / rounds.FINGERPRINT_FILE, request)
-    recorded_places = (everything["group_index"].cast(pl.Int64) * rounds.ROUNDS + everything["attempt"]).unique()
-    # Otherwise a process with a rule that needs more ended early: it will read the groups that this one did not use.
+    # `rounds` names the files in groups/ so: problem * ROUNDS + round.
+    recorded_places = (to_record["group_index"].cast(pl.Int64) * rounds.ROUNDS + to_record["attempt"]).unique()
+    # Other files are of a rule that needs more, whose process ended early: it will read them, so the folder stays.
     if groups.indices() <= set(recorded_places):
         groups.remove()
     return profile_frame(problems, rollouts, prices)
@@ -106,7 +107,7 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
     by_problem = rollouts.group_by("problem_id").agg(
         n_samples=graded.sum(),
         n_correct=(pl.col("correctness_score") == 1.0).sum(),
-        format_ok=(pl.col("format_score") >= 0).sum(),
+        format_ok=(pl.col("format_score") >= 0).sum(),  # 0: as asked for
         truncated_rate=(pl.col("stop_reason") == TRUNCATED).mean(),
         infra_errors=(~graded).sum(),
         mean_completion_tokens=pl.col("completion_tokens").list.len().mean(),
@@ -125,7 +126,7 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
         row |= {"split": problem.split, "test_runs": runs, "test_catches": catches}
         row["prompt_tokens_spent"] = row["rounds"] * row["prompt_tokens"]
         row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
-        if n := row["n_samples"]:
+        if n := row["n_samples"]:  # else the rates stay null
             row |= rates(row["n_correct"], n) | {"format_rate": row["format_ok"] / n}
         rows.append({name: row.get(name) for name in SHARD_SCHEMA})
     return pl.DataFrame(rows, schema=SHARD_SCHEMA)

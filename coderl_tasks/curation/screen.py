@@ -109,30 +109,30 @@ class Screen:
         return worth, drops
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """The pass rates and chances to be kept of all problems, by the samples of some: `profile` (SHARD_SCHEMA)."""
+        """The pass rates and the chances to be learnable of all problems, by the `profile` (SHARD_SCHEMA) of some."""
         prior = learn_prior(profile)
-        columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
+        columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()  # only fully graded
         sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
         places = np.array([place for place, _, _ in sampled], dtype=np.int64)
         states = [(k, n) for _, k, n in sampled]
-        groups = [
+        group_weights = [
             prior.weights[prior.group(problem.split, tokens)]
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)
         ]
-        base_PC = np.array(groups).reshape(len(self.problems), -1)
-        distributions_PJ = self._weights(base_PC, places, states) @ components()
+        base_PC = np.array(group_weights).reshape(len(self.problems), -1)
+        distributions_PJ = self._weights_by_neighbours(base_PC, places, states) @ components()
         # First as for unsampled problems; then by their own samples, all with the same (passes, samples) at once.
-        chances = distributions_PJ @ _kept_by_all(self._band, 0, 0, self._max_samples)
+        chances = distributions_PJ @ _learnable_chance(self._band, n_correct=0, n=0, max_samples=self._max_samples)
         for state in sorted(set(states)):
             of_state = places[[other == state for other in states]]
             by_rate = distributions_PJ[of_state] * likelihood(*state)
             by_rate /= by_rate.sum(axis=1, keepdims=True)
-            chances[of_state] = by_rate @ _kept_by_all(self._band, *state, self._max_samples)
+            chances[of_state] = by_rate @ _learnable_chance(self._band, *state, self._max_samples)
         names = [problem.problem_id for problem in self.problems]
         distributions = dict(zip(names, distributions_PJ, strict=True))
         return Beliefs(prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
 
-    def _weights(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
+    def _weights_by_neighbours(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
         """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""
         if not len(seen):
             return base_PC
@@ -192,7 +192,7 @@ class _Vectors:
 
 
 @lru_cache(maxsize=1024)
-def _kept_by_all(band: Band, n_correct: int, n: int, max_samples: int) -> Array:
+def _learnable_chance(band: Band, n_correct: int, n: int, max_samples: int) -> Array:
     """The probability (J,), at each of RATES, that `max_samples` samples lie in the band, of which `n` are known."""
     left = max_samples - n
     chances = np.zeros_like(RATES)

@@ -109,11 +109,11 @@ async def check_solutions(
 ) -> pl.DataFrame:
     """Checks each problem with at most `max_solutions` of its own; returns SOLUTION_SCHEMA, one row per problem, in
     order. `folder` records each check as it ends, so a second call with the same problems, number of solutions and time
-    limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
-    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, judge, max_solutions))
+    limit of the judge runs only the missing ones. UNDECIDED: it could not be run. InfraError if the sandbox is down."""
+    rows = {} if folder is None else _recorded_checks(make_folder(folder), _request(problems, judge, max_solutions))
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
-    def note(check: SolutionCheck) -> None:
+    def record(check: SolutionCheck) -> None:
         row = check.to_row()
         if folder is not None:
             append_row(folder / CHECKS_FILE, row)
@@ -122,7 +122,7 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        unchecked = await _check_all(unchecked, judge, max_solutions, note)
+        unchecked = await _check_all(unchecked, judge, max_solutions, record)
         if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
@@ -133,7 +133,7 @@ async def check_solutions(
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
     for problem in unchecked:  # not recorded, so another call tries them again
         about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-        check = SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
+        check = SolutionCheck(*about, n_solutions=len(problem.solutions), n_tried=0, suspicion=suspicion(problem))
         rows[problem.problem_id] = check.to_row()
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
@@ -152,9 +152,9 @@ def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tup
 
 
 async def _check_all(
-    problems: Sequence[Problem], judge: Judge, max_solutions: int, note: Callable[[SolutionCheck], None]
+    problems: Sequence[Problem], judge: Judge, max_solutions: int, on_check: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
-    """Checks `problems` concurrently and calls `note` with each result. Returns those that could not be graded."""
+    """Checks `problems` concurrently and calls `on_check` with each result. Returns those that could not be graded."""
     # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
     waiting = iter(problems)
     ungraded: list[Problem] = []
@@ -165,7 +165,7 @@ async def _check_all(
             if check is None:
                 ungraded.append(problem)
             else:
-                note(check)
+                on_check(check)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -188,7 +188,7 @@ def _request(problems: Sequence[Problem], judge: Judge, max_solutions: int) -> d
     return limits | {"problems": digest.hexdigest()}
 
 
-def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _recorded_checks(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The checks recorded in `folder`, by problem id, none if they are of another `request`, or damaged."""
     file = folder / CHECKS_FILE
     if read_fingerprint(folder) != request:
@@ -212,7 +212,7 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> S
     for code in codes[:max_solutions]:
         if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
             break  # one passes, and another one's opinion is known
-        finding = await _find(problem, patient, code, judge)
+        finding = await _classify(problem, patient, code, judge)
         if finding is None:
             return None
         tried.append(finding)
@@ -239,11 +239,11 @@ class _Finding:
     grade: Grade
 
 
-async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
+async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
     """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
     first = await judge.grade(problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
-    if slow:
+    if slow:  # which does not mean wrong: once more, with more time
         first = await judge.grade(patient, code)
         if first.verdict is Verdict.TIME_LIMIT:
             return _Finding(code, Status.TOO_SLOW, first)
@@ -258,8 +258,8 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge) -> 
         other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
         if first.verdict is not again.verdict or other_answer:
             return _Finding(code, Status.FLAKY, first)
-    passes = Status.SLOW if slow else Status.GOOD
-    return _Finding(code, passes if first.passed else Status.FAILS, first)
+    if_passed = Status.SLOW if slow else Status.GOOD
+    return _Finding(code, if_passed if first.passed else Status.FAILS, first)
 
 
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:

@@ -63,16 +63,16 @@ async def profile(
     rule_of: RuleOf | None = None,
     sampled: frozenset[str] | None = None,
 ) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of one shard. By problem id, `rule_of` knows those sampled on for their labels' sake
-    (`curation.labels`), and `sampled` has those sampled at all (`curation.screen`), None for all."""
+    """The profile (SHARD_SCHEMA) of one shard. By problem id, `rule_of` gives the stopping rules of problems that are
+    sampled further for their labels (`curation.labels`), and `sampled` has those sampled at all (None: every one)."""
     settings, session, policy = shard.settings, shard.session, shard.policy
     service = await session.service()
-    if policy is None:
+    if policy is None:  # the base model
         sampler = await create_sampling_client(service, base_model=settings.model_name)
-        engine = session.engine(settings, "profile", settings.model_name, sampler_step=OUTSIDE_TRAINING)
+        engine = session.engine(settings, "profile", policy=settings.model_name, sampler_step=OUTSIDE_TRAINING)
     else:
         sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
-        engine = session.engine(settings, "profile", policy.sampler_path, sampler_step=policy.step)
+        engine = session.engine(settings, "profile", policy=policy.sampler_path, sampler_step=policy.step)
     work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
     prices = Prices(settings.price_prompt, settings.price_completion)
     return await profile_shard(*work, prices=prices, folder=shard.folder, on_progress=on_progress)

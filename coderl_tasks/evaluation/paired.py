@@ -82,21 +82,21 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
     repeated = by_problem.filter(pl.col("n") > 1)
     if not repeated.is_empty():
         n, passed = pl.col("n"), pl.col("passed")
-        within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
+        within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())  # unbiased variance
         why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-        return Noise(by_problem.height, within, None, why)
+        return Noise(problems=by_problem.height, within=within, losses=None, said=why)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
         # Single completions do not show which changes were chance: assume that more completions average out none.
-        losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
+        losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)  # of the better policy; never 0
         why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-        return Noise(by_problem.height, 0.0, losses, why)
+        return Noise(problems=by_problem.height, within=0.0, losses=losses, said=why)
     # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
     pass_rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
     why = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
     )
-    return Noise(by_problem.height, pass_rate * (1 - pass_rate), None, why)
+    return Noise(problems=by_problem.height, within=pass_rate * (1 - pass_rate), losses=None, said=why)
 
 
 @dataclass(frozen=True, slots=True)

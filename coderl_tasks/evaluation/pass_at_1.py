@@ -41,14 +41,14 @@ async def evaluate_policy(
     Raises InfraError if sampling fails or nothing could be graded, ValueError without problems."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
-    plan = SamplingPlan(n_samples, n_samples)
+    plan = SamplingPlan(max_samples=n_samples, round_size=n_samples)  # all in one round
     rollouts = await sample_in_rounds(problems, sampler, engine, plan, groups=groups, on_progress=on_progress)
     settings = engine.settings
     temperature, policy = settings.temperature, settings.policy
     summary = summarize(rollouts, temperature=temperature, max_tokens=settings.max_tokens, policy=policy)
-    if settings.served_by:
+    if settings.served_by:  # empty: not known
         summary["served_by"] = settings.served_by
-    return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})
+    return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})  # 1: as usual
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
@@ -63,7 +63,7 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
         by_split.setdefault(problem.split, []).append(problem.problem_id)
     shares = {split: limit * len(ids) / len(problems) for split, ids in by_split.items()}
     counts = {split: int(share) for split, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda split: (counts[split] - shares[split], split))
+    by_remainder = sorted(shares, key=lambda split: (counts[split] - shares[split], split))  # the largest first
     for split in by_remainder[: limit - sum(counts.values())]:
         counts[split] += 1
 
@@ -117,8 +117,8 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
     splits = graded["split"].unique(maintain_order=True)
     n_samples = rollouts["sample_index"].n_unique()
     return {
-        **_share(graded, n_samples),
-        "by_split": {split: _share(graded.filter(split=split), n_samples) for split in splits},
+        **_pass_rates(graded, n_samples),
+        "by_split": {split: _pass_rates(graded.filter(split=split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
         # Custom rewards may never reach 1: then Pass@1 says nothing about them.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
@@ -131,10 +131,10 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
     }
 
 
-def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
+def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     """How many problems have graded completions (`n`), and Pass@1 with its interval. With several completions per
     problem also `pass_at_k`: the same by k, over the problems that have k graded completions (null if none has)."""
-    if n_samples == 1:
+    if n_samples == 1:  # then a row is a problem
         n, passed = graded.height, int((graded["correctness_score"] == 1.0).sum())
         interval = wilson_interval(passed, n)
         return {"n": n, "pass_at_1": passed / n, "ci_low": interval.low, "ci_high": interval.high}
@@ -144,15 +144,15 @@ def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     counts = by_problem.select("n", "passed").rows()
     by_k: dict[str, dict[str, Any]] = {}
     powers = [2**power for power in range(n_samples.bit_length())]
-    for k in dict.fromkeys([*powers, n_samples]):
+    for k in dict.fromkeys([*powers, n_samples]):  # each k once, n_samples too
         values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
         if not values:
             by_k[str(k)] = {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
             continue
-        # The bootstrap would be certain where all values are equal: its draws are equal too.
-        is_constant = values in ([0.0] * len(values), [1.0] * len(values))
+        # Where every value is 0, or every one 1, all draws of the bootstrap are equal: it would claim certainty.
+        is_all_or_none = values in ([0.0] * len(values), [1.0] * len(values))
         passed_all = round(math.fsum(values))
-        interval = wilson_interval(passed_all, len(values)) if is_constant else clustered_bootstrap(values)
+        interval = wilson_interval(passed_all, len(values)) if is_all_or_none else clustered_bootstrap(values)
         low, high = max(0.0, interval.low), min(1.0, interval.high)
         by_k[str(k)] = {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
     first = by_k["1"]

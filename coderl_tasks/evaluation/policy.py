@@ -44,38 +44,38 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
             if config is None or (model_name is not None and config.get("model_name") != model_name):
                 continue
             if any(row.get("sampler_path") for row in read_checkpoints(checkpoints_file.parent)):
-                return _of_run(checkpoints_file.parent)
+                return _policy_of_run(checkpoints_file.parent)
         made_with = f" made with {model_name}" if model_name else ""
         raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
     if checkpoint.startswith(TINKER_SCHEME):
-        return FoundPolicy(checkpoint, None, {}, -1)
+        return FoundPolicy(sampler_path=checkpoint, run=None, config={}, step=-1)
     run, path = run_path(checkpoint), find_local(checkpoint)
     if (run / CHECKPOINTS_FILE).is_file() or (is_name(checkpoint) and (run / "config.json").is_file()):
-        return _of_run(run.resolve())
-    if path is not None and (path / CHECKPOINTS_FILE).is_file():
-        return _of_run(path)
+        return _policy_of_run(run.resolve())  # also one without checkpoints: an error says so
+    if path is not None and (path / CHECKPOINTS_FILE).is_file():  # here, or in coderl's folder
+        return _policy_of_run(path)
     is_path = checkpoint.startswith(("/", ".", "~"))
     near = near_runs(run)
-    if near and path is None and (is_name(checkpoint) or is_path):
+    if near and path is None and (is_name(checkpoint) or is_path):  # a misspelled run
         raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
     is_hosted_model = path is None and not is_path and not is_name(checkpoint)  # hosted models are named org/name
     if local_model_folder(checkpoint) is not None or is_hosted_model:
-        return FoundPolicy(None, None, {"model_name": checkpoint}, -1)
+        return FoundPolicy(sampler_path=None, run=None, config={"model_name": checkpoint}, step=-1)
     raise ConfigError(
         f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "
         "nor a model's name (org/name, or a local folder)"
     )
 
 
-def _config(run: Path) -> dict[str, Any]:
+def _required_config(run: Path) -> dict[str, Any]:
     config = recorded_config(run)
     if config is None:
         raise ConfigError(f"{run} is no run directory: it has no config.json")
     return config
 
 
-def _of_run(run: Path) -> FoundPolicy:
-    config = _config(run)
+def _policy_of_run(run: Path) -> FoundPolicy:
+    config = _required_config(run)
     rows = [row for row in read_checkpoints(run) if row.get("sampler_path")]
     if not rows:
         raise ConfigError(f"{run} has no checkpoint to sample from yet")
@@ -111,7 +111,7 @@ class SavedPolicy:
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
     """Returns the policy of `run` that `wanted` names: a step's number, `last`, `best`, or None for the one that
     `coderl evaluate` takes. Raises ConfigError, naming the steps with a training state, if it has none."""
-    config = _config(run)
+    config = _required_config(run)
     states = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
     trained = {step: path for step, path in states.items() if step >= 0}  # step -1 is the base model
     expiring = {state.step: state.path for state in expiring_states(run, config)}
@@ -121,9 +121,9 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
         if not wanted.isdigit():
             raise ConfigError(f"--step {wanted}: give a step's number, {LAST} or {BEST}")
         if (step := int(wanted)) in trained:
-            return SavedPolicy(run, config, step, trained[step], None)
+            return SavedPolicy(run, config, step, trained[step], why=None)
         if step in expiring:
-            return SavedPolicy(run, config, step, expiring[step], None, expires=True)
+            return SavedPolicy(run, config, step, expiring[step], why=None, expires=True)
         raise ConfigError(
             f"{run}: of step {step} there is no state to export{known}; sampler weights alone are not handed out by "
             "the service"
@@ -132,7 +132,7 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
         raise ConfigError(f"{run} has no checkpoint yet{known}")
     if wanted == LAST:
         step = max(trained)
-        return SavedPolicy(run, config, step, trained[step], "the last checkpoint")
+        return SavedPolicy(run, config, step, trained[step], why="the last checkpoint")
     rates = _validation_rates(run, config, trained)
     if wanted == BEST and not rates:
         raise ConfigError(
@@ -140,11 +140,11 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
             "evaluated on them (train with eval=on:validation; on the test problems it would be the best of several "
             "tries): take --step last, or a step's number"
         )
-    step = _of_run(run).step
+    step = _policy_of_run(run).step  # it may have sampler weights alone
     if step not in trained:
         raise ConfigError(f"{run}: of step {step} there is no state to export{known}")
     why = "the last checkpoint"
     if rates:
         among = f"of {len(rates)} checkpoints" if len(rates) > 1 else "of the only checkpoint that was evaluated there"
         why = f"the best Pass@1 on the validation problems, {rates.get(step, 0):.1%}, {among}"
-    return SavedPolicy(run, config, step, trained[step], why)
+    return SavedPolicy(run, config, step, trained[step], why=why)

@@ -68,7 +68,7 @@ async def fetch_adapter(
     finally:
         try:
             await delete_checkpoint(rest, exported.path)
-        except CoderlError as error:  # the download is complete
+        except CoderlError as error:  # it must not hide the adapter, or the error that came first
             logger.warning("%s; it expires in an hour", error)
     return client
 

@@ -26,35 +26,35 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     """The README.md of an exported policy. `checked` says how its log-probabilities were checked (None: not at all)."""
     config = policy.config
     settings = flat(TrainSettings, config)
-    base, steps = str(config.get("model_name")), policy.step + 1
+    base, steps = str(config.get("model_name")), policy.step + 1  # steps are numbered from 0
     licence = base_licence(base)
     run = load_run(policy.run)
-    chosen = f": {policy.why}" if policy.why is not None else ""
+    how_chosen = f": {policy.why}" if policy.why is not None else ""
     renderer = f"the renderer `{config['renderer_name']}`" if config.get("renderer_name") else "the model's chat format"
     rows = [(key, f"`{settings[key]}`") for key in SETTINGS if settings.get(key) is not None]
-    head: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
         "pipeline_tag": "text-generation",
         "tags": ["coderl", "reinforcement-learning", "code", *([] if merged else ["lora"])],
     }
     if local_model_folder(base) is None:  # the Hub refuses a path as base_model
-        head |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
+        metadata |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
     if licence is not None:
-        head["license"] = licence
+        metadata["license"] = licence
     facts = {
         # Only the folder's name: the card is published, and the path is private.
         "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`",
         "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
-        "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{chosen}",
-        "data": _data(config),
+        "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{how_chosen}",
+        "data": _training_data(config),
         "licence": licence or "see base model",
         "made with": f"coderl {version('coderl')}, run `{policy.run.name}`",
         "checked": checked or "not checked against the sampled log-probabilities",
     }
     parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
+        f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
         f"# {name}",
-        _table(("", ""), list(facts.items())),
+        _table(("", ""), list(facts.items())),  # a table without headings
         "## Evaluation",
         _evaluations(list(run.evals.values()), policy.step),
         "## Settings",
@@ -82,7 +82,7 @@ def base_licence(model: str) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def _data(config: dict[str, Any]) -> str:
+def _training_data(config: dict[str, Any]) -> str:
     named, pool = f"`{config.get('dataset')}`", config.get("pool")
     file = find_local(str(pool)) if pool else None
     folder = file if file is None or file.is_dir() else file.parent
@@ -104,7 +104,7 @@ def _data(config: dict[str, Any]) -> str:
 def _evaluations(evals: list[EvalRecord], step: int) -> str:
     """Pass@1 of the base model (step -1) and of the policy after `step`, and their recorded paired comparisons."""
     shown = [record for record in evals if record.step in (-1, step)]
-    if not any(record.step == step for record in shown):
+    if not any(record.step == step for record in shown):  # the base model alone says nothing of it
         return f"The policy after step {step} was not evaluated."
     rows = [
         (

@@ -62,12 +62,12 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
             faults[number] = (SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}")
             continue
-        earlier = by_content.get(content) if earlier is None else earlier
+        earlier = by_content.get(content) if earlier is None else earlier  # under another id
         if earlier is not None:
             faults[number] = ("same_identity", f"same as {entries[earlier].place}")
             continue
-        if entry.signature.words >= FEWEST_WORDS:
-            near = _repeated(entry, [entries[other] for other in index.query(entry.signature)], threshold)
+        if entry.signature.words >= FEWEST_WORDS:  # shorter ones look alike
+            near = _near_duplicate_of(entry, [entries[other] for other in index.query(entry.signature)], threshold)
             if near is not None:
                 faults[number] = ("near_duplicate", near)
                 continue
@@ -78,7 +78,7 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
     return faults
 
 
-def _repeated(entry: Entry, candidates: Sequence[Entry], threshold: float) -> str | None:
+def _near_duplicate_of(entry: Entry, candidates: Sequence[Entry], threshold: float) -> str | None:
     """What `entry` is a near duplicate of and why; None if of nothing."""
     for other in candidates:
         share = entry.signature.resemblance(other.signature)
@@ -110,16 +110,16 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 
 
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Faults:
-    """The entries of `train` that overlap with an entry of `evaluation`."""
+    """The entries of `train` that give one of `evaluation` away: shared passages, or a statement that resembles it."""
     index = NearDuplicateIndex(rules.resemblance)
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
         by_statement.setdefault(entry.signature.statement, number)
-        if entry.signature.words >= FEWEST_WORDS:
+        if entry.signature.words >= FEWEST_WORDS:  # shorter ones look alike
             index.add(number, entry.signature)
     faults: Faults = {}
-    for number, (entry, passages) in enumerate(zip(train, _passages(train, evaluation, rules), strict=True)):
+    for number, (entry, passages) in enumerate(zip(train, _shared_passages(train, evaluation, rules), strict=True)):
         if passages is not None:
             faults[number] = ("ngram_overlap", passages)
             continue
@@ -127,12 +127,12 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         # An identical statement comes first, so that `detail` names it rather than a similar one.
         if entry.signature.statement in by_statement:
             candidates.insert(0, by_statement[entry.signature.statement])
-        if (detail := _given_away(entry, [evaluation[other] for other in candidates], rules)) is not None:
+        if (detail := _resemblance_in_words(entry, [evaluation[other] for other in candidates], rules)) is not None:
             faults[number] = ("near_duplicate_statement", detail)
     return faults
 
 
-def _passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
+def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
     """For each entry of `train`, in order: which evaluation problem it gives away by passages of that problem's own,
     and how many these are; None if it gives none away."""
     windows = [entry.signature.windows for entry in (*train, *evaluation)]
@@ -151,15 +151,16 @@ def _passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: Overla
         detail = None
         # By share, then by place: of several the same one is named each time.
         for number, count in sorted(shared.items(), key=lambda item: (-item[1] / own_counts[item[0]], item[0])):
-            least = rules.overlap if count >= MANY else max(ALL, rules.overlap)
-            if count / own_counts[number] >= least and (count >= MANY or own_counts[number] >= SOME):
+            # Few shared windows prove less: then nearly all must be shared (ALL), of at least SOME.
+            least_share = rules.overlap if count >= MANY else max(ALL, rules.overlap)
+            if count / own_counts[number] >= least_share and (count >= MANY or own_counts[number] >= SOME):
                 place, passages = evaluation[number].place, f"{WINDOW_WORDS}-word passages"
                 detail = f"{count} of the {own_counts[number]} {passages} of its own that {place} has"
                 break
         yield detail
 
 
-def _given_away(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
+def _resemblance_in_words(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
     for other in candidates:
         share = entry.signature.resemblance(other.signature)
         same = entry.signature.statement == other.signature.statement

@@ -45,8 +45,8 @@ Add = Callable[[dict[str, Any], int], None]
 
 @contextmanager
 def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator[Add]:
-    """Gives what adds rows to a parquet file that is at `path` when the block has ended without an error. It has row
-    groups of about GROUP_BYTES: what is held does not grow with the file."""
+    """Yields a function that adds a row, and its size in bytes, to a parquet file. The file is at `path` once the block
+    has ended without an error. It has row groups of about GROUP_BYTES: what is held does not grow with the file."""
     # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
     dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
     options: dict[str, Any] = {"use_dictionary": dictionaries, "write_statistics": False, "compression": compression}
@@ -63,7 +63,7 @@ def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator
 
     def flush() -> None:
         nonlocal held
-        if rows:
+        if rows:  # none since the last group: nothing to write
             writer.write_table(pa.Table.from_pylist(rows, schema))
             rows.clear()
             held = 0

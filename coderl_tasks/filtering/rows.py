@@ -150,7 +150,7 @@ class PartJob:
         return self.segment.block >= HEAVY
 
 
-_count: Callable[[int], None] | None = None
+_count_row: Callable[[int], None] | None = None
 """Called with the bytes of each row that this process has read, where somebody wants to know."""
 
 
@@ -158,15 +158,15 @@ def make_part(job: PartJob) -> None:
     """Make the part of `job` from its segment. Raises DataError for unreadable data."""
     drops: list[Drop] = []
     with writing(job.part, PART_SCHEMA) as add:
-        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
-        rows = job.source.read(job.segment, max_row_bytes, job.part.parent)
+        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes  # None: evaluation
+        rows = job.source.read(job.segment, max_row_bytes, scratch=job.part.parent)
         for row in islice(rows, job.limit):
             size = row.size
             whole = parse(row, job.reader)
             # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
             del row
-            if _count is not None:
-                _count(size)
+            if _count_row is not None:
+                _count_row(size)
             if isinstance(whole, Drop):
                 drops.append(whole)
                 continue
@@ -175,7 +175,7 @@ def make_part(job: PartJob) -> None:
                 drops.append(trimmed)
             # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
             elif job.held_out is None or is_held_out(trimmed.problem_id, job.held_out):
-                add(*part_row(trimmed, signature_of(whole)))
+                add(*part_row(trimmed, signature_of(whole)))  # of all tests: trimming hides no duplicate
             del whole, trimmed
         # Write the drops before the part appears: an existing part says that the segment is done.
         write_parquet(dropped_file(job.part), dropped_frame(drops))
@@ -198,9 +198,9 @@ def run_jobs(
 ) -> list[DoneT]:
     """The results of `work(job)`, in the order of `jobs`; `work` must be picklable. Heavy jobs run one at a time.
     Calls `on_progress` with the rows and bytes read so far. Raises what a job raises, InfraError if a worker dies."""
-    global _count
-    if workers == 1 or len(jobs) < 2:
-        _count = None if on_progress is None else _counting(on_progress)
+    global _count_row
+    if workers == 1 or len(jobs) < 2:  # not worth starting a process
+        _count_row = None if on_progress is None else _row_counter(on_progress)
         return [work(job) for job in jobs]
     # Spawn, not fork: Arrow chooses its allocator by the environment at start, and a fork of a process with threads
     # (polars has some) may wait forever for a lock that none of its own threads holds.
@@ -215,13 +215,13 @@ def run_jobs(
             while len(running) < workers:
                 # Start heavy jobs first: they run one after the other, and light jobs fill the other workers meanwhile.
                 heavy = bool(waiting[True]) and not any(heavy for _, heavy in running.values())
-                if not waiting[heavy]:
+                if not waiting[heavy]:  # none, or heavy ones that wait for the one at work
                     break
                 # Submit only what a worker is free for: the pool's own queue could run two heavy jobs at once.
                 number = waiting[heavy].popleft()
                 with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
                     running[executor.submit(work, jobs[number])] = (number, heavy)
-            for future in wait(running, POLL_S, FIRST_COMPLETED).done:
+            for future in wait(running, POLL_S, FIRST_COMPLETED).done:  # POLL_S: progress shows meanwhile
                 number, _ = running.pop(future)
                 done[number] = future.result()
             if on_progress is not None:
@@ -246,7 +246,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-def _counting(on_progress: OnCount) -> Callable[[int], None]:
+def _row_counter(on_progress: OnCount) -> Callable[[int], None]:
     """What counts the rows of this process: called with the bytes of each, it calls `on_progress` with the sums."""
     rows = bytes_read = 0
 
@@ -260,14 +260,14 @@ def _counting(on_progress: OnCount) -> Callable[[int], None]:
 
 def _start_worker(rows: Any, bytes_read: Any) -> None:
     """Prepare a process of the pool: it counts in values that all of them share, and ends with its parent."""
-    global _count
+    global _count_row
 
     def count(size: int) -> None:
         for counter, more in ((rows, 1), (bytes_read, size)):
             with counter.get_lock():
                 counter.value += more
 
-    _count = count
+    _count_row = count
     parent = multiprocessing.parent_process()
     assert parent is not None
     # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.

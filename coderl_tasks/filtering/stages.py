@@ -108,12 +108,12 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     """Read, check, de-duplicate and decontaminate a data set. In `folder`, which nothing else may use, an earlier start
     is resumed; parts of another request are deleted. Raises DataError for bad data, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
-    evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
+    evaluation = _Side("evaluation", _evaluation_sources(request), rules=None, limit=-1, held_out=request.test_share)
     # Both sides may share files: each is hashed once.
     files = list(dict.fromkeys(file for source in train.sources + evaluation.sources for file in source.files))
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
-        on_rows(RowsProgress(0, 0, 0, "hashing"))
+        on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
     # Hash the files even if all parts exist: a file may have changed under the same name.
     indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
     described = {
@@ -131,18 +131,18 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
             for source in side.sources
             for file in source.files
         ]
-    if request.test_share is not None:
+    if request.test_share is not None:  # absent without one: records made before it stay valid
         described["test_share"] = request.test_share
     # The request is recorded before its parts: part files do not say which request they belong to.
-    _begin(folder, described)
-    # Parts do not depend on the rules for duplicates and overlap: if only those differ, `_decide` alone runs again.
+    _empty_if_other_request(folder, described)
+    # Parts do not depend on the rules for duplicates and overlap: if those differ, only `_decide_and_write` runs again.
     described |= {"duplicates": {"resemblance": request.near_duplicate}, "overlap": asdict(request.overlap)}
-    finished = _finished(folder, described)
+    finished = _finished_result(folder, described)
     if finished is not None:
         return finished
     jobs = [replace(job, reader=request.reader) for side in (evaluation, train) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
-    return _decide(folder, request, described)
+    return _decide_and_write(folder, request, described)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _evaluation_sources(request: FilterRequest) -> list[RowSource]:
         return []
 
 
-def _begin(folder: Path, described: dict[str, Any]) -> None:
+def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
     """Keep what is in `folder` if it is of the same request, else empty it."""
     # Delete another request's parts before recording this request: their names are only numbers.
     file = folder / "request.json"
@@ -182,7 +182,7 @@ def _begin(folder: Path, described: dict[str, Any]) -> None:
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
     """One job per file segment, in order; a part's number is its job's. Segments past the side's row limit get none."""
-    rows_left = _rows_of_each(side, indices)
+    rows_left = _row_limits(side, indices)
     jobs: list[PartJob] = []
     for source in side.sources:
         first_row = 0  # of the file, within its split
@@ -197,14 +197,14 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
                 numbered = replace(segment, first_row=segment.first_row + first_row)
                 if limit is None or whole:
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
-                elif rows:
-                    jobs.append(PartJob(source, numbered, part, side.rules, rows))
+                elif rows:  # else the limit is reached
+                    jobs.append(PartJob(source, numbered, part, side.rules, rows))  # no limited side holds out
                     rows_left[source.split] = limit - rows
             first_row += index.numbers
     return jobs
 
 
-def _rows_of_each(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, int | None]:
+def _row_limits(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, int | None]:
     """How many rows to read of each split: None for all, else as many as taking them in turn gives it."""
     if side.limit == -1:
         return {source.split: None for source in side.sources}
@@ -241,12 +241,12 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
         on_rows(RowsProgress(rows_read, total, total, "comparing"))
 
 
-def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
+def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
     `described` is the manifest as far as the request and its files decide it; counts are added here."""
-    evaluation, _ = _entries(folder, "evaluation", None)
+    evaluation, _ = _entries(folder, "evaluation", windows=None)
     # To save memory, keep only the windows that the evaluation has too: no others can overlap.
-    train, table = _entries(folder, "train", known_windows(evaluation))
+    train, table = _entries(folder, "train", windows=known_windows(evaluation))
     faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
     if request.test_share is not None:
         held_out = ("test_side", "held_out", f"one of test_share={request.test_share:g}")
@@ -275,7 +275,7 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
         "evaluation_problems": len(evaluation),
         "dropped": count_drops(dropped),
     }
-    # The manifest comes last: `_finished` takes it as proof that both tables are complete.
+    # The manifest comes last: `_finished_result` takes it as proof that both tables are complete.
     atomic.write_parquet(folder / "kept.parquet", kept)
     atomic.write_parquet(folder / "dropped.parquet", dropped)
     atomic.write_json(folder / "screening.json", manifest)
@@ -295,7 +295,7 @@ def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
     )
 
 
-def _finished(folder: Path, described: dict[str, Any]) -> FilterResult | None:
+def _finished_result(folder: Path, described: dict[str, Any]) -> FilterResult | None:
     """What an earlier start with the same request and rules made; None if it was not finished."""
     file = folder / "screening.json"
     manifest = atomic.read_json(file) if file.is_file() else None

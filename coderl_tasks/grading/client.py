@@ -186,13 +186,14 @@ class ServerLink:
                 earlier = self.turns[: self.turns.index(turn)]
                 its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])  # at the latest
                 left_s = its_turn + takes_s - time.monotonic()
-                if (await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s))))[0]:
+                done, _ = await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s)))
+                if done:
                     break
                 if left_s <= 0:
-                    raise self._failed(f"no answer within {takes_s:g} s")
+                    raise self._failure_opening_circuit(f"no answer within {takes_s:g} s")
                 # The result may arrive during the ping, so `post` is checked once more.
                 if not await self._answers_ping() and not post.done():
-                    raise self._failed("it stopped answering")
+                    raise self._failure_opening_circuit("it stopped answering")
             result = post.result()
         finally:
             position = self.turns.index(turn)
@@ -232,7 +233,7 @@ class ServerLink:
                     self.retry_at = time.monotonic() + seconds
                     raise Busy(f"full, retry after {seconds:g} s")
                 if response.status >= 500:
-                    raise self._failed(f"HTTP {response.status}")
+                    raise self._failure_opening_circuit(f"HTTP {response.status}")
                 if response.status != 200:
                     text = f"HTTP {response.status} {(await response.text(errors='replace'))[:200]}"
                     raise Refused(f"it refused a request: {text}. Is it a Sandbox Fusion server?")
@@ -240,21 +241,21 @@ class ServerLink:
                 async for part in response.content.iter_any():
                     answer += part
                     if len(answer) > self._max_answer_bytes:
-                        response.close()
-                        return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
+                        response.close()  # the rest is not read
+                        return RunResult("AnswerTooLarge", None, stdout="", stderr="", files={}, server=self.url)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._failed(str(error) or type(error).__name__) from error
+            raise self._failure_opening_circuit(str(error) or type(error).__name__) from error
         try:
             return parse_answer(answer, self.url)
         except Failed as error:
             # The program may have caused one such answer. Only several in a row open the server's circuit.
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
-                raise self._failed(str(error)) from error
+                raise self._failure_opening_circuit(str(error)) from error
             raise
 
-    def _failed(self, fault: str) -> Failed:
-        """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
+    def _failure_opening_circuit(self, fault: str) -> Failed:
+        """The error to raise. Opens the circuit until the server answers a ping, after a rest if it failed before."""
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
             self.failures += 1
@@ -332,7 +333,7 @@ class SandboxClient:
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
         self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
-        self._notice_s, self._outage_logged = notice_s, False
+        self._notice_s, self._outage_logged = notice_s, False  # whether the log has the present outage
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
@@ -370,7 +371,7 @@ class SandboxClient:
         failures, avoid, full_since = 0, None, None
         while True:
             # Wait without a slot, here and in the pause below: a waiting request must not keep others from running.
-            await self._some_server(links)
+            await self._wait_for_a_server(links)
             async with self._slots:
                 link = min(links, key=lambda server: server.cost(avoided=server is avoid))
                 if link.is_open:  # all have gone down while this waited for a slot
@@ -388,7 +389,7 @@ class SandboxClient:
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
                     problem = failure
-                    failures, avoid, full_since = failures + 1, link, None
+                    failures, avoid, full_since = failures + 1, link, None  # not full any more: patience starts anew
                     exhausted = failures >= self._attempts
                     # With jitter, because requests that failed together would all come back at the same time.
                     pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
@@ -413,14 +414,14 @@ class SandboxClient:
                 link.quarantine(fault)
         return True
 
-    async def _some_server(self, links: Sequence[ServerLink]) -> None:
+    async def _wait_for_a_server(self, links: Sequence[ServerLink]) -> None:
         """Wait until one of these is up. Raises InfraError if all are quarantined, or the outage lasts too long."""
         while all(link.is_open for link in links):
-            if all(link.is_quarantined for link in links):
+            if all(link.is_quarantined for link in links):  # the end may be a minute away
                 raise InfraError(f"the sandbox at {links[0].url} is quarantined: {links[0].fault}")
             # The outage began when the last server went down, so all waiting requests give up at the same time.
             outage_s = time.monotonic() - max(link.open_since for link in links)
-            ever_answered = any(link.has_answered for link in links)
+            ever_answered = any(link.has_answered for link in links)  # if not, the address may be wrong
             patience_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
             left_s, until_notice_s = patience_s - outage_s, self._notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
@@ -430,7 +431,7 @@ class SandboxClient:
             if not self._outage_logged and until_notice_s <= 0:
                 self._outage_logged = True
                 logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left_s)
-            pause = left_s if self._outage_logged else min(left_s, until_notice_s)
+            pause = left_s if self._outage_logged else min(left_s, until_notice_s)  # until the next is due
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if self._outage_logged:

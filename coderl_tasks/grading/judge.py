@@ -113,10 +113,10 @@ class Judge:
         """Grade a program on a problem's tests in the order `priority`, a permutation of their indices. Stops at the
         first failure unless `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception.
         Raises DataError for a problem without tests, a bad priority or a bad time limit."""
-        every = list(range(len(problem.tests)))
-        indices = every if priority is None else list(priority)
+        all_indices = list(range(len(problem.tests)))
+        indices = all_indices if priority is None else list(priority)
         # A priority that left out tests would let a wrong program pass.
-        if not every or sorted(indices) != every:
+        if not all_indices or sorted(indices) != all_indices:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         cpu_s = problem.time_limit_s or self.timeout_s
         if not 0 < cpu_s < math.inf:
@@ -125,28 +125,28 @@ class Judge:
         # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
         limits = Limits(cpu_s, cpu_s + 1.0, self.memory_mb, output_bytes)
-        shared_process = self.isolation_per_test == "failures" and len(every) > 1
+        shared_process = self.isolation_per_test == "failures" and len(all_indices) > 1
         run = _Run(self.client, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:
             try:
-                await run.all(indices)
+                await run.run_until_over(indices)
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
                 run = _Run(self.client, problem, code, limits, run_all, shared_process=False)
-                await run.all(indices)
+                await run.run_until_over(indices)
         except InfraError as error:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
-        counts, failed = (run.tests_passed, run.tests_run, len(every)), run.failed
-        if failed is None or verdict is Verdict.INFRA_ERROR:
-            return Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
-        output = failed.answer if failed.ended == "exit" else None
+        counts, failed = (run.tests_passed, run.tests_run, len(all_indices)), run.failed
+        if failed is None or verdict is Verdict.INFRA_ERROR:  # no test is to blame
+            return Grade(verdict, *counts, first_failed=None, run_seconds=run.cpu_s, reason=reason, python=run.python)
+        output = failed.answer if failed.ended == "exit" else None  # else it was cut off
         if output is not None and problem.kind == "call":
             # Only the value is shown; what does not begin so is no value.
             value = output.removeprefix(b'{"value": ')
             output = value.removesuffix(b"}") if value != output else None
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
         shown = None if output is None else shortened(output)
-        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, error_line, run.python)
+        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, error_line, python=run.python)
 
 
 class _DependsOnSharing(Exception):
@@ -170,22 +170,22 @@ class _Run:
     cpu_s: float = 0.0
     failed: TestResult | None = None  # the first
 
-    async def all(self, indices: Sequence[int]) -> None:
+    async def run_until_over(self, indices: Sequence[int]) -> None:
         """Run these tests until grading is over. Raises _DependsOnSharing and InfraError."""
         first, rest = _LARGEST_CHUNK if self.run_all else _FIRST_CHUNK, list(indices)
         if self.shared_process and not self.run_all:
             # The first request holds all tests that its first process may run. If that process cannot be shared, only
             # the first test runs, and a wrong program costs no more than otherwise.
             chunk = next(_chunks(self.problem, rest, self.limits.cpu_s, _LARGEST_CHUNK, _FIRST_CHUNK_BYTES))
-            n_done = await self._tests(chunk, one_process=True)
+            n_done = await self._run_tests(chunk, one_process=True)
             if n_done is None:
                 return
             first, rest = _LARGEST_CHUNK if n_done == len(chunk) > 1 else _GROWTH, rest[n_done:]
         for chunk in _chunks(self.problem, rest, self.limits.cpu_s, first):
-            if await self._tests(chunk) is None:
+            if await self._run_tests(chunk) is None:
                 return
 
-    async def _tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
+    async def _run_tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
         """Run these tests and count their results; with `one_process`, only those that the first process runs. Returns
         how many have run, or None when grading is over."""
         waiting = list(chunk)
@@ -193,30 +193,30 @@ class _Run:
         while waiting:
             results = await self._send(waiting, self.limits, one_process=one_process)
             if results is None:  # the program may have killed the driver, so each test gets its own request
-                alone = waiting[:1] if one_process else waiting
-                for index in alone:
+                separately = waiting[:1] if one_process else waiting
+                for index in separately:
                     if not self._goes_on_after(await self._alone(index, self.limits)):
                         return None
-                return len(alone)
+                return len(separately)
             n_settled = 0
             for result in map(self._judged, results):
                 if self.shared_process and result.in_company and result.verdict is not Verdict.PASSED:
-                    # Run this test again in its own process, and with `run_all` the later ones too.
+                    # An earlier test may be to blame: run this one in its own process (with `run_all` later ones too).
                     self.shared_process, failed_shared = False, result.index
                     break
-                if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
+                if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():  # then elsewhere
                     result = await self._alone(result.index, self.limits)
                 # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
                 if result.ended == "wall":
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
-                    result = await self._alone(result.index, limits, _PATIENCE)
+                    result = await self._alone(result.index, limits, patience=_PATIENCE)
                 if result.index == failed_shared and result.verdict is Verdict.PASSED:
                     raise _DependsOnSharing
                 # A program that does not compile fails every test: stop, even with `run_all`.
                 if not self._goes_on_after(result) or result.ended == "compile":
                     return None
                 n_settled += 1
-            if one_process and n_settled == len(results):
+            if one_process and n_settled == len(results):  # that process has ended
                 return n_settled
             # Send the rest again: the driver also stops at the time and output limits of the whole request.
             del waiting[:n_settled]
@@ -270,16 +270,16 @@ class _Run:
             result = await self.client.run_code(request)
             self.server = result.server
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
-            answered = report.get("id")
+            answered_id = report.get("id")
             # Only another issued id proves a mix-up. Any other id is the program's invention, and its report is read.
-            if answered == request_id or answered not in _ISSUED:
+            if answered_id == request_id or answered_id not in _ISSUED:
                 results = reported_tests(report, indices, limits)
                 python = report.get("python")
                 if results is not None:
                     self.python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
                 return results
             fault = f"the sandbox at {result.server} answered with the result of another request"
-            if not self.client.quarantine(result.server, fault):
+            if not self.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
 
     def _judged(self, result: TestResult) -> TestResult:
@@ -365,15 +365,15 @@ def build_request(
         "kind": problem.kind,
         "entry_point": problem.entry_point,
         "inputs": [problem.tests[index].input for index in indices],
-        "preload": [name for name in _SLOW_IMPORTS if name in code],
+        "preload": [name for name in _SLOW_IMPORTS if name in code],  # once, not by each test
         "cpu_limit_s": limits.cpu_s,
         "wall_limit_s": limits.wall_s,
         "run_timeout_s": run_timeout_s,
         "memory_bytes": (limits.memory_mb + _STACK_AND_LIBRARIES_MB) * _MIB,
         "output_limit": limits.output_bytes,
-        "total_output_limit": 2 * limits.output_bytes,
+        "total_output_limit": 2 * limits.output_bytes,  # of all tests together
         "stop_on_failure": stop,
-        "company": shared_process,
+        "company": shared_process,  # what the driver calls it
         "one_process": one_process,
     }
     return RunRequest(
@@ -396,7 +396,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
         return None
     results: list[TestResult] = []
     try:
-        for index, test in zip(indices, tests, strict=False):
+        for index, test in zip(indices, tests, strict=False):  # the last may not have run
             ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
             answer = base64.b64decode(test["answer"], validate=True)
             # Compare the type itself: to isinstance, True is an int.
@@ -408,7 +408,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
                 return None
             stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
             results.append(TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, test["in_company"]))
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError):  # not the driver's form
         return None
     return results
 

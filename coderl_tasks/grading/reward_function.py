@@ -66,16 +66,17 @@ class RewardFunction:
             raise ConfigError(f"reward_file={file} cannot be read: {error.strerror}") from error
         except SyntaxError as error:
             raise ConfigError(f"reward_file={file}, line {error.lineno}: {error.msg}") from error
-        except ValueError as error:
+        except ValueError as error:  # other bytes than UTF-8, or a null byte
             raise ConfigError(f"reward_file={file} is not Python in UTF-8: {error}") from error
-        defined = [node for node in _of_the_module(tree) if getattr(node, "name", None) == FUNCTION]
+        definitions = [node for node in _module_statements(tree) if getattr(node, "name", None) == FUNCTION]
         # An assignment or an import may define it too, which only running the file in the sandbox can show.
-        if not defined and FUNCTION not in source and "import *" not in source:
+        if not definitions and FUNCTION not in source and "import *" not in source:
             raise ConfigError(f"reward_file={file} defines no function {FUNCTION}({', '.join(ARGUMENTS)})")
-        for function in defined:
+        for function in definitions:
             if isinstance(function, ast.AsyncFunctionDef):
                 raise ConfigError(f"reward_file={file}, line {function.lineno}: {FUNCTION} must not be async")
-            if isinstance(function, ast.FunctionDef) and not _takes_two(function.args):
+            # A class of this name passes: only calling it shows what it takes.
+            if isinstance(function, ast.FunctionDef) and not _takes_two_arguments(function.args):
                 wanted = f"{FUNCTION} has to take two arguments, ({', '.join(ARGUMENTS)})"
                 raise ConfigError(f"reward_file={file}, line {function.lineno}: {wanted}")
         return cls(file, source)
@@ -119,15 +120,15 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
     ) -> dict[str, Any]:
         """Run the function on `texts` in one request. Returns the runner's report; empty if the function prevented one.
-        A faulty server is quarantined and another one asked. Raises InfraError if there is no other one."""
+        A server that is faulty or mixes up reports is quarantined, and another asked: InfraError if there is none."""
         while True:
             request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
-            texts_given = {"ground_truth": ground_truth, "completions": list(texts)}
+            arguments = {"ground_truth": ground_truth, "completions": list(texts)}
             limits = {"cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
-            request = json.dumps({"id": request_id, **texts_given, **limits}).encode()
+            request = json.dumps({"id": request_id, **arguments, **limits}).encode()
             files = {"reward.py": self.source.encode(), "request.json": request}
-            takes_s = _STARTING_S + len(texts) * wall_s
-            result = await client.run_code(RunRequest(_RUNNER, files, ("results.json",), takes_s, _MEMORY_MB))
+            run_timeout_s = _STARTING_S + len(texts) * wall_s  # the runner takes one text after the other
+            result = await client.run_code(RunRequest(_RUNNER, files, ("results.json",), run_timeout_s, _MEMORY_MB))
             report = result.report()
             if report.get("id") == request_id:
                 return report
@@ -136,7 +137,7 @@ class RewardFunction:
             if fault is None and not report:
                 return {}
             fault = fault or f"the sandbox at {result.server} answered with the result of another request"
-            if not client.quarantine(result.server, fault):
+            if not client.quarantine(result.server, fault):  # refused where no other server is up
                 raise InfraError(fault)
 
 
@@ -145,15 +146,15 @@ def _wall_s(timeout_s: float) -> float:
     return 2 * timeout_s + 5
 
 
-def _of_the_module(node: ast.AST) -> Iterator[ast.AST]:
+def _module_statements(node: ast.AST) -> Iterator[ast.AST]:
     """The statements that run when the module is loaded, under `if` and `try` too; none inside functions or classes."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from _of_the_module(child)
+            yield from _module_statements(child)
 
 
-def _takes_two(arguments: ast.arguments) -> bool:
+def _takes_two_arguments(arguments: ast.arguments) -> bool:
     positional = len(arguments.posonlyargs) + len(arguments.args)
     required = positional - len(arguments.defaults)
     keyword_only = sum(default is None for default in arguments.kw_defaults)
@@ -189,7 +190,7 @@ def file_of(function: Callable[..., Any]) -> str:
     except TypeError as error:
         raise ConfigError(f"{_label(function)} has to take the arguments of {shown}: {error}") from None
     parts: dict[str, tuple[Any, str]] = {}
-    _add(function.__name__, function, function, parts)
+    _add_part(function.__name__, function, function, parts)
     texts = [text for _, text in parts.values()]
     if function.__name__ != FUNCTION:
         texts.append(f"{FUNCTION} = {function.__name__}\n")
@@ -218,39 +219,40 @@ def _require_plain(function: Any) -> None:
         raise _refused(label, f"it uses {names} of the function around it: pass no closure, or make these globals")
 
 
-def _add(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> None:
+def _add_part(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> None:
     """Add the text that defines `name` as `value`, used by `user`, to `parts`, after what it needs itself."""
     if name in parts:
         if parts[name][0] is not value:
             raise _refused(_label(user), f"{name} means two things in what it uses: rename one")
         return
     parts[name] = (value, "")  # a function may use itself
-    text = _text(name, value, user, parts)
+    text = _binding_source(name, value, user, parts)
     del parts[name]
     parts[name] = (value, text)
 
 
-def _text(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> str:
+def _binding_source(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> str:
     """Source that binds `name` to `value`: an import, a literal or a definition, whose own needs go to `parts`. Raises
-    ConfigError, about `user`, the function that uses it, if there is none."""
+    ConfigError, about `user`, the function that uses it, if there is none. The sandbox has installed packages, and
+    nothing of the user's own modules: what these define is sent as its own source."""
     if isinstance(value, ModuleType):
         if not _is_installed(value.__name__):
             why = f"its module {value.__name__} is not an installed package: import the functions that it uses by name"
             raise _refused(_label(user), why)
         return f"import {value.__name__} as {name}\n"
-    if isinstance(value, re.Pattern):
+    if isinstance(value, re.Pattern):  # the one value that is no literal and yet often a global
         return f"import re\n{name} = re.compile({value.pattern!r}, {value.flags})\n"
     module, own_name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    is_found = isinstance(own_name, str) and getattr(sys.modules.get(str(module)), own_name, None) is value
-    if is_found and _is_installed(str(module)):
+    is_importable = isinstance(own_name, str) and getattr(sys.modules.get(str(module)), own_name, None) is value
+    if is_importable and _is_installed(str(module)):
         return f"from {module} import {own_name} as {name}\n"
     if inspect.isclass(value) or callable(value):
         if not inspect.isclass(value):
             _require_plain(value)
-        if value.__name__ != name:
-            _add(value.__name__, value, user, parts)
+        if value.__name__ != name:  # imported or assigned under another name than its definition has
+            _add_part(value.__name__, value, user, parts)
             return f"{name} = {value.__name__}\n"
-        return _definition(value, parts)
+        return _definition_source(value, parts)
     if not _is_literal(value):
         raise _refused(_label(user), f"its global {name} is a {type(value).__name__}: make it inside the function")
     return f"{name} = {value!r}\n"
@@ -263,7 +265,7 @@ def _is_literal(value: Any) -> bool:
         return False
 
 
-def _definition(value: Any, parts: dict[str, tuple[Any, str]]) -> str:
+def _definition_source(value: Any, parts: dict[str, tuple[Any, str]]) -> str:
     """The source of a function or class. Adds the globals that it uses to `parts`. Raises ConfigError for source that
     cannot be read, and for a global that is undefined or cannot be sent."""
     try:
@@ -271,22 +273,22 @@ def _definition(value: Any, parts: dict[str, tuple[Any, str]]) -> str:
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError):
         raise _refused(_label(value), "its source cannot be read, as of what was made at a prompt or by exec") from None
-    attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    dotted_names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     module_globals = value.__globals__ if inspect.isfunction(value) else vars(sys.modules[value.__module__])
-    for name in sorted(set(_globals(tree)) - {value.__name__}):
+    for name in sorted(set(_global_names(tree)) - {value.__name__}):  # it may use itself
         if name in module_globals:
-            _add(name, module_globals[name], value, parts)
+            _add_part(name, module_globals[name], value, parts)
         elif not hasattr(builtins, name):
             raise _refused(_label(value), f"it uses {name}, which is not defined: define it, or import it, first")
-        # `import xml.etree.ElementTree` makes a global of xml alone.
+        # `import xml.etree.ElementTree` makes a global of xml alone: add the modules below it that the source names.
         if isinstance(module_globals.get(name), ModuleType) and module_globals[name].__name__ == name:
-            for module in sorted(attributes & sys.modules.keys()):
+            for module in sorted(dotted_names & sys.modules.keys()):
                 if module.startswith(f"{name}."):
                     parts[module] = (sys.modules[module], f"import {module}\n")
     return source
 
 
-def _globals(tree: ast.Module) -> Iterator[str]:
+def _global_names(tree: ast.Module) -> Iterator[str]:
     """The names that a definition reads of its module, but for those in annotations of functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -70,9 +70,9 @@ def extract_code(text: str) -> str | None:
 
 
 def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
-    """The last block by rules 2 and 3, and the index of the line after it (0 if there is none)."""
+    """The last non-blank block with fences on own lines (rules 2, 3 above), and the next line's index; else None, 0."""
     code, end = None, 0
-    block: _Block | None = None
+    block: _Block | None = None  # the open one
     for index, line in enumerate(lines):
         fence = _FENCE.match(line)
         if fence is None or fence["marks"][0] in fence["tag"]:  # text, or inline code such as ```x```
@@ -80,31 +80,32 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
                 block.lines.append(line)
             continue
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
-        same_kind = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-        if block is None or (tag and same_kind):  # a new block; an open one was never closed
+        # The same character, and enough of them: it may close the open block.
+        is_matching = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
+        if block is None or (tag and is_matching):  # a new block; an open one was never closed
             block = _Block(marks, indent)
-        elif not tag and same_kind and indent <= block.indent + 3:
-            closed = block.text()
-            if closed.strip():
-                code, end = closed, index + 1
+        elif not tag and is_matching and indent <= block.indent + 3:
+            text = block.text()
+            if text.strip():
+                code, end = text, index + 1
             block = None
-        else:
+        else:  # shorter, of the other character, or indented too far: content
             block.lines.append(line)
     return code, end
 
 
 def _closed_within_a_line(lines: Sequence[str]) -> str | None:
-    """The last block by rule 4 in `lines`, or None: its fences may share their line with text."""
+    """The last non-blank block in `lines` with fences that may share their lines with text (rule 4 above), or None."""
     code: str | None = None
     block: _Block | None = None
     for line in lines:
         # The line's last backticks open a block if they have no partner and at most a tag follows. One pattern that
         # matched the text before them too would take time quadratic in a line of backticks.
-        runs = list(_BACKTICKS.finditer(line))
+        fences = list(_BACKTICKS.finditer(line))
         opened: _Block | None = None
-        if len(runs) % 2 == 1 and not line.lstrip().startswith(">"):
-            tag = line[runs[-1].end() :].strip()
-            opened = _Block(runs[-1][0], tag=tag) if _TAG.fullmatch(tag) else None
+        if len(fences) % 2 == 1 and not line.lstrip().startswith(">"):  # not a quote
+            tag = line[fences[-1].end() :].strip()
+            opened = _Block(fences[-1][0], tag=tag) if _TAG.fullmatch(tag) else None
         if block is None:
             block = opened
             continue
@@ -113,7 +114,8 @@ def _closed_within_a_line(lines: Sequence[str]) -> str | None:
         if closing:
             first_line = next((line for line in block.lines if line.strip()), "")
             block.indent = len(first_line) - len(first_line.lstrip(" \t"))
-            code = block.text().rstrip() or code
+            code = block.text().rstrip() or code  # blank blocks are ignored
+            # The closing fence opens the next block only with the same tag: a bare one is just an end.
             block = opened if opened is not None and opened.tag == block.tag != "" else None
     return code
 
@@ -162,11 +164,13 @@ async def score_group(
     """Score the completions of one problem (G texts, G scored completions in the same order).
 
     Identical code is graded once. `priority` as in `Judge.grade`; with `fraction` every test is run, and correctness is
-    the share passed. An outage is the verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
+    the share passed. A text without code has the verdict `format_error` and the reward -`format_coef`. An outage is the
+    verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
     """
     # Code is extracted here, not in the sandbox, so that every sandbox grades the same program.
     codes = [extract_code(text) for text in texts]
     distinct = list(dict.fromkeys(code for code in codes if code is not None))
-    graded = await asyncio.gather(*(judge.grade(problem, one, priority=priority, run_all=fraction) for one in distinct))
+    grading = (judge.grade(problem, code, priority=priority, run_all=fraction) for code in distinct)
+    graded = await asyncio.gather(*grading)
     grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
     return [score(code, grades[code], format_coef, fraction=fraction) for code in codes]

@@ -36,7 +36,7 @@ the last line of its error output. Expected outputs come from the problems' file
 OUT_SUFFIXES = (".parquet", ".jsonl", ".csv")
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
-Progressed = Callable[[Grade], None]
+OnGraded = Callable[[Grade], None]
 
 
 def grade_files(
@@ -48,7 +48,7 @@ def grade_files(
     *,
     max_concurrency: int = 34,
 ) -> pl.DataFrame:
-    """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write a frame of
+    """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write and return a frame of
     `GRADES_SCHEMA`: as parquet, CSV or JSONL, by the name of `out_path`.
 
     Problems may be normalised or raw; rows that cannot be used are counted on stderr. `timeout_s` is CPU seconds per
@@ -60,9 +60,10 @@ def grade_files(
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
+    # Empty if every row gave a problem. It goes along with what is wrong below, of which it may be the cause.
     unusable = loaded.unusable and f"{problems_path}: {loaded.unusable} (all: coderl validate {problems_path})"
     ambiguous = loaded.dropped.filter(reason=SAME_ID_OTHER_TESTS)["problem_id"]
-    if not ambiguous.is_empty():
+    if not ambiguous.is_empty():  # a completion names its problem by the id
         raise DataError(f"{problems_path}: the problem id {ambiguous[0]} stands for different tests")
     if not loaded.problems:
         raise DataError(unusable or f"{problems_path}: there are no problems in it")
@@ -74,8 +75,8 @@ def grade_files(
         raise DataError(f"{error}; {unusable}" if unusable else str(error)) from error
     if unusable:
         console.print(unusable, markup=False, highlight=False, soft_wrap=True)
-    with _progress_bar(console, len(ids)) as progressed:
-        grades = asyncio.run(_grade_rows(problems, ids, codes, judge, progressed))
+    with _progress_bar(console, len(ids)) as on_graded:
+        grades = asyncio.run(_grade_rows(problems, ids, codes, judge, on_graded))
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
@@ -86,10 +87,10 @@ def grade_files(
 
 
 async def _grade_rows(
-    problems: Mapping[str, Problem], ids: list[str], codes: list[str | None], judge: Judge, progressed: Progressed
+    problems: Mapping[str, Problem], ids: list[str], codes: list[str | None], judge: Judge, on_graded: OnGraded
 ) -> pl.DataFrame:
     """A frame of `GRADES_SCHEMA`, one row per completion, in order. Completion i has the problem `ids[i]` and the code
-    `codes[i]`, or None. Identical code for one problem is graded once; `progressed` is called for each row."""
+    `codes[i]`, or None: a `format_error`. Identical code of a problem is graded once; `on_graded` gets every row's."""
     rows_of: dict[tuple[str, str | None], list[int]] = {}
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
@@ -103,13 +104,13 @@ async def _grade_rows(
             grade = format_failure(problem) if code is None else await judge.grade(problem, code)
             for row in rows:
                 grades[row] = grade
-                progressed(grade)
+                on_graded(grade)
 
     try:
         async with judge.client, asyncio.TaskGroup() as group:
             for _ in range(_IN_WORK):
                 group.create_task(work())
-    except ExceptionGroup as failures:
+    except ExceptionGroup as failures:  # callers expect errors of the judge, not a group
         raise failures.exceptions[0] from failures
     rows = [_grade_row(problems[problem_id], row, grades[row]) for row, problem_id in enumerate(ids)]
     return pl.DataFrame(rows, schema=GRADES_SCHEMA, orient="row")
@@ -158,31 +159,33 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
     """Columns by name, all of one length: those of problem_id, source_row, split, code and completion that the file has
-    (see `_wanted`). Raises DataError if the file cannot be read, or identifies no problem or no program."""
+    (see `_usable_columns`); none if a JSONL file is empty. Raises DataError if the file cannot be read, or identifies
+    no problem or no program. A file whose name tells no format is read as parquet."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        rows = list(read_segment(whole_file(RawFile(path, path.name, form)), ""))
+        rows = list(read_segment(whole_file(RawFile(path, name=path.name, format=form)), split=""))
         for row in rows:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
                 raise DataError(f"{where}: not a JSON object")
             if not {"code", "completion"} & row.values.keys():
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
+            # A line without would read as a completion without a program, and never be extracted from `completion`.
             if ("code" in row.values) != ("code" in rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
-        return {name: [row.values.get(name) for row in rows] for name in _wanted(names)} if rows else {}
+        return {name: [row.values.get(name) for row in rows] for name in _usable_columns(names)} if rows else {}
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
-    return frame.select(_wanted(frame.columns)).to_dict(as_series=False)
+    return frame.select(_usable_columns(frame.columns)).to_dict(as_series=False)
 
 
-def _wanted(found: Iterable[str]) -> list[str]:
+def _usable_columns(found: Iterable[str]) -> list[str]:
     """The columns to take of those found. Raises DataError."""
     names = [name for name in ("problem_id", "source_row", "split", "code", "completion") if name in found]
     if not {"problem_id", "source_row"} & {*names} or not {"code", "completion"} & {*names}:
@@ -205,19 +208,19 @@ def _codes(columns: Mapping[str, list[Any]]) -> list[str | None]:
 
 
 def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:
-    """The id of each completion's problem: its `problem_id`, or the problem's id at its `source_row` (and `split`, if
-    given). Raises DataError if a completion has neither, or no problem matches."""
+    """The id of each completion's problem: its `problem_id` (a number as text), or the problem's id at its `source_row`
+    (and `split`, if given). Raises DataError if a completion has neither, or a wrong type, or no problem matches."""
     height = max(map(len, columns.values()), default=0)
     identities = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
     ids: list[str] = []
     unidentified: list[int] = []
-    places = _Places(loaded)
+    source_rows = _SourceRows(loaded)
     problem_ids = dict.fromkeys(problem.problem_id for problem in loaded.problems)
     for row, (own_id, source_row, split) in enumerate(zip(*identities, strict=True)):
         if own_id is None and source_row is None:
             unidentified.append(row)
         elif own_id is None:
-            ids.append(places.find(row, source_row, split))
+            ids.append(source_rows.find(row, source_row, split))
         elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
             ids.append(str(own_id))
         else:
@@ -234,7 +237,7 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
     return ids
 
 
-class _Places:
+class _SourceRows:
     """Problems by their number in the file that they come from, and what became of the rows without one."""
 
     def __init__(self, loaded: LoadResult) -> None:
@@ -263,16 +266,16 @@ class _Places:
 
 
 @contextlib.contextmanager
-def _progress_bar(console: Console, total: int) -> Iterator[Progressed]:
+def _progress_bar(console: Console, total: int) -> Iterator[OnGraded]:
     counts: Counter[str] = Counter()
     done = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     verdicts = TextColumn("{task.fields[counts]}")
     with Progress(*done, verdicts, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("grading", total=total, counts="")
 
-        def progressed(grade: Grade) -> None:
+        def on_graded(grade: Grade) -> None:
             counts[grade.verdict.value] += 1
             shown = "  ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
             bar.update(task, advance=1, counts=shown)
 
-        yield progressed
+        yield on_graded

@@ -104,11 +104,11 @@ def shortened(text: str | bytes) -> str:
 
 
 def first_difference(expected: str, actual: bytes | str) -> str | None:
-    """None if a program's standard output is right by rules 1 to 5, else one line for people that names the first place
-    where it differs. `actual` may hold any bytes."""
+    """None if a program's standard output is as expected, but for spacing and tiny errors of decimals (rules 1 to 5
+    above), else one line that names the first difference; the number of lines last. `actual` may hold any bytes."""
     wanted_text = expected.encode("utf-8", "surrogatepass")
     got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
-    if wanted_text == got_text:
+    if wanted_text == got_text:  # the usual case of a right program, without splitting it
         return None
     wanted_lines, got_lines = _lines(wanted_text), _lines(got_text)
     for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
@@ -134,16 +134,16 @@ def parse_value(text: str | bytes) -> Any:
 
 
 def value_difference(expected: Any, actual: Any, where: str = "value") -> str | None:
-    """None if a returned value is right by rules 6 to 8, else one line that names the first difference. Both sides come
-    from `parse_value`. `where` is the path inside the whole value, such as `value[0]['a']`, as deep as this call is."""
-    if expected == actual:
+    """None if a returned value is as expected, but for tiny errors of decimals (rules 6 to 8 above), else a line on the
+    first difference. Both sides come from `parse_value`; `where` is their path in the whole, as `value[0]['a']`."""
+    if expected == actual:  # what is unequal here may still be right: close decimals, NaN
         return None
     pairs: Iterable[tuple[str, Any, Any]]
     if isinstance(expected, list) and isinstance(actual, list):
         if len(expected) != len(actual):
             return f"{where}: expected {len(expected)} elements, got {len(actual)}"
-        both = enumerate(zip(expected, actual, strict=True))
-        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in both)
+        elements = enumerate(zip(expected, actual, strict=True))
+        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in elements)
     elif isinstance(expected, dict) and isinstance(actual, dict):
         if expected.keys() != actual.keys():
             return f"{where}: expected the keys {_shown(sorted(expected))}, got {_shown(sorted(actual))}"
@@ -152,8 +152,8 @@ def value_difference(expected: Any, actual: Any, where: str = "value") -> str | 
         return None
     else:
         return f"{where}: expected {_shown(expected)}, got {_shown(actual)}"
-    for inner, wanted, got in pairs:
-        difference = value_difference(wanted, got, inner)
+    for inner_where, wanted, got in pairs:
+        difference = value_difference(wanted, got, inner_where)
         if difference is not None:
             return difference
     return None

@@ -67,7 +67,7 @@ class Comparison:
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
     """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
-    overall interval is the one in the later summary where that compares to `before`."""
+    overall difference is the one that the later summary records, if it compares to `before`; others are computed."""
     if before is None or after is None:
         return None
     pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
@@ -75,15 +75,16 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         return None
 
     def pass_at_1(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
-        n, difference = len(pairs), recorded or paired.paired_difference(pairs)
-        return PairedPassAt1(n, sum(pairs["before"]) / n, sum(pairs["after"]) / n, *difference, paired.changed(pairs))
+        n, (difference, low, high) = len(pairs), recorded or paired.paired_difference(pairs)
+        before_rate, after_rate = sum(pairs["before"]) / n, sum(pairs["after"]) / n
+        return PairedPassAt1(n, before_rate, after_rate, difference, low, high, changed=paired.changed(pairs))
 
     compare = after.summary.get("compare") or {}
-    is_recorded = compare.get("to") == before.name
+    is_recorded = compare.get("to") == before.name  # so that a report shows the interval that the run showed
     recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
     splits = pairs["split"].unique(maintain_order=True)
     by_split = {split: pass_at_1(pairs.filter(split=split)) for split in splits}
-    earlier, later = (record.summary | {"step": record.step} for record in (before, after))
+    earlier, later = (record.summary | {"step": record.step} for record in (before, after))  # not all summaries have it
     sides = (paired.side_text(earlier), paired.side_text(later))
     warning = paired.unlike(earlier, later, pairs.height)
     return Comparison(before, after, pass_at_1(pairs, recorded), by_split, pairs, sides, warning)
@@ -112,14 +113,14 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
     """The evaluations of one side or two (A and B), and their comparison, as lines: of two evaluations the paired
     difference by split, else the mean over seeds. A side has one evaluation per seed of one configuration. Raises
-    DataError if the sides share no problem or have different numbers of seeds."""
+    DataError if the sides share no problem or have different numbers of seeds, or a single side has only one."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
             low, high = record.interval
-            letter = chr(ord("A") + number) if len(sides) > 1 else ""
+            letter = chr(ord("A") + number) if len(sides) > 1 else " "
             policy = paired.side_text(record.summary | {"step": record.step})
-            lines.append(f"{letter:<1} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
+            lines.append(f"{letter} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
     if len({len(records) for records in sides}) > 1:
         raise DataError("the two sides have different numbers of seeds: name as many of each, in the same order")
     if len(sides) == 2 and len(sides[0]) == 1:
@@ -131,10 +132,11 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
             lines.append(f"B - A, {split}: {change} on {result.n} problems")
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
-    *before, after = ([_rollouts(record) for record in side] for side in sides)
+    *before, after = ([_rollouts(record) for record in side] for side in sides)  # `before` is empty for one side
     seeds = paired.over_seeds(after, *before)
     what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
-    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)
+    # An interval of few seeds may reach beyond what a share, or the difference of two, can be.
+    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)  # with its interval
     by_seed = " ".join(f"{100 * value:{sign}.1f}" for value in seeds.by_seed)
     lines.append(
         f"{what}: {by_seed}; mean {mean} [{', '.join(ends)}] for other seeds and "
@@ -144,8 +146,8 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
-    """Markdown about an evaluation, overall and by split, and its paired comparison with `before` if they share
-    problems. `dataset` is what it was made on: it decides which splits are marked as weak evidence."""
+    """Markdown about an evaluation, overall and by split, without what its summary lacks, and how it compares to
+    `before` if they share problems. `dataset` is what it was made on: it decides which splits are weak evidence."""
     summary = record.summary
     low, high = record.interval
     lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
@@ -155,7 +157,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
         Column("problems", lambda row: row[1]["n"], ",", "num"),
         Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
     )
-    lines += [*markdown_table(Table(columns, [row for row in _shares(record).items() if row[1]])), ""]
+    lines += [*markdown_table(Table(columns, [(name, share) for name, share in _shares(record).items() if share])), ""]
     lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
     if summary.get("mean_reward") is not None:
         lines.append(f"- mean reward {summary['mean_reward']:.3f}")
@@ -238,15 +240,15 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
-    """Whether the mean reward rises significantly. A run too short to tell is neither passed nor failed (None)."""
+    """Whether the mean reward rises significantly; None for a run too short to tell, unless it falls as clearly."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:
         return Check(name, None, "–", threshold, f"needs {TREND_MIN_STEPS} steps, has {len(rewards)}")
-    width = -(-len(rewards) // MAX_POINTS)
+    width = -(-len(rewards) // MAX_POINTS)  # steps per point, rounded up
     # `trend` costs the square of the number of points, so a long run is tested on means of neighbouring steps.
     parts = [rewards[start : start + width] for start in range(0, len(rewards), width)]
-    slope, p_up = trend([sum(part) / len(part) for part in parts])
+    slope, p_up = trend([sum(part) / len(part) for part in parts])  # the slope is per part, of `width` steps
     tenth = max(1, len(rewards) // 10)
     first, last = sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
     explanation = (
@@ -254,7 +256,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
         f"of the last {tenth} {last:.3f}"
     )
     passed: bool | None = p_up < TREND_P and slope > 0
-    if not passed and len(rewards) < TREND_FAILS_FROM and p_up <= 1 - TREND_P:
+    if not passed and len(rewards) < TREND_FAILS_FROM and p_up <= 1 - TREND_P:  # above it, the reward falls clearly
         passed = None
         explanation += f"; not decided before {TREND_FAILS_FROM} steps, unless it rises or falls clearly"
     return Check(name, passed, f"p = {p_up:.2g}" if p_up > 1e-12 else "p < 1e-12", threshold, explanation)

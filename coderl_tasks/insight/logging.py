@@ -120,15 +120,15 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Logs each group's rewards, and what is wrong with it. `clone_groups` is the step's metric of that name."""
+        """Logs of each group of a step's rollouts the rewards and what is wrong. `clone_groups`: the step's metric."""
         # Finding the cloned groups sums over every token, so look for them only if there are some.
-        clones: dict[int, int] = {}
+        clone_sizes: dict[int, int] = {}
         if clone_groups:
-            clones = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
+            clone_sizes = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
         # Without tokens and texts: partition_by copies each group.
         columns = ("step", "group_index", "problem_id", "reward", "trained")
-        about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
-        for group in about.partition_by("group_index", maintain_order=True):
+        light = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
+        for group in light.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards, skipped = group["reward"].drop_nulls(), int(group["is_skipped"].sum())
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
@@ -139,11 +139,11 @@ class RunLogger:
             if skipped:
                 left_out = "%s: %d of %d samples left out, no usable log-probabilities"
                 self.log.warning(left_out, place, skipped, len(group))
-            if n := clones.get(group["group_index"][0]):
+            if n := clone_sizes.get(group["group_index"][0]):
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
-            if not group["trained"].any():
-                few = len(rewards) < 2
-                why = "fewer than two graded completions" if few else f"all rewards are {rewards[0]:.2f}"
+            if not group["trained"].any():  # the two reasons why the update left a group out
+                has_few = len(rewards) < 2
+                why = "fewer than two graded completions" if has_few else f"all rewards are {rewards[0]:.2f}"
                 self.log.warning("%s: skipped, %s", place, why)
 
     def track(self, tracker: Tracker, recorded: list[dict[str, Any]]) -> None:
@@ -188,38 +188,39 @@ def setup_logging(
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing). It sends rows to `sink` (default: metrics.jsonl), to the
     trackers whose projects are given (ConfigError if the package is missing), and to the collector that OTEL_*
-    variables name. With `advise` it warns of problems that the rows show, recorded ones included."""
+    variables name; trackers also get recorded rows that they lack. `config` is the run's, for logs.log and trackers.
+    With `advise` it warns of problems that the rows show, recorded ones included."""
     folder = private_folder(Path(log_dir))
     for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
         if project is not None:
             import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
-    require_own(folder / "logs.log")
+    require_own(folder / "logs.log")  # a link there could lead to any file
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     # Not the root logger: libraries' records are not about this run, and their levels must not change.
     package = logging.getLogger("coderl_tasks")
     for early in list(package.handlers):
-        if isinstance(early, _EarlyLines):
+        if isinstance(early, _EarlyLines):  # what was logged before there was a logs.log comes first in it
             while early.records:
                 handler.handle(early.records.popleft())
             package.removeHandler(early)  # the next run in this process must not get this run's lines
     package.addHandler(handler)
-    if package.getEffectiveLevel() > logging.INFO:
+    if package.getEffectiveLevel() > logging.INFO:  # a level that is lower still is somebody's wish
         package.setLevel(logging.INFO)
-    rows, given = read_rows(folder / "metrics.jsonl"), config or {}
-    watch = Watch(given, rows) if advise else None
+    rows, tracked_config = read_rows(folder / "metrics.jsonl"), config or {}
+    watch = Watch(tracked_config, rows) if advise else None
     run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append, watch)
     if config is not None:
         package.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
     try:
         if wandb_project is not None:
-            run.track(WandbTracker(wandb_project, wandb_name, given, folder), rows)
+            run.track(WandbTracker(wandb_project, wandb_name, tracked_config, folder), rows)
         if trackio_project is not None:
-            run.track(TrackioTracker(trackio_project, trackio_name, given, folder), rows)
-        if (spans := StepSpans.of_environment(folder.name)) is not None:
+            run.track(TrackioTracker(trackio_project, trackio_name, tracked_config, folder), rows)
+        if (spans := StepSpans.of_environment(folder.name)) is not None:  # None: OTEL_* names no collector
             run.track(spans, rows)
-    except BaseException:
+    except BaseException:  # a tracker refused: end those that were opened before it
         run.close(failed=True)
         raise
     return run

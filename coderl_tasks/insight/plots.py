@@ -105,22 +105,22 @@ def draw_panels(
     same_heights: bool = False,
 ) -> Plot:
     """A grid of axes, one drawn on by each of `panels`; sizes and margins are in inches. Margins are fixed: fitting
-    them would double the drawing time, during training. With `same_heights` panels with data get the same y limits."""
+    them would double the drawing time, during training. With `same_heights` all with data get the widest y limits."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // columns)  # rounded up
     width, height = panel_size[0] * columns, panel_size[1] * rows
     inner_width, inner_height = panel_size[0] - left - RIGHT, panel_size[1] - TOP - bottom
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         for index, draw in enumerate(panels):
             row, column = divmod(index, columns)
-            x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom
+            x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom  # y: upwards
             draw(figure.add_axes((x / width, y / height, inner_width / width, inner_height / height)))
-        filled = [axes for axes in figure.axes if axes.has_data()] if same_heights else []
-        limits = [limit for axes in filled for limit in axes.get_ylim()]
-        for axes in filled:
+        with_data = [axes for axes in figure.axes if axes.has_data()] if same_heights else []
+        limits = [limit for axes in with_data for limit in axes.get_ylim()]
+        for axes in with_data:
             axes.set_ylim(min(limits), max(limits))
     return Plot(figure, alt)
 
@@ -231,7 +231,7 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
 def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
     """Draws the history panel `title` of `metrics` (a row per step): by the panel's own function if it has one, else a
     line per metric. The panel CORRECT also shows Pass@1 of `evals`. `prefix` goes before the heading."""
-    panel = PANELS.get(title, Panel(title))
+    panel = PANELS.get(title, Panel(title))  # those without a style of their own have their title as heading
     prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
         panel.draw(axes, metrics)
@@ -240,18 +240,18 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
         axes.axhline(panel.level, color=MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
     # The other colours follow the panel's own, so that a metric added to a panel has one.
     colours = cycle(dict.fromkeys((*panel.colours, *SERIES)))
-    coloured = zip(_in_panel(title).items(), colours, strict=False)
-    drawn = [_line(axes, metrics, name, colour, shown.curve) for (name, shown), colour in coloured]
+    coloured = zip(_in_panel(title).items(), colours, strict=False)  # strict=False: the colours never end
+    is_drawn = [_line(axes, metrics, name, colour, label=shown.curve) for (name, shown), colour in coloured]
     if title == CORRECT and evals:
         rates = np.array([record.pass_at_1 for record in evals])
-        errors = np.abs(np.array([record.interval for record in evals]).T - rates)
+        errors = np.abs(np.array([record.interval for record in evals]).T - rates)  # below and above each rate
         style: dict[str, Any] = {"fmt": "o", "color": ORANGE, "markersize": 4, "elinewidth": 1.4}
         axes.errorbar([record.step for record in evals], rates, yerr=errors, **style, label="Pass@1, 95%")
-    if any(drawn):
+    if any(is_drawn):  # an empty panel has no values to fit the open end of its limits to
         axes.set_ylim(*panel.limits)
     if panel.number:
         axes.yaxis.set_major_formatter(lambda value, _: format(value, panel.number))
-    if axes.get_legend_handles_labels()[0]:
+    if axes.get_legend_handles_labels()[0]:  # a single metric's line has no label
         add_legend(axes)
 
 
@@ -298,28 +298,29 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
 
 
 def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
-    """Draws the seconds per step, stacked by phase; if phases overlap, also the step's own time as a line."""
+    """Draws the seconds per step, stacked by phase, and the rest of the step's own time as `other`; if phases overlap,
+    the step's own time as a line instead. Draws nothing if no phase was recorded; a missing value counts as 0."""
     recorded = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
-    known = {phase: np.nan_to_num(values) for phase, values in recorded.items() if values is not None}
-    if not known:
+    seconds = {phase: np.nan_to_num(values) for phase, values in recorded.items() if values is not None}
+    if not seconds:
         return
-    whole = _series(metrics, "time_step_s")
-    phases_s = sum(known.values())
-    # If phases of neighbouring steps overlap, a step takes less time than the sum of its phases.
-    overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
-    if whole is not None and not overlap:
-        known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
+    step_s = _series(metrics, "time_step_s")
+    phases_s = sum(seconds.values())
+    # If phases of neighbouring steps overlap, a step takes less time than the sum of its phases, by more than rounding.
+    overlap = step_s is not None and bool((np.nan_to_num(step_s) < 0.95 * phases_s).any())
+    if step_s is not None and not overlap:
+        seconds["other"] = np.clip(np.nan_to_num(step_s) - phases_s, 0.0, None)
     colours, steps = (BLUE, TEAL, ORANGE, GREY), metrics["step"].to_numpy()
     # An area is invisible with one step.
     if len(steps) == 1:
         bottom = 0.0
-        for (label, values), colour in zip(known.items(), colours, strict=False):
+        for (label, values), colour in zip(seconds.items(), colours, strict=False):
             axes.bar(steps, values, bottom=bottom, color=colour, label=label)
             bottom += float(values[0])
     else:
-        axes.stackplot(steps, *known.values(), labels=list(known), colors=colours, alpha=0.85, linewidth=0)
-    if whole is not None and overlap:
-        axes.plot(steps, whole, color=INK, linewidth=1.5, label="step")
+        axes.stackplot(steps, *seconds.values(), labels=list(seconds), colors=colours, alpha=0.85, linewidth=0)
+    if step_s is not None and overlap:
+        axes.plot(steps, step_s, color=INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
     add_legend(axes, columns=4)
 
@@ -345,9 +346,10 @@ FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGN
 
 
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
-    """Pass@1 of two evaluations, labelled `labels`, with 95% intervals, overall and by split."""
-    names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
-    looks = ((before, GREY, 0.14), (after, BLUE, -0.14))
+    """Pass@1 of two evaluations, labelled `labels`, with 95% intervals, overall and by each split that both have."""
+    splits = [record.summary.get("by_split", {}) for record in (before, after)]
+    names = ["overall", *[name for name in splits[0] if name in splits[1]]]
+    looks = ((before, GREY, 0.14), (after, BLUE, -0.14))  # offset: a row has `before` above its middle, `after` below
 
     def draw(axes: "Axes") -> None:
         prepare(axes, "Pass@1")
@@ -358,9 +360,9 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
             for row, name in enumerate(names):
                 share = record.summary if name == "overall" else record.summary["by_split"][name]
                 rate, low, high = share["pass_at_1"], share["ci_low"], share["ci_high"]
-                y = len(names) - 1 - row + offset
+                y = len(names) - 1 - row + offset  # y counts from the bottom, and "overall" is on top
                 axes.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.55)
-                axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
+                axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)  # once
                 axes.annotate(f"{rate:.1%}", (rate, y), xytext=(0, 60 * offset), **style, color=INK)
         axes.set_yticks(range(len(names)), [short_name(name) for name in reversed(names)])
         axes.tick_params(axis="y", labelcolor=INK)

@@ -4,6 +4,7 @@ numbers, tables and plots; with them the report's page and the markdown of the a
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,15 +221,16 @@ def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
     """A histogram of the pass rates in a profile table, stacked by split: each count is the number of problems expected
     there, by their posteriors. `band`, the lowest and highest pass rate that are kept, is shaded."""
-    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
+    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS  # empty, it has no columns
 
     def draw(axes: "Axes") -> None:
         plots.prepare(axes, "Pass rate of the base model")
         bottom = np.zeros(bins)
-        for split, colour in zip(splits, plots.SERIES, strict=False):
+        for split, colour in zip(splits, cycle(plots.SERIES), strict=False):
             counts = expected_counts(profile.filter(split=split))
             axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=plots.short_name(split))
             bottom += counts
+        # Bar k is drawn around k: the pass rate r is at bins * r - 0.5.
         if band is not None:
             axes.axvspan(*(bins * end - 0.5 for end in band), color=plots.BLUE, alpha=0.07, linewidth=0, zorder=0)
         axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
@@ -249,7 +251,8 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
-    """Bars of the problems left after each stage, from the rows read to the pool, and of those that it dropped."""
+    """Bars of the problems left after each stage, from the rows read (the first of `rows`) to the pool, and of those
+    that it dropped, which end where the bar before ended."""
     places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
 
     def draw(axes: "Axes") -> None:
@@ -263,8 +266,8 @@ def funnel_plot(rows: Sequence[Remaining]) -> Plot:
             axes.annotate(text, (row.left + row.dropped, place), (5, 0), **style)
         axes.set_yticks(places, [row.stage for row in rows])
         axes.tick_params(axis="y", labelcolor=plots.INK)
-        axes.set_xlim(0, 1.2 * max(1, rows[0].left))
-        axes.invert_yaxis()
+        axes.set_xlim(0, 1.2 * max(1, rows[0].left))  # room for the text; rows[0].left is the longest bar, or 0
+        axes.invert_yaxis()  # the first stage on top
         axes.xaxis.set_visible(False)
         axes.spines["bottom"].set_visible(False)
 
@@ -279,7 +282,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
         plots.prepare(axes, "Samples")
         numbers = sorted(profile["n_samples"].unique())
         bottom = np.zeros(len(numbers))
-        for split, colour in zip(sorted(profile["split"].unique()), plots.SERIES, strict=False):
+        for split, colour in zip(sorted(profile["split"].unique()), cycle(plots.SERIES), strict=False):
             counts = np.array([profile.filter(split=split, n_samples=n).height for n in numbers])
             axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=plots.short_name(split))
             bottom += counts
@@ -294,8 +297,8 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The expected number of problems of each split and difficulty: the sum of the labels' probabilities."""
-    splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
+    """Bars by split, stacked by difficulty, of the problems expected: the sum of the labels' probabilities."""
+    splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []  # y counts from the bottom
 
     def draw(axes: "Axes") -> None:
         plots.prepare(axes, "Pool, as expected")
@@ -312,10 +315,8 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
         if splits:
             plots.add_legend(axes, columns=4)
 
-    size, alt = (
-        (plots.WIDTH, 1.2 + 0.4 * (len(splits) or 1)),
-        f"The pool's {len(pool)} problems by split and difficulty.",
-    )
+    size = (plots.WIDTH, 1.2 + 0.4 * max(1, len(splits)))
+    alt = f"The pool's {len(pool)} problems by split and difficulty."
     return plots.draw_panels([draw], 1, size, alt, left=plots.LABELS)
 
 
@@ -323,9 +324,9 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
     """The variables of the template pool.html.j2, which lays out a curation's page: numbers, `Table`s and `Plot`s. None
     or an empty tuple stands for what the curation does not have, without a profile for instance."""
     pool, profile = curation.pool, curation.profile
-    place, rows = shlex.quote(str(curation.path)), funnel(curation)
-    spent, parts = spending(profile), make_up(pool)
-    queries = (name for name in QUERIES if len(profile) or name not in PROFILED)
+    quoted_path, rows = shlex.quote(str(curation.path)), funnel(curation)
+    spent, parts = spending(profile), make_up(pool)  # the last row of each is of all splits
+    queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # of those that have an answer
     suspected = suspects(curation)
     if len(suspected):  # else a frame without columns; problems in the pool come first
         suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
@@ -349,8 +350,8 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
         "suspect_examples": examples(suspected) if len(suspected) else (),
         "manifest": flatten(curation.manifest),
-        "queries": [f"coderl query {place} --name {name}" for name in queries],
-        "sql": f'coderl query {place} "SELECT split, count(*) FROM pool GROUP BY split"',
+        "queries": [f"coderl query {quoted_path} --name {name}" for name in queries],
+        "sql": f'coderl query {quoted_path} "SELECT split, count(*) FROM pool GROUP BY split"',
     }
 
 
@@ -363,8 +364,8 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
-    """Markdown about a curation: what each stage dropped, with examples, the profile, the pool. `band` replaces the
-    recorded band in the histogram of pass rates."""
+    """Markdown about a curation: what each stage dropped, with examples, the profile, the pool, without the parts that
+    it does not have. `band` replaces the recorded band in the histogram of pass rates."""
     pool, profile, rows = curation.pool, curation.profile, funnel(curation)
     lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
     lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
@@ -379,7 +380,7 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
         parts = make_up(pool)
         lines += ["## The pool", "", *(difficulty_plot(pool).markdown() if is_profiled(pool) else [])]
         lines += [*markdown_table(make_up_table(parts)), ""]
-        lines += [NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []
+        lines += [NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []  # `few` are in brackets
     if len(curation.solutions):
         lines += ["## Reference solutions", "", *markdown_table(references_table(curation.solutions)), ""]
     suspected = suspects(curation)

@@ -75,13 +75,13 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """The problems `ids` of a run's pool or, if `evaluated`, of its evaluation data set, by id; those that are gone are
-    missing. Raises CoderlError if the pool or the data set cannot be read."""
+    """The problems `ids` of the pool or, if `evaluated`, of the evaluation data set that a run's `config` names, by id;
+    those that are gone are missing. Raises CoderlError if the pool or the data set cannot be read."""
     if not evaluated:
         file = find_local(str(config.get("pool") or ""))
-        if not config.get("pool") or file is None:
+        if not config.get("pool") or file is None:  # find_local takes "" for this folder
             raise ConfigError(f"the pool {config.get('pool')} is not there any more")
-        file = file / POOL_FILE if file.is_dir() else file
+        file = file / POOL_FILE if file.is_dir() else file  # the setting may name the pool's folder
         try:
             in_pool = PoolFile(file).problems()
         except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
         return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
     side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
 
-    def keep(problem: Problem) -> Problem:  # a whole data set's tests take gigabytes
+    def keep(problem: Problem) -> Problem:  # other problems without tests: all of a data set take gigabytes
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
     environment = config.get("environment", "code")
@@ -151,48 +151,49 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     if evaluation is not None and evaluation not in run.evals:
         names = ", ".join(run.evals) or "none"
         raise ConfigError(printable(f"the run has no evaluation {evaluation!r} of its own; it has: {names}"))
-    seen = _seen(run)
-    problem_id = _find(run, seen, wanted)
+    completions = _all_completions(run)
+    problem_id = _matching_problem(run, completions, wanted)
     counted = (
-        seen.filter(problem_id=problem_id)
+        completions.filter(problem_id=problem_id)
         .group_by("evaluation", "step", maintain_order=True)
         .agg(
             graded=pl.col("reward").count(),
             passed=(pl.col("verdict") == Verdict.PASSED).sum(),
             mean_reward=pl.col("reward").mean(),
+            # Null for an evaluation, which nothing is trained on.
             trained=pl.when(pl.col("evaluation").first().is_null()).then(pl.col("trained").any()),
         )
     )
-    places = [Place(*row) for row in counted.iter_rows()]
-    place = _chosen(places, problem_id, step, evaluation)
-    rows, config = _completions(run, problem_id, place)
+    places = [Place(**row) for row in counted.iter_rows(named=True)]
+    place = _chosen_place(places, problem_id, step, evaluation)
+    rows, config = _rollouts_at(run, problem_id, place)
     problem, missing = None, None
     try:
         problem = problems_of(config, {problem_id}, evaluated=place.evaluation is not None).get(problem_id)
         if problem is None:
             missing = "the problem is not there any more"
-        elif {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
+        elif {row["tests_total"] for row in rows} - {None, len(problem.tests)}:  # None: it was not graded
             missing = "the problem has other tests by now"
     except CoderlError as error:
         missing = str(error)
     decode = prompt_decoder(str(run.config.get("model_name", "")))
-    prompt = _asked(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
-    lengths = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
+    prompt = _statement_in(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
+    per_token = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
     return ProblemView(
-        problem_id,
-        str(rows[0]["split"]),
-        str(run.config.get("environment", "code")),
-        prompt if problem is None else problem.statement,
-        _profiled(run.config, problem_id),
-        places,
-        place,
-        [
-            {name: value for name, value in row.items() if name not in lengths}
+        problem_id=problem_id,
+        split=str(rows[0]["split"]),
+        environment=str(run.config.get("environment", "code")),
+        statement=prompt if problem is None else problem.statement,
+        profiled=_profile_counts(run.config, problem_id),
+        places=places,
+        place=place,
+        completions=[
+            {name: value for name, value in row.items() if name not in per_token}
             | {"n_completion_tokens": len(row["completion_tokens"])}
             | {"failed_test": failed_test(row, problem)}
             for row in rows
         ],
-        missing,
+        missing=missing,
     )
 
 
@@ -204,14 +205,14 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
         console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
 
     def block(text: str, label: str = "") -> None:
-        shown = printable_lines(text).rstrip("\n")
-        printed = shown if full else "\n".join(shown[:MOST_CHARS].split("\n")[:MOST_LINES])
-        width = 14 if label else 2
+        whole = printable_lines(text).rstrip("\n")
+        printed = whole if full else "\n".join(whole[:MOST_CHARS].split("\n")[:MOST_LINES])
+        indent = 14 if label else 2  # the label stands before the first line
         for number, line in enumerate(printed.split("\n")):
-            head = f"  {label:<{width - 2}}" if number == 0 else " " * width
+            head = f"  {label:<{indent - 2}}" if number == 0 else " " * indent
             console.print(Text(f"{head}{line}"), soft_wrap=True)
-        if printed != shown:
-            console.print(Text(f"{' ' * width}[cut: --full shows {len(shown):,} characters]", "dim"), soft_wrap=True)
+        if printed != whole:
+            console.print(Text(f"{' ' * indent}[cut: --full shows {len(whole):,} characters]", "dim"), soft_wrap=True)
 
     console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
     if view.profiled is not None:
@@ -220,23 +221,23 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     block(view.statement or "(neither the problem nor the model's tokenizer is at hand)")
     section("Pass rate")
     render_frame(pl.DataFrame([_place_row(place) for place in view.places]), console)
-    several = len({row["group_index"] for row in view.completions}) > 1
+    has_several_groups = len({row["group_index"] for row in view.completions}) > 1
 
     def number(row: Mapping[str, Any]) -> str:
-        return f"{row['group_index']}/{row['sample_index']}" if several else str(row["sample_index"])
+        return f"{row['group_index']}/{row['sample_index']}" if has_several_groups else str(row["sample_index"])
 
     section(f"Completions of {view.place.name}: {view.place.passed} of {view.place.graded} passed")
-    rows = [_completion_row(row, number(row)) for row in view.completions]
-    render_frame(pl.DataFrame(rows, infer_schema_length=None), console)
+    table = [_completion_row(row, number(row)) for row in view.completions]
+    render_frame(pl.DataFrame(table, infer_schema_length=None), console)  # None: types from all rows
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
-    same: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    by_text: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in view.completions:
         # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
         program = row["code"] if view.environment == "code" else None
-        same.setdefault((program or row["completion"], row["verdict"]), []).append(row)
+        by_text.setdefault((program or row["completion"], row["verdict"]), []).append(row)
     # Failures first: readers look for those.
-    for (text, verdict), rows in sorted(same.items(), key=lambda item: item[0][1] == Verdict.PASSED):
+    for (text, verdict), rows in sorted(by_text.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         numbers = ", ".join(map(number, rows))
         section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
         block(text or "(empty)")
@@ -245,7 +246,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
             for label in ("input", "expected", "got", "difference", "error"):
                 if failed[label] is not None:
                     block(failed[label] or "(empty)", label)
-        elif rows[0]["reason"]:
+        elif rows[0]["reason"]:  # no test failed: no code, say, or no grade
             block(rows[0]["reason"], "error")
 
 
@@ -253,7 +254,7 @@ def problems_frame(path: Path) -> pl.DataFrame:
     """The 25 training problems that the run in `path` solves least, a row each."""
     run = load_run(path)
     hardest = (
-        _seen(run)
+        _all_completions(run)
         .filter(pl.col("evaluation").is_null() & pl.col("reward").is_not_null())
         .group_by("problem_id")
         .agg(
@@ -291,7 +292,7 @@ def cached_file(model_name: str, name: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) and Path(cached).is_file() else None
 
 
-def _seen(run: RunRecord) -> pl.DataFrame:
+def _all_completions(run: RunRecord) -> pl.DataFrame:
     """All completions of a run, of training in the order of the steps, then of the evaluations."""
     indexed = index_files(run.path)
     training = [*indexed, *scored_files(run.path, indexed.values())]
@@ -306,8 +307,8 @@ def _seen(run: RunRecord) -> pl.DataFrame:
     return pl.concat([part.select(columns) for part in parts]).collect()
 
 
-def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
-    ids = seen["problem_id"].unique(maintain_order=True).to_list()
+def _matching_problem(run: RunRecord, completions: pl.DataFrame, wanted: str) -> str:
+    ids = completions["problem_id"].unique(maintain_order=True).to_list()
     if wanted in ids:
         return wanted
     matches = [problem_id for problem_id in ids if problem_id.startswith(wanted)]
@@ -341,16 +342,16 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
             prompts = pl.scan_parquet(record.rollouts).select("problem_id", "prompt_tokens")
             lacking = [problem_id for problem_id in ids if problem_id not in statements]
             rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
-            statements |= {problem_id: _asked(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
+            statements |= {problem_id: _statement_in(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
     return statements
 
 
-def _asked(prompt: str) -> str:
+def _statement_in(prompt: str) -> str:
     """The statement in a prompt of environment=code; another prompt as it is."""
     return prompt.partition("### Question:\n")[2].rpartition("\n\n### Format:")[0] or prompt
 
 
-def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluation: str | None) -> Place:
+def _chosen_place(places: Sequence[Place], problem_id: str, step: int | None, evaluation: str | None) -> Place:
     """What is asked for, else the last step with the problem, else the newest evaluation."""
     if step is None and evaluation is None:
         return next((place for place in reversed(places) if place.evaluation is None), places[-1])
@@ -362,7 +363,7 @@ def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluati
     return chosen
 
 
-def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """The rollouts of a problem at a place, and the settings that say where its problems lie."""
     config: Mapping[str, Any] = run.config
     if place.evaluation is None:
@@ -377,7 +378,7 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
 
 
-def _profiled(config: Mapping[str, Any], problem_id: str) -> tuple[int, int] | None:
+def _profile_counts(config: Mapping[str, Any], problem_id: str) -> tuple[int, int] | None:
     file, names = find_local(str(config.get("pool") or "")), ["n_correct", "n_samples"]
     if not config.get("pool") or file is None or not file.is_file() or {*names} - pl.read_parquet_schema(file).keys():
         return None

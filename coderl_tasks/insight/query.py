@@ -91,23 +91,23 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
     for view in sorted(named, key=VIEWS.index, reverse=True):  # rollouts last: `steps` reads others
         if view == "rollouts":
             if steps:
-                places = {directory.name: directory / "steps" for directory in directories}
+                step_folders = {directory.name: directory / "steps" for directory in directories}
                 wanted = sorted(set(connection.execute(steps).fetchall()))
-                scored = (places[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
-                files = [file for file in scored if file.is_file()]
+                scored = (step_folders[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
+                files = [file for file in scored if file.is_file()]  # an indexed step may have been removed
             else:
                 files = [file for directory in directories for file in scored_files(directory)]
-            read += _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
+            read += _file_view(connection, view, files, ROLLOUT_SCHEMA, run_part=-4)
         elif view == "outcomes":
             read += _outcomes_view(connection, directories)
         elif view == "eval_rollouts":
             evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
-            read += _file_view(connection, view, "-4", evals, {"eval": pl.String()} | ROLLOUT_SCHEMA)
+            read += _file_view(connection, view, evals, {"eval": pl.String()} | ROLLOUT_SCHEMA, run_part=-4)
         elif view in CURATION_SCHEMAS:
             files = [file for directory in directories if (file := directory / f"{view}.parquet").is_file()]
-            read += _file_view(connection, view, "-2", files, CURATION_SCHEMAS[view])
+            read += _file_view(connection, view, files, CURATION_SCHEMAS[view], run_part=-2)
         else:
-            rows = [{"run": directory.name} | row for directory in directories for row in _rows(view, directory)]
+            rows = [{"run": directory.name} | row for directory in directories for row in _view_rows(view, directory)]
             _row_table(connection, view, rows, ROW_SCHEMAS[view])
     if not external_access:
         connection.execute(f"SET allowed_paths = [{_listed(read)}]")
@@ -130,9 +130,10 @@ def query(
         if name not in NAMED_QUERIES:
             raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
         sql, over, steps = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over, NAMED_QUERIES[name].steps
+        # A folder of several is not checked: a view that its directories do not have is empty.
         if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
             raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
-    assert sql is not None
+    assert sql is not None  # given, or the named query's
     # Without this check, `query RUN flips` would be a syntax error in DuckDB's words.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
@@ -144,13 +145,14 @@ def query(
             raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
         try:
             relation = connection.sql(sql)
-            frame = relation.pl() if relation is not None else pl.DataFrame()
+            frame = relation.pl() if relation is not None else pl.DataFrame()  # None: a statement without an answer
         except duckdb.Error as error:
+            # What the settings of `connect` forbid is known by its words only.
             refused = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if refused and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
-    is_one = name is not None and len(find_directories(path)) == 1
-    return frame.drop("run", strict=False) if is_one else frame
+    has_one_run = name is not None and len(find_directories(path)) == 1
+    return frame.drop("run", strict=False) if has_one_run else frame
 
 
 def print_query(
@@ -168,7 +170,7 @@ def print_query(
     if output != "table" and (list_names or (sql is None and name is None)):
         raise ConfigError(f"--format {output} is for answers: give SQL or --name")
     if list_names:
-        if path is not None:
+        if path is not None:  # the list is the same for all, but a wrong path is an error
             find_directories(path)
         names = plain_table(columns=("name", "reads", "question"))
         for entry in NAMED_QUERIES.values():
@@ -228,12 +230,12 @@ def answer_statements(
     )
     unfinished = ""
     for line in lines:
-        if not unfinished.strip() and line.strip() in NAMED_QUERIES:
+        if not unfinished.strip() and line.strip() in NAMED_QUERIES:  # not within a statement
             line = f"{line.strip()};"
         *statements, unfinished = (unfinished + line).split(";")
         for statement in map(str.strip, statements):
             try:
-                if not statement:
+                if not statement:  # a semicolon alone
                     print_views(path, console)
                 elif statement in NAMED_QUERIES:
                     print_query(path, name=statement, console=console)
@@ -262,21 +264,22 @@ def print_views(path: Path, console: Console) -> None:
 
 
 def _file_view(
-    connection: duckdb.DuckDBPyConnection, name: str, part: str, files: list[Path], schema: dict[str, pl.DataType]
+    connection: duckdb.DuckDBPyConnection, name: str, files: list[Path], schema: dict[str, pl.DataType], run_part: int
 ) -> list[Path]:
-    """A view over parquet files; these. The run's name is piece `part` of a file's path."""
-    if not files:
+    """Creates the view `name` over parquet files, or an empty table if there are none, and returns these files. The
+    part `run_part` of a file's path, counted from the end (-1: the file), is the run's name; -2 is the evaluation's."""
+    if not files:  # read_parquet takes no empty list
         _row_table(connection, name, [], schema)
         return files
-    place = f"string_split(filename, '/')[{part}] AS run"
-    if "eval" in schema:
-        place += ", string_split(filename, '/')[-2] AS eval"
+    names = f"string_split(filename, '/')[{run_part}] AS run"
+    if "eval" in schema:  # evals/NAME/rollouts.parquet
+        names += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
     try:
         # A column that none of the files has is null: it may be newer than all of them.
         _row_table(connection, f"_no_{name}", [], schema)
         connection.execute(
-            f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source} "
+            f"CREATE VIEW {name} AS SELECT {names}, * EXCLUDE (filename) FROM {source} "
             f"UNION ALL BY NAME FROM _no_{name}"
         )
     except duckdb.Error as error:  # it names the file
@@ -296,8 +299,8 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     indexes = {directory: index_files(directory) for directory in directories}
     indexed = [file for index in indexes.values() for file in index]
     others = [file for directory, index in indexes.items() for file in scored_files(directory, index.values())]
-    _file_view(connection, "_indexed", "-3", indexed, INDEX_SCHEMA)
-    _file_view(connection, "_others", "-4", others, ROLLOUT_SCHEMA)
+    _file_view(connection, "_indexed", indexed, INDEX_SCHEMA, run_part=-3)
+    _file_view(connection, "_others", others, ROLLOUT_SCHEMA, run_part=-4)
     columns = ", ".join(["run", *INDEX_SCHEMA])
     counted = ", ".join(f"len({LENGTHS[name]}) AS {name}" if name in LENGTHS else name for name in INDEX_SCHEMA)
     connection.execute(
@@ -309,12 +312,12 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
 def _row_table(
     connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
 ) -> None:
-    """Creates the table `name`: the columns of `schema`, even if no row has them, then others with inferred types."""
+    """Creates the table `name`: `run` and the columns of `schema`, even if no row has them (null, as what does not fit
+    a column's type), then others with inferred types. Raises DataError if values of one key fit no column."""
     # Infer types from all rows: by default polars reads the first ones, where a key may be null or missing.
     try:
         frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
     except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
-        # The JSON may be anybody's: values of one key that fit no column.
         raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     full_schema = {"run": pl.String(), **schema}
     known = [
@@ -328,35 +331,35 @@ def _row_table(
     connection.unregister("_rows")
 
 
-def _rows(view: str, directory: Path) -> list[dict[str, Any]]:
-    """The rows that a directory has in `view`, one of ROW_SCHEMAS."""
+def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
+    """The rows of a directory in `view`, one of ROW_SCHEMAS, without `run`; updates only of steps that have several."""
     if view == "checkpoints":
         return read_rows(directory / "checkpoints.jsonl")
     metrics = metrics_rows(directory / "metrics.jsonl")
     if view == "metrics":
         return metrics
     if view == "updates":
-        several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
-        commits = {step: StepJournal(directory, step).path("commit") for step in several}
+        steps = [int(row["step"]) for row in metrics if (row.get("n_updates") or 0) > 1]
+        commits = {step: StepJournal(directory, step).path("commit") for step in steps}
         return [
             {"step": step, "update": number, **row}
             for step, file in commits.items()
             if file.is_file()
             for number, row in enumerate(read_json(file).get("updates", []))
         ]
-    last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)
+    last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)  # -1: not trained
     rows = []
     for record in load_evals(directory / "evals", last_step).values():
-        place, summary = {"eval": record.name, "step": record.step}, record.summary
+        identity, summary = {"eval": record.name, "step": record.step}, record.summary
         if view == "eval_splits":
             shares = {"overall": summary, **summary.get("by_split", {})}
             rows += [
-                {**place, "split": split} | {column: share.get(column) for column in SHARE_SCHEMA}
+                {**identity, "split": split} | {column: share.get(column) for column in SHARE_SCHEMA}
                 for split, share in shares.items()
             ]
             continue
         compare = summary.get("compare") or {}
-        difference = {"difference": "difference", "difference_low": "ci_low", "difference_high": "ci_high"}
-        compared = {column: compare.get(key) for column, key in {"compare_to": "to", **difference}.items()}
-        rows.append({column: summary.get(column) for column in EVAL_SCHEMA} | place | compared)
+        keys = {"difference": "difference", "difference_low": "ci_low", "difference_high": "ci_high"}
+        compared = {column: compare.get(key) for column, key in {"compare_to": "to", **keys}.items()}
+        rows.append({column: summary.get(column) for column in EVAL_SCHEMA} | identity | compared)
     return rows

@@ -257,18 +257,19 @@ def runs_table(root: Path) -> pl.DataFrame:
         row = _name_size_and_age(folder)
         rows.append(row)
         try:
-            config = recorded_config(folder) or {}
-            evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
+            config = recorded_config(folder) or {}  # none in a run that was never started
+            # Loaded for its evaluations alone: without any there is nothing to read.
+            run = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
             state = run_state(folder, config)
         except DataError as error:  # a row of the list too: one damaged run must not hide the others
             row["state"] = shown(f"damaged: {error}")
             continue
-        before, after = (evals.baseline, evals.latest) if evals is not None else (None, None)
+        before, after = (run.baseline, run.latest) if run is not None else (None, None)
         row |= {
             "state": state,
             "model": config.get("model_name"),
             "steps": committed_steps(folder),
-            "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],
+            "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
             "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
             "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
         }
@@ -276,27 +277,27 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def pools_table(pools: Path) -> pl.DataFrame:
-    """The curations in `pools` (POOL_SCHEMA), newest first."""
+    """The curations in `pools` (POOL_SCHEMA), newest first. A finished one has a manifest, which counts problems."""
     rows = []
     for folder in _folders(pools):
-        row, manifest = _name_size_and_age(folder), folder / "manifest.json"
+        row, file = _name_size_and_age(folder), folder / "manifest.json"
         rows.append(row)
         try:
-            finished: dict[str, Any] | None = read_shaped(manifest, Manifest) if manifest.is_file() else None
-        except DataError as error:
+            manifest: dict[str, Any] | None = read_shaped(file, Manifest) if file.is_file() else None
+        except DataError as error:  # a row of the list too: one damaged pool must not hide the others
             row["state"] = shown(f"damaged: {error}")
             continue
-        started, known = recorded_settings(folder), finished or {}
+        started_with, outcome = recorded_settings(folder), manifest or {}
         if held_by(folder, LOCK_FILE) is not None:
             state = "running"
-        elif finished is None:
+        elif manifest is None:
             state = "never started" if is_untouched(folder) else "unfinished"
-        elif known.get("settings") and started not in (None, known["settings"]):
+        elif outcome.get("settings") and started_with not in (None, outcome["settings"]):  # a later start changed them
             state = "finished, then started anew"
         else:
-            state = "finished" if known.get("kept") else "finished, empty"
-        model = (finished or started or {}).get("model_name")
-        row |= {"state": state, "model": model, "problems": known.get("kept")}
+            state = "finished" if outcome.get("kept") else "finished, empty"
+        model = (manifest or started_with or {}).get("model_name")
+        row |= {"state": state, "model": model, "problems": outcome.get("kept")}
     return pl.DataFrame(rows, schema=POOL_SCHEMA)
 
 

@@ -95,7 +95,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
     def as_html(value: Any) -> Any:
         if isinstance(value, Table):
             return html_table(value)
-        return Markup(value.inline_svg()) if isinstance(value, plots.Plot) else value
+        return Markup(value.inline_svg()) if isinstance(value, plots.Plot) else value  # jinja escapes other values
 
     def percent(share: float | None, digits: int = 1) -> str:
         return "–" if share is None else f"{share * 100:.{digits}f}%"
@@ -110,7 +110,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
     )
     environment.filters.update(
         percent=percent,
-        points=lambda share: f"{share * 100:+.1f}",
+        points=lambda share: f"{share * 100:+.1f}",  # a difference of shares, in hundredths
         count=lambda number: f"{number:,}",
         highlighted=highlighted,
     )
@@ -135,7 +135,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     comparison = diagnosis.compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
     history = plots.history_plots(run) if len(run.metrics) else {}
-    titles = sorted(history, key=lambda title: title not in plots.FIRST)
+    titles = sorted(history, key=lambda title: title not in plots.FIRST)  # those first, each part in its order
     n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even: two in each row
     weak = diagnosis.weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
@@ -170,20 +170,20 @@ def run_page(run: RunRecord) -> dict[str, Any]:
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A list in
-    them has an entry per run."""
+    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. None or an
+    empty list stands for what they do not have, such as evaluations to compare."""
     runs = (first, second)
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
     comparison = diagnosis.compare_evals(*latest)
-    answers, missing = samples(second, comparison, SIDES)
-    known = [facts(run) for run in runs]
-    labels = dict.fromkeys([*known[0], *known[1]])
+    answers, missing = samples(second, comparison, SIDES)  # compared problems are both runs': one data set has all
+    facts_of_runs = [facts(run) for run in runs]
+    labels = dict.fromkeys(label for by_label in facts_of_runs for label in by_label)  # without repetitions, in order
     changes = config_changes(first.config, second.config)
     return {
         "title": f"{first.path.name} and {second.path.name}",
         "runs": sides,
-        "facts": [(label, *(side.get(label) for side in known)) for label in labels],
+        "facts": [(label, *(by_label.get(label) for by_label in facts_of_runs)) for label in labels],
         "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
         "comparison": comparison,
         "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
@@ -253,32 +253,33 @@ def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def verdict_table(run: RunRecord) -> dict[str, Any]:
-    """Shares of the verdicts of all training completions, in up to SPANS equal spans of steps. `spans` are their first
-    and last steps; a row per verdict has its count `n` and its `shares`, None for a span without completions."""
+    """Shares of the verdicts of all training completions, in up to SPANS nearly equal spans of steps. `spans` are their
+    first and last steps; a row per verdict has its count `n` and its `shares`, None for a span without completions."""
     graded = run.rollouts(["step", "verdict"]).filter(pl.col("verdict").is_not_null())
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
         return {"spans": [], "rows": []}
     first, last = int(counts["step"].min()), int(counts["step"].max())  # type: ignore[arg-type]
-    spans = min(SPANS, last - first + 1)
-    edges = [first + (last - first + 1) * i // spans for i in range(spans + 1)]
-    span = ((pl.col("step") - first) * spans // (last - first + 1)).clip(0, spans - 1)
-    placed = counts.with_columns(span.alias("span")).group_by("span", "verdict").agg(pl.col("n").sum())
-    totals = dict(placed.group_by("span").agg(pl.col("n").sum()).iter_rows())
-    by_verdict = placed.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
-    cells = {(row["verdict"], row["span"]): row["n"] for row in placed.iter_rows(named=True)}
+    n_steps = last - first + 1
+    n_spans = min(SPANS, n_steps)
+    starts = [first + n_steps * i // n_spans for i in range(n_spans + 1)]  # one more than spans: the end of the last
+    span = ((pl.col("step") - first) * n_spans // n_steps).clip(0, n_spans - 1)
+    in_spans = counts.with_columns(span.alias("span")).group_by("span", "verdict").agg(pl.col("n").sum())
+    totals = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
+    by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
+    cells = {(row["verdict"], row["span"]): row["n"] for row in in_spans.iter_rows(named=True)}
     rows = []
     for verdict, n in by_verdict.iter_rows():
-        shares = [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(spans)]
+        shares = [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(n_spans)]
         rows.append({"verdict": verdict, "n": n, "shares": shares})
-    return {"spans": [(edges[i], edges[i + 1] - 1) for i in range(spans)], "rows": rows}
+    return {"spans": [(starts[i], starts[i + 1] - 1) for i in range(n_spans)], "rows": rows}
 
 
 def samples(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few test problems (gained, lost, still failing), and why their tests are missing, or None. Each problem has
-    `kind`, `problem_id`, `split`, `prompt`, and in `sides` the label and the answer (`_shown`) of either evaluation."""
+    `kind`, `problem_id`, `split`, `prompt` (None without a tokenizer), and in `sides` label and answer of both."""
     if comparison is None:
         return [], None
     kinds = (
@@ -299,25 +300,23 @@ def samples(
             assert record.rollouts is not None  # else there is no comparison
             scan = pl.scan_parquet(record.rollouts, schema=ROLLOUT_SCHEMA, missing_columns="insert")
             rows = scan.filter(pl.col("problem_id").is_in(ids)).sort("sample_index").select(SAMPLE_COLUMNS)
-            firsts = rows.unique("problem_id", keep="first").collect()
+            firsts = rows.unique("problem_id", keep="first").collect()  # of several completions
             rollouts.append({row["problem_id"]: row for row in firsts.iter_rows(named=True)})
         for problem_id, split in chosen.select("problem_id", "split").iter_rows():
             pair = [by_id[problem_id] for by_id in rollouts]
-            tokens = pair[1]["prompt_tokens"]
+            tokens = pair[1]["prompt_tokens"]  # of the later one, whose model `run` names
             prompt = shorten(decode(tokens)) if decode is not None and tokens else None
-            answers = [_shown(rollout, problems.get(problem_id)) for rollout in pair]
+            answers = [_shortened_rollout(rollout, problems.get(problem_id)) for rollout in pair]
             row = {"kind": kind, "problem_id": problem_id, "split": split, "prompt": prompt}
             examples.append(row | {"sides": list(zip(sides, answers, strict=True))})
     return examples, missing
 
 
-def _shown(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
+def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
     """A rollout with shortened texts, whether it was `truncated`, and the test that it `failed` (`failed_test`)."""
     shown = row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
-    failed = failed_test(row, problem)
-    texts = {
-        name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in (failed or {}).items()
-    }
+    failed = failed_test(row, problem) or {}
+    texts = {name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in failed.items()}
     return shown | {"failed": texts or None}
 
 
@@ -370,10 +369,10 @@ def step_history_markdown(run: RunRecord) -> str:
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
-        if shown.column and name in last.columns:
+        if shown.column and name in last.columns:  # not every metric has a column, and older runs lack some
             heading, form = shown.column
             columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
-    table = Table(columns, last.reverse().rows(named=True))
+    table = Table(columns, last.reverse().rows(named=True))  # the newest first
     lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
     return "\n".join(lines + _sample_lines(run))
 

@@ -49,36 +49,36 @@ def row_report(
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """Prints the rows, consecutive drops for one reason on one line, and counts by reason; or all rows as CSV or JSON.
-    Of more than MOST_LINES rows it prints only dropped ones, on at most MOST_LINES lines."""
+    """Prints the rows (ROWS_SCHEMA), consecutive drops for one reason on one line, and counts by reason; or all rows as
+    CSV or JSON. Of more than MOST_LINES rows it prints only dropped ones, on at most MOST_LINES lines."""
     if output != "table":
         write_frame(rows, console, output)
         return
     several_splits, dropped = rows["split"].n_unique() > 1, rows.filter(~pl.col("kept"))
-    runs = _runs(rows if rows.height <= MOST_LINES else dropped).head(MOST_LINES)
-    for row in runs.iter_rows(named=True):
+    lines = _merged_drops(rows if rows.height <= MOST_LINES else dropped).head(MOST_LINES)
+    for row in lines.iter_rows(named=True):
         first, last = row["source_row"], row["last"]
         place = f"row {first}" if first == last else f"rows {first} to {last}"
         place = f"{row['split']} {place}" if several_splits else place
-        if row["kept"]:
+        if row["kept"]:  # an answer is compared, not run: its kind and tests tell nothing
             call = f" of {row['entry_point']}" if row["entry_point"] else ""
             outcome = f"kept: {row['kind']}{call}, {row['tests']} tests" if row["kind"] != "answer" else "kept"
         else:
             detail = f": {row['detail']}" if row["detail"] else ""
             outcome = f"dropped, {row['stage']}/{row['reason']}{detail}"
         console.print(Text(printable(f"{place}  {outcome}")), soft_wrap=True)
-    hidden = rows.height - runs["rows"].sum()
-    if 0 < hidden < rows.height:
+    hidden = rows.height - lines["rows"].sum()
+    if 0 < hidden < rows.height:  # if all are hidden, all were kept: the summary says so
         console.print(f"... and {hidden} more rows (--format csv prints all)", highlight=False)
     counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
     reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
     summary = f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
     for line in (summary + (f" ({reasons})" if reasons else ""), min_tests_hint(dropped)):
-        if line is not None:
+        if line is not None:  # None: no hint
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def _runs(rows: pl.DataFrame) -> pl.DataFrame:
+def _merged_drops(rows: pl.DataFrame) -> pl.DataFrame:
     """Merges consecutive `rows` dropped for one reason: the first row, its `last` source row, and how many `rows`."""
     what = ["split", "kept", "stage", "reason", "detail"]
     same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))

@@ -114,10 +114,10 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
     shown = table.shown("console")
     rendered = plain_table(title)
     for column in shown:
-        right = "num" in column.style
+        is_number = "num" in column.style
         heading = column.heading if column.short is None else column.short
         # Numbers are never wrapped: half a number is another number.
-        rendered.add_column(Text(printable(heading)), justify="right" if right else "left", no_wrap=right)
+        rendered.add_column(Text(printable(heading)), justify="right" if is_number else "left", no_wrap=is_number)
     for row in table.rows:
         rendered.add_row(*(cell(column, row) for column in shown), style="bold" if table.is_total(row) else None)
     return rendered
@@ -162,17 +162,17 @@ def html_table(table: Table[Row]) -> Markup:
         return escape(column.text(row))
 
     shown = table.shown("html")
-    num = {True: Markup(' class="num"'), False: ""}
-    heads = [Markup("<th{}>{}</th>").format(num["num" in column.style], column.heading) for column in shown]
+    class_of_head = {True: Markup(' class="num"'), False: ""}  # by whether the column is of numbers
+    heads = [Markup("<th{}>{}</th>").format(class_of_head["num" in column.style], column.heading) for column in shown]
     lines = [Markup("<tr>{}</tr>").format(Markup("").join(heads))]
     for row in table.rows:
         cells = []
         for column in shown:
-            label = "" if {"name", "text"} & set(column.style.split()) else column.heading
+            label = "" if {"name", "text"} & set(column.style.split()) else column.heading  # those need no label
             cell = Markup('<td class="{}" data-label="{}">{}</td>')
             cells.append(cell.format(column.style, label, content(column, row)))
-        total = Markup(' class="all"') if table.is_total(row) else ""
-        lines.append(Markup("<tr{}>{}</tr>").format(total, Markup("").join(cells)))
+        class_of_row = Markup(' class="all"') if table.is_total(row) else ""
+        lines.append(Markup("<tr{}>{}</tr>").format(class_of_row, Markup("").join(cells)))
     return Markup('<table class="{}">\n{}\n</table>').format(table.layout, Markup("\n").join(lines))
 
 
@@ -181,21 +181,21 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     terminal gets the first columns that fit; a pipe or a file gets all columns in full width."""
     columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
-    least = [
+    least_widths = [  # numbers are not cut
         width if series.dtype.is_numeric() else min(width, NARROW)
         for (series, _), width in zip(columns, widths, strict=True)
     ]
     count = len(columns)
     if console.is_terminal:
-        count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least)))
+        count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least_widths)))
     else:
         # A pipe or a file has no width: rich would assume 80 columns and cut text that another program reads.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
-    table, spare = plain_table(title), console.width - sum(least[:count]) - GAP * (count - 1)
-    for (series, _), narrow, whole in zip(columns[:count], least, widths, strict=False):
+    table, spare = plain_table(title), console.width - sum(least_widths[:count]) - GAP * (count - 1)
+    for (series, _), least, whole in zip(columns[:count], least_widths, widths, strict=False):
         # Set exact widths: by default rich drops a column of numbers to show more of a text.
-        width = narrow + min(spare, whole - narrow)
-        spare -= width - narrow
+        width = least + min(spare, whole - least)  # the first columns take what is spare
+        spare -= width - least
         justify: Literal["right", "left"] = "right" if series.dtype.is_numeric() else "left"
         table.add_column(Text(printable(series.name)), justify=justify, overflow="ellipsis", no_wrap=True, width=width)
     for row in zip(*(cells for _, cells in columns[:count]), strict=True):

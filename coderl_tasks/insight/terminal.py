@@ -44,7 +44,8 @@ RUNNING = "running"  # the state, by `run_state`, of a run that a process works 
 
 
 def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None, ui_url: str | None = None) -> None:
-    """Prints the closing summary of a pipeline. `ui_url` is the Prefect UI's address if it still answers."""
+    """Prints the closing summary of a run, first that of the pool in `pool_dir` if a pipeline made one for it.
+    `ui_url` is the Prefect UI's address if it still answers."""
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
@@ -52,19 +53,19 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
         title = f"Pool: {len(curation.pool)} problems kept, {len(curation.dropped)} dropped"
         parts += [rich_table(make_up_table(make_up(curation.pool)), title), ""]
     checks = smoke_checks(run)
-    why = (Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed)
-    parts += [pass_at_1_part(run), "", rich_table(checks_table(checks), "Checks"), *why]
+    failures = (Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed)
+    parts += [pass_at_1_part(run), "", rich_table(checks_table(checks), "Checks"), *failures]
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
-    if spent := uses(run):
-        parts += ["", rich_table(uses_table(spent), "Tokens by use")]
+    if token_uses := uses(run):  # none before step 0
+        parts += ["", rich_table(uses_table(token_uses), "Tokens by use")]
         parts += ["", rich_table(costs_table(costs(run)), "Tokens by kind, and cost")]
-    console.print(Group(*parts, ""), crop=False)  # nor is a path cut
-    place, report = shlex.quote(str(run.path)), run.path / "report.html"
+    console.print(Group(*parts, ""), crop=False)  # a path longer than the terminal's line is not cut
+    quoted, report = shlex.quote(str(run.path)), run.path / "report.html"
     lines = {
         "run": str(run.path),
-        "query": f"coderl query {place} --name flips",
-        "or SQL": f'coderl query {place} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
-        "report": str(report) if report.is_file() else f"coderl report {place}",
+        "query": f"coderl query {quoted} --name flips",
+        "or SQL": f'coderl query {quoted} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
+        "report": str(report) if report.is_file() else f"coderl report {quoted}",
         "UI": ui_url or "coderl up   (starts the Prefect server over the same database and prints its address)",
     }
     next_steps = Text("\n").join(Text.assemble((f"{key:<8}", "dim"), text) for key, text in lines.items())
@@ -72,8 +73,9 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
 
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
-    """Two lines before a run: its pool, and what a step takes from it. `now` is in seconds since the epoch."""
-    kept, larger = pool.kept, pool.larger
+    """Two lines before a run: its pool, and what a step takes from it, each as a warning if it may be a mistake. `now`
+    is in seconds since the epoch. A number of problems that no manifest says (None) is left out."""
+    kept, larger = pool.kept, pool.larger  # `larger`: the largest pool, if "latest" found a newer, smaller one
     facts = [f"{kept:,} problems"] if kept is not None else []
     facts += [] if pool.is_profiled else ["not profiled"]
     facts += [f"for the policy of {pool.of_run}"] if pool.of_run else []
@@ -130,17 +132,18 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    """The screen of `coderl watch`: progress, curves, evaluations, the last steps and hints."""
-    steps, planned = len(run.metrics), run.planned_steps
+    """The screen of `coderl watch`: progress, curves, evaluations, last steps and hints; `state` is by `run_state`."""
+    steps, planned = len(run.metrics), run.planned_steps  # planned: None for a run without an end
     step = f"step {steps}" + (f" of {planned}" if planned else "")
     head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]
     parts: list[RenderableType] = []
     if steps:
+        # Of the last steps only: the pace changes with the length of completions.
         per_step = median(run.metrics["time_step_s"].tail(20).drop_nulls().to_list() or [0.0])
         head.append(f"{per_step:.1f} s per step")
         if planned and state == RUNNING and planned > steps:
             head.append(f"{duration((planned - steps) * per_step)} left")
-    parts.append(Text("  ".join(printable(part) for part in head), style="bold"))
+    parts.append(Text("  ".join(printable(part) for part in head), style="bold"))  # a name may be anything
     if planned:
         parts.append(ProgressBar(total=planned, completed=min(steps, planned)))
     if steps:

@@ -84,21 +84,21 @@ def visits_in_words(run: RunRecord) -> list[str]:
     left alone as solved or hopeless, and how often a problem was revisited after a group without a signal."""
     if not len(run.groups) or not len(run.metrics):
         return []
-    size, last = _manifest(run).get("kept"), run.metrics.row(-1, named=True)
-    pool = f" of the pool's {size:,}" if isinstance(size, int) else ""
-    sentences = [f"{run.groups['problem_id'].n_unique():,}{pool} problems were sampled."]
+    pool_size, last = _manifest(run).get("kept"), run.metrics.row(-1, named=True)
+    of_pool = f" of the pool's {pool_size:,}" if isinstance(pool_size, int) else ""  # the pool may be gone
+    sentences = [f"{run.groups['problem_id'].n_unique():,}{of_pool} problems were sampled."]
     solved, hopeless = last.get("problems_solved"), last.get("problems_hopeless")
-    if solved is not None and hopeless is not None:
+    if solved is not None and hopeless is not None:  # only with selection=adaptive
         sentences.append(
             f"When the last step's were chosen, {solved:,} looked solved and {hopeless:,} hopeless: "
             "they are left alone until that is in doubt."
         )
-    # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
-    steps = run.groups.group_by("problem_id", "step", maintain_order=True)
-    counted = steps.agg(n=pl.len(), signals=pl.col("has_signal").sum())
-    again = counted.filter(pl.col("signals").shift(1).over("problem_id") == 0)
-    if revisited := int(again["n"].sum()):
-        with_signal = int(again["signals"].sum())
+    # A small pool gives a step a problem twice: neither of these groups was chosen by the outcome of the other.
+    by_visit = run.groups.group_by("problem_id", "step", maintain_order=True)
+    visits = by_visit.agg(n=pl.len(), signals=pl.col("has_signal").sum())
+    after_no_signal = visits.filter(pl.col("signals").shift(1).over("problem_id") == 0)
+    if revisited := int(after_no_signal["n"].sum()):
+        with_signal = int(after_no_signal["signals"].sum())
         sentences.append(
             f"{revisited:,} groups revisited a problem whose group before had no signal; "
             f"{with_signal:,} of them had one ({with_signal / revisited:.0%})."

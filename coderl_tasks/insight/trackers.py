@@ -122,6 +122,8 @@ class StepSpans(Tracker):
     """Sends the steps of run `run` as spans. The tracer is its own: Prefect's spans, and others, go where they went."""
 
     def __init__(self, run: str) -> None:
+        """`run` is the run's name, an attribute of each span. ImportError without the extra `otel`, ValueError for a
+        wrong OTEL_* variable: the exporter and the resource read them."""
         super().__init__()
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -129,7 +131,7 @@ class StepSpans(Tracker):
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self._run, self._has_warned = run, False
-        warn = self._warn
+        warn = self._warn  # in Exporter's methods `self` is the exporter
 
         class Exporter(OTLPSpanExporter):
             def export(self, spans: Any) -> Any:
@@ -138,7 +140,7 @@ class StepSpans(Tracker):
                     warn("does not take spans")
                 return result
 
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name. `finish` shuts down: no exit handler does.
         resource = Resource({"service.name": "coderl"}).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(Exporter()))
@@ -166,7 +168,8 @@ class StepSpans(Tracker):
         return None
 
     def _send(self, row: Row) -> None:
-        """Makes the spans of a step's row: the step's with all that the row says, and within it one per phase."""
+        """Makes the spans of a step's row: the step's with all that the row says, and within it one per phase. An
+        evaluation's row has no times, and gets no span."""
         if is_eval_row(row):
             return
         from opentelemetry.context import Context
@@ -174,17 +177,17 @@ class StepSpans(Tracker):
 
         end = time.time_ns()
         known = {"run": self._run} | {key: value for key, value in row.items() if value is not None}
-        plain = str | bool | int | float
-        attributes = {key: value if isinstance(value, plain) else str(value) for key, value in known.items()}
+        attribute_types = str | bool | int | float
+        attributes = {key: value if isinstance(value, attribute_types) else str(value) for key, value in known.items()}
         begun = end - int((row.get("time_step_s") or 0) * 1e9)
         # In a context, and so a trace, of its own, whatever is current.
         step = self._tracer.start_span("step", Context(), attributes=attributes, start_time=begun)
-        within, phase_end = set_span_in_context(step, Context()), end
+        within_step, phase_end = set_span_in_context(step, Context()), end
         for phase in reversed((*PHASES, "save")):
-            # 0 s or nothing: an earlier process did it, or it was not due.
-            if taken := int((row.get(f"time_{phase}_s") or 0) * 1e9):
-                self._tracer.start_span(phase, within, start_time=phase_end - taken).end(phase_end)
-                phase_end -= taken
+            # From the end back, as only that is known. 0 s or nothing: an earlier process did it, or it was not due.
+            if duration_ns := int((row.get(f"time_{phase}_s") or 0) * 1e9):
+                self._tracer.start_span(phase, within_step, start_time=phase_end - duration_ns).end(phase_end)
+                phase_end -= duration_ns
         step.end(end)
 
     def finish(self, failed: bool) -> None:

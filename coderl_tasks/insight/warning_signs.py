@@ -156,10 +156,10 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     # The first and the last evaluation may have more problems than those between: compare equal numbers only.
     last = history.evals[-1]
     comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
-    first, n = comparable[0], last.get("eval/n")
+    first, n = comparable[0], last.get("eval/n")  # `first` is `last` if no other one is comparable
     between = [row for row in history.steps if first["step"] < row["step"] <= last["step"]]
     rewards = [row["mean_reward"] for row in between if row.get("mean_reward") is not None]
-    if len(rewards) < 2 * WINDOW or not n:
+    if len(rewards) < 2 * WINDOW or not n:  # fewer would have a step in both windows
         return None
     early, late = rewards[:WINDOW], rewards[-WINDOW:]
     gain = statistics.fmean(late) - statistics.fmean(early)

@@ -128,8 +128,8 @@ def encode_parquet(file: BinaryIO, frame: pl.DataFrame, rows_per_group: int | No
         raise
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of the file at `path`. A directory may come from others: a pipe in it would be waited for for ever."""
+def _regular_file_bytes(path: Path) -> bytes:
+    """The bytes of the file at `path`. Refuses a pipe, which would block: the folder may come from somebody else."""
     if path.exists() and not path.is_file():
         raise DamagedFileError(path, "no regular file")
     return path.read_bytes()
@@ -143,7 +143,7 @@ def require_own(path: Path) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object at `path`. Raises FileNotFoundError, or DamagedFileError if it holds anything else."""
-    data = _content(path)
+    data = _regular_file_bytes(path)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -161,23 +161,23 @@ def read_parquet(
     required: Collection[str] | None = None,
 ) -> pl.DataFrame:
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read, has a column of `schema`
-    in another type, or lacks one that is `required` (by default each). Other missing columns are null. Without
-    `others`, columns that `schema` does not have are not read."""
-    data = _content(path)
+    in another type, or lacks one that is `required` (None: each). Other missing columns are null, and the columns then
+    in the order of `schema`. Without `others`, columns that `schema` does not have are not read."""
+    data = _regular_file_bytes(path)
     try:
-        there = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
-        frame = pl.read_parquet(io.BytesIO(data), columns=there)
+        wanted = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
+        frame = pl.read_parquet(io.BytesIO(data), columns=wanted)  # None: all
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error
     schema = schema or {}
-    missing = [name for name in schema if required is not None and name not in {*frame.columns, *required}]
+    fillable = [name for name in schema if required is not None and name not in {*frame.columns, *required}]
     for name, kind in schema.items():
-        if name not in missing and frame.schema.get(name) != kind:
+        if name not in fillable and frame.schema.get(name) != kind:  # get: None if the file lacks it
             raise DamagedFileError(path, f"column {name!r} is {frame.schema.get(name)}, expected {kind}")
-    if not missing:
+    if not fillable:
         return frame
-    filled = frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in missing)
+    filled = frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in fillable)
     return filled.select(*schema, *(name for name in frame.columns if name not in schema))
 
 
@@ -244,7 +244,7 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
 def read_rows(path: Path) -> list[Row]:
     """The objects in `path`, none if it is missing, without a torn last line. DamagedFileError for another damaged
     line."""
-    return _parse(path)[0]
+    return _parse_rows(path)[0]
 
 
 def append_row(path: Path, row: Row) -> None:
@@ -276,7 +276,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 def repair(path: Path) -> bool:
     """Cut off a torn last line; whether there was one. Only the directory's owner may do this."""
     # A line that is damaged and not the last one raises: no crash of ours leaves that, and rows after it are good.
-    rows, torn = _parse(path)
+    rows, torn = _parse_rows(path)
     if torn:
         write_rows(path, rows)
     return torn
@@ -288,7 +288,7 @@ def recover(path: Path) -> None:
         repair(path)
     except DamagedFileError as error:
         rows: list[Row] = []
-        for line in _content(path).split(b"\n"):
+        for line in _regular_file_bytes(path).split(b"\n"):
             with suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 rows += [row] if isinstance(row, dict) else []
@@ -300,13 +300,14 @@ def _encode(row: Row) -> bytes:
     return (json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
-def _parse(path: Path) -> tuple[list[Row], bool]:
-    """The rows of `path` and whether its last line is torn (no newline at its end, or not JSON)."""
+def _parse_rows(path: Path) -> tuple[list[Row], bool]:
+    """The rows of `path` without a torn last line (no newline at its end, or not JSON), and whether there was one. A
+    missing file has no rows. Raises DamagedFileError for any other line that is not a JSON object."""
     try:
-        data = _content(path)
+        data = _regular_file_bytes(path)
     except FileNotFoundError:
         return [], False
-    *lines, tail = data.split(b"\n")
+    *lines, tail = data.split(b"\n")  # `tail`: what follows the last newline, empty in a whole file
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -355,11 +356,11 @@ class DirectoryLock:
         """Take the lock on file `name` at once, or raise DirectoryBusyError. Its message names the holder and ends with
         `instead`, which says what else to do."""
         self._key = folder.resolve() / name
-        self._owner = os.getpid()
+        self._owner = os.getpid()  # a forked child has another id, and does not have the lock
         with _held_guard:
             # Before opening the file: closing any descriptor of it would end this process's POSIX lock.
             if _is_held(self._key):
-                raise _busy(folder, "another run of this process", instead)
+                raise _busy_error(folder, "another run of this process", instead)
             # "a+", not "w": a process that does not get the lock must not empty the file, which names the holder.
             self._file: IO[str] | None = self._key.open("a+")
             try:
@@ -367,9 +368,9 @@ class DirectoryLock:
             except OSError as error:
                 holder = _holder(self._file)
                 self._file.close()
-                raise _busy(folder, holder, instead) from error
+                raise _busy_error(folder, holder, instead) from error
             _held[self._key] = _Hold(self._owner, self._key.parent.stat(), self._file.fileno())
-        self._file.truncate(0)
+        self._file.truncate(0)  # it names the last holder
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
         self._file.flush()
 
@@ -413,13 +414,13 @@ def require_in_place(path: Path) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
             if os.path.samestat(folder.stat(), hold.folder):
                 continue
-        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where the lock file is now
-        if now == key:  # still in place: some file systems renumber inodes
+        lock_file = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where Linux says that it is now
+        if lock_file == key:  # still in place: some file systems renumber inodes
             continue
-        gone = now.name.endswith(" (deleted)")
+        removed = lock_file.name.endswith(" (deleted)")  # Linux adds this to the name
         raise DirectoryMovedError(
-            f"{folder} was {'removed' if gone else f'moved to {now.parent}'} while this process worked there: what was "
-            f"recorded until then is {'lost' if gone else 'in its new place: move it back, or go on there'}"
+            f"{folder} was {'removed' if removed else f'moved to {lock_file.parent}'} while this process worked there: "
+            f"what was recorded until then is {'lost' if removed else 'in its new place: move it back, or go on there'}"
         )
 
 
@@ -436,5 +437,5 @@ def _holder(file: IO[str]) -> str:
         return "another process"
 
 
-def _busy(folder: Path, holder: str, instead: str) -> DirectoryBusyError:
+def _busy_error(folder: Path, holder: str, instead: str) -> DirectoryBusyError:
     return DirectoryBusyError(f"{folder} is in use by {holder}: wait for it, stop it, or {instead}")

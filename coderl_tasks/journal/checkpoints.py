@@ -91,9 +91,9 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     newest first. A step with a checkpoint is omitted: its state stays. `expires` is an estimate: the commit's time
     plus the lifetime that the service was asked for."""
     recorded = {key: config[key] for key in ("rolling_save", "max_steps_off_policy") if config.get(key) is not None}
-    settings = TrainSettings().filled_from(recorded)
+    settings = TrainSettings().filled_from(recorded)  # an older run lacks some: the defaults
     hours, keep = settings.rolling_save.hours, settings.rolling_states
-    staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
+    checkpointed = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
     states: list[ExpiringState] = []
     states_seen = 0
     # Stop after the states that a run keeps: a long run has thousands of commits.
@@ -102,10 +102,10 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
             path = read_json(file).get("state_path")
         except DamagedFileError:
             continue  # the next start sets the file aside and repeats the update
-        if path is not None:
+        if path is not None:  # not every step saves its state
             states_seen += 1
             step, saved = int(file.parent.name), datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            if step not in staying:
+            if step not in checkpointed:
                 states.append(ExpiringState(step, str(path), saved + timedelta(hours=hours)))
         if states_seen == keep:
             break

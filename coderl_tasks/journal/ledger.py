@@ -42,7 +42,7 @@ LOST_FILE = "lost.json"
 MILLION = 1e6
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
-_GROUP = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
+_GROUP_KEY = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,11 @@ class Budget:
         epochs = self.epochs if request.step >= 0 else 0  # profiles and evaluations are not trained on
         n, prompt = request.num_samples, len(request.prompt_tokens)
         completion = n * request.max_tokens
-        most = Tokens(prompt, prompt * max(0, n - 1), completion, epochs * (n * prompt + completion))
-        while (why := self._too_much(most)) is not None:
+        training = epochs * (n * prompt + completion)
+        most = Tokens(prompt=prompt, cached=prompt * max(0, n - 1), completion=completion, training=training)
+        while (passed_cap := self._too_much(most)) is not None:
             if not self._in_flight:
-                raise BudgetReachedError(*why, flow=self.flow)
+                raise BudgetReachedError(*passed_cap, flow=self.flow)
             self._freed.clear()
             await self._freed.wait()
         # There is no await between the last check and this line: no other group can take the budget in between.
@@ -134,7 +135,7 @@ class Budget:
         def charge(group: pl.DataFrame) -> None:
             tokens = frame_tokens(group, epochs)
             self.spent += tokens
-            if epochs:
+            if epochs:  # as if all were trained on: `commit` corrects this step's number
                 self._training[request.step] = self._training.get(request.step, 0) + tokens.training
 
         try:
@@ -197,19 +198,19 @@ def is_capped(settings: FlowSettings) -> bool:
 
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
     """Counts the tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` also the training tokens: of
-    the rows that are `trained`, or of all rows before that is decided."""
+    the rows that are `trained`, or of all rows before that is decided. A group's first request pays for its prompt."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     is_decided = "trained" in columns
     totals = (
         lazy.select(
-            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP),
+            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),  # 0 in older files
             first=pl.col("sample_index") == 0,
             prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
             completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
             trained=pl.col("trained") if is_decided else pl.lit(True),
         )
-        .group_by(_GROUP)
+        .group_by(_GROUP_KEY)
         .agg(
             # A group's later part has its prompt cached; a profile's later round (attempt > 0) pays for it again.
             pays_prompt=pl.col("first").any() | (pl.col("attempt").first() > 0),

@@ -162,20 +162,20 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
-                atomic.recover(folder / name)
+                atomic.recover(folder / name)  # before `cls`, which reads the rows
             complete = {"format": FORMAT, **config, **findings}
             run = cls(folder, complete, lock, changes, resumed)
             run.finished = resumed and is_finished(run)
             # After every check that may refuse this start: a refused start must not change the recorded settings.
             if not resumed or (changes and not run.finished):
                 atomic.write_json(config_path, run.config)
-            # Where a crash came between recording all groups in one file and deleting those of each.
+            # A crash between recording all groups in one file and deleting the file of each leaves both.
             for kind, recorded_as in (("steps", "sampled.parquet"), ("evals", "summary.json")):
                 for groups in folder.glob(f"{kind}/*/groups"):
                     if (groups.parent / recorded_as).is_file():
                         GroupFiles(groups).remove()
             run.reconcile_metrics()
-            cut_index(folder, run.next_step)
+            cut_index(folder, run.next_step)  # steps from here on are done again
         except BaseException:
             lock.release()
             raise

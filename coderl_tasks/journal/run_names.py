@@ -28,32 +28,33 @@ def is_name(given: str) -> bool:
 def run_path(given: str) -> Path:
     """The directory of the run that `given` names, whether it is there or not."""
     here, named = Path(given).expanduser(), runs_root() / given
-    return here if not is_name(given) or (_is_there(here) and not _is_there(named)) else named
+    return here if not is_name(given) or (_is_run_or_curation(here) and not _is_run_or_curation(named)) else named
 
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:
-    """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here;
-    "latest" is the run that was written to last. Raises ConfigError, with the near names, if there is none."""
+    """The existing directory that `given` names: a run, else a pool (with `pools_first` the other way round), else a
+    folder here; "latest" is the run that was written to last; a file of a run or a pool means its folder. `log_path=`,
+    which `coderl train` prints before a name, is ignored. Raises ConfigError, with the near names, if there is none."""
     given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
-    named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
-    places = (*named, path) if is_name(given) else (path,)
+    run_and_pool = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
+    places = (*run_and_pool, path) if is_name(given) else (path,)
     directory = next((place for place in places if place.is_dir()), None)
-    if directory is None and given == LATEST:
+    if directory is None and given == LATEST:  # a folder of that name comes first
         root = runs_root()
         runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
         if not runs:
             raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
-        # Its folder, or one of its logs, was written last.
+        # The newest time of its folder and its logs: appending to a log leaves the folder's time. Equal times: by name.
         directory = max(
             runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name)
         )
-    if directory is None and path.is_file() and _is_there(path.parent):
+    if directory is None and path.is_file() and _is_run_or_curation(path.parent):
         directory = path.parent
     if directory is None:
-        what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
+        lacking = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
         near = [*near_runs(path), *(near_names(given, POOLS) if is_name(given) else ())]
-        raise ConfigError(f"{what}{did_you_mean(near)} (coderl runs and coderl pools list them)")
+        raise ConfigError(f"{lacking}{did_you_mean(near)} (coderl runs and coderl pools list them)")
     return directory
 
 
@@ -81,7 +82,7 @@ def near_names(name: str, folder: Path) -> list[str]:
     """The names spelt like `name`, or the same, of runs and curations in `folder`, the likeliest first."""
     if not folder.is_dir():
         return []
-    known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_there(child)}
+    known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_run_or_curation(child)}
     # Of a short name one letter is a larger part.
     cutoff = min(0.8, 1 - 1 / max(3, len(name)))
     return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=cutoff)]
@@ -92,7 +93,7 @@ def did_you_mean(near: list[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def _is_there(path: Path) -> bool:
+def _is_run_or_curation(path: Path) -> bool:
     """Whether a run or a curation lies there: a folder of another kind has neither mark."""
     return any((path / mark).exists() for mark in ("run.lock", "metrics.jsonl", "steps", "manifest.json", "shards"))
 

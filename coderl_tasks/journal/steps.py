@@ -308,15 +308,16 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     STEPS_PER_FILE steps are complete, one file with all of them replaces the files of each."""
     folder = atomic.make_folder(run / "index")
     atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
+    # The last of the newest STEPS_PER_FILE complete steps; -1 before there are so many.
     last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
-    many = folder / f"{last:06d}.parquet"
-    if last < 0 or many.is_file():
+    shared_file = folder / f"{last:06d}.parquet"
+    if last < 0 or shared_file.is_file():
         return
-    own_files = {
+    single_files = {
         number: folder / f"{step_name(number)}.parquet" for number in range(last + 1 - STEPS_PER_FILE, last + 1)
     }
     frames = [pl.DataFrame(schema=INDEX_SCHEMA)]
-    for number, file in own_files.items():
+    for number, file in single_files.items():
         # A step has its rows in its own file of the index or else in its rollouts; a damaged file is set aside.
         rows = read_frame(file, INDEX_SCHEMA)
         if rows is not None:
@@ -324,8 +325,8 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
         # Tokens are read for their number alone.
         elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
             frames.append(rollouts.select(_COLUMNS))
-    atomic.write_parquet(many, pl.concat(frames))
-    for file in own_files.values():
+    atomic.write_parquet(shared_file, pl.concat(frames))
+    for file in single_files.values():
         file.unlink(missing_ok=True)
 
 

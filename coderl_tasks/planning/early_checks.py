@@ -91,14 +91,15 @@ class MadeWith:
 
 async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
     """`settings` with the base model and the reason for it, unless already decided. `record` is a run or pool to go on
-    with: its model is kept. ConfigError if the service lacks the model, InfraError if it does not answer."""
+    with: its model is kept unless another is named (whether it may change is checked elsewhere). ConfigError if the
+    service lacks the model, InfraError if it does not answer."""
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)
     is_from_preset = settings.names_model and "model_name" not in settings.given
-    reason = f"preset {settings.preset}" if is_from_preset else ""
+    reason = f"preset {settings.preset}" if is_from_preset else ""  # a model that was given needs none
     if not uses_tinker_service():
-        return settings.with_model(settings.model_name, reason)
+        return settings.with_model(settings.model_name, reason)  # the embedded server serves what is asked for
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
     if record is not None and (not settings.names_model or settings.model_name == record.model_name):

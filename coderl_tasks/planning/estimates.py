@@ -111,21 +111,21 @@ async def estimates(
 ) -> tuple[list[Estimate], list[str]]:
     """What a command with `settings` will take, a row per use; and what to say of them. `probe` asks for a probe of the
     speed, or refuses one; None makes one where no run tells and the server is embedded. Raises as planning does."""
-    rows, leading = await _planned_estimates(settings)
-    if leading is None:
+    rows, timed = await _planned_estimates(settings)
+    if timed is None:  # nothing is to be sampled
         return [], []
-    speed = None if probe else recorded_speed(leading)
+    speed = None if probe else recorded_speed(timed)
     if probe or (probe is None and speed is None and not uses_tinker_service()):
-        speed = await probed_speed(leading)
+        speed = await probed_speed(timed)
     low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
-    whole, price = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]", rows[0].price
+    whole, price = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]", rows[0].price  # one base model
     notes = [
         *(f"{row.use}: by {row.by}" for row in rows),
         f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}",
         f"in all, as max_tokens_total counts (prompts and completions): {whole}",
         time_line(rows, speed),
     ]
-    if isinstance(leading, TrainSettings) and not uses_tinker_service() and (states := states_line(leading)):
+    if isinstance(timed, TrainSettings) and not uses_tinker_service() and (states := states_line(timed)):
         notes.append(states)
     return rows, notes
 
@@ -135,33 +135,34 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
     and no rows if nothing is to be sampled, as all evaluations to compare are finished."""
     if isinstance(settings, PipelineSettings):
         planned = await flow_plans.plan_pipeline(settings)
-        problems = await asyncio.to_thread(_curated, planned.curate)
-        train = _training(planned.train, _bounded(planned.train, problems))
-        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)], planned.train
+        problems = await asyncio.to_thread(_filtered_problems, planned.curate)
+        train = _training_rows(planned.train, _lengths_at_limit(planned.train, problems))
+        return [_profile_row(planned.curate, problems), *train, _evaluation_row(planned.evaluate)], planned.train
     if isinstance(settings, CurateSettings):
         curation, _ = await flow_plans.plan_curation(settings)
-        return [_curation(curation, await asyncio.to_thread(_curated, curation))], curation
+        return [_profile_row(curation, await asyncio.to_thread(_filtered_problems, curation))], curation
     if isinstance(settings, EvaluateSettings):
-        # A side is the folder of a finished evaluation, which is not made again, or the settings of one to make.
-        sides = [what for side in flow_plans.compared_sides(settings) for _, what in side] or [settings]
-        evaluated = [(await flow_plans.plan_evaluation(side))[0] for side in sides if not isinstance(side, Path)]
-        return [_evaluation(side) for side in evaluated], evaluated[0] if evaluated else None
+        # A seed of a side is the folder of a finished evaluation, not made again, or the settings of one to make.
+        seeds = [seed for side in flow_plans.compared_sides(settings) for _, seed in side] or [settings]
+        evaluated = [(await flow_plans.plan_evaluation(seed))[0] for seed in seeds if not isinstance(seed, Path)]
+        return [_evaluation_row(each) for each in evaluated], evaluated[0] if evaluated else None
     assert isinstance(settings, TrainSettings)
     training, pool, path = await flow_plans.plan_training(settings)
-    if isinstance(pool, CurateSettings):
-        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool))), training
+    if isinstance(pool, CurateSettings):  # no pool yet: the run makes it, without a profile
+        problems = await asyncio.to_thread(_filtered_problems, pool)
+        return _training_rows(training, _lengths_at_limit(training, problems)), training
     return training_estimates(training, pool, path), training
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
     """What a run takes in all, with what it has taken, at `path` where it is begun."""
-    lengths = _profiled(settings, pool) or _bounded(settings, read_pool(pool.file))
+    lengths = _profiled_lengths(settings, pool) or _lengths_at_limit(settings, read_pool(pool.file))
     if path is None or (done := committed_steps(path)) < FIRST_STEPS:
-        return _training(settings, lengths)
-    return _training(settings, lengths, by_steps(settings, load_run(path), done, pool))
+        return _training_rows(settings, lengths)
+    return _training_rows(settings, lengths, by_steps(settings, load_run(path), done, pool))
 
 
-def _training(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate | None = None) -> list[Estimate]:
+def _training_rows(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate | None = None) -> list[Estimate]:
     """Rows of the steps (as `by_its_steps` has them if given, else by `lengths`) and of the evaluations while training.
     ConfigError for a training without an end."""
     if settings.max_steps == -1:
@@ -207,7 +208,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
     spent, ahead, half = {}, {}, {}  # by kind of token: so far, in the steps left, half the interval of the latter
-    ratio = None if pool is None else _against_profile(run, pool, done)
+    ratio = None if pool is None else _profile_ratio(run, pool, done)  # None: no profile, so no correction
     for kind in ("prompt", "cached", "completion", "training"):
         values = [float(getattr(tokens, kind)) for tokens in per_step]
         spent[kind] = sum(values)
@@ -216,15 +217,16 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
         half[kind] = student_t(done - 1) * stdev(values) * math.sqrt(left + left**2 / done)
 
     def tokens(side: int) -> Tokens:
+        """All tokens at the low end (-1), the middle (0) or the high end (1) of the interval."""
         parts = {kind: max(0.0, ahead[kind] + side * half[kind]) + spent[kind] for kind in spent}
         return Tokens(**{kind: round(number) for kind, number in parts.items()})
 
-    seconds = list(run.metrics["time_step_s"].drop_nulls()) if "time_step_s" in run.metrics else []
+    step_s = list(run.metrics["time_step_s"].drop_nulls()) if "time_step_s" in run.metrics else []
     by = f"the run's first {done} steps{'' if ratio is None else ', against the profile of their problems'}"
-    return Estimate("train", tokens(-1), tokens(0), tokens(1), by, seconds=left * mean(seconds) if seconds else None)
+    return Estimate("train", tokens(-1), tokens(0), tokens(1), by, seconds=left * mean(step_s) if step_s else None)
 
 
-def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
+def _profile_ratio(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
     """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps. None
     where the pool has no profile, or not of all problems of these steps."""
     profile = pool_profile(pool)
@@ -256,7 +258,7 @@ def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
     return found if found.height == kept.height else None
 
 
-def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
+def _profiled_lengths(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
     profile = pool_profile(pool)
     if profile is None or not profile.height:
         return None
@@ -269,7 +271,7 @@ def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
     return Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
 
 
-def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
+def _lengths_at_limit(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
     """Prompts as they are, completions at most as long as they may be."""
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     prompts = [len(environment_of(settings).prompt(problem, renderer)) for problem in problems]
@@ -279,16 +281,16 @@ def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
     return Lengths(mean(prompts), settings.max_tokens, 0.0, 1.0, by, bound=True)
 
 
-def _curated(settings: CurateSettings) -> list[Problem]:
+def _filtered_problems(settings: CurateSettings) -> list[Problem]:
     with TemporaryDirectory() as folder:  # the check of solutions aside
         return list(filter_problems.fn(settings, Path(folder), lambda rows: None).kept.outlines())
 
 
-def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
+def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
     """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples."""
     if not settings.is_profiled:
         return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
-    lengths, count = _bounded(settings, problems), len(problems)
+    lengths, count = _lengths_at_limit(settings, problems), len(problems)
     price = cost_price(settings)
 
     def tokens(samples: float, completion: float) -> Tokens:
@@ -305,10 +307,10 @@ def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate
     return Estimate("profile", tokens(fewest, 0), high, high, by, price)
 
 
-def _evaluation(settings: EvaluateSettings) -> Estimate:
+def _evaluation_row(settings: EvaluateSettings) -> Estimate:
     with TemporaryDirectory() as folder:
         problems = flow_plans.evaluation_problems(settings, Path(folder))
-        lengths = _bounded(settings, problems)
+        lengths = _lengths_at_limit(settings, problems)
     return _evaluating(settings, [len(problems)], lengths, settings.n_samples)
 
 
@@ -426,7 +428,7 @@ async def probed_speed(settings: FlowSettings) -> Speed:
     """Samples a few hundred tokens now and, for a training, times an update on some. Raises as sampling does."""
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
-    stop, (count, length) = environment_of(settings).stop(renderer), PROBED
+    stop, (count, max_tokens) = environment_of(settings).stop(renderer), PROBED
     with ExitStack() as stack:
         if uses_tinker_service():
             url, key = tinker_credentials()
@@ -436,25 +438,26 @@ async def probed_speed(settings: FlowSettings) -> Speed:
         service = await clients.connect(url, key)
         try:
             sampler = await clients.create_sampling_client(service, base_model=settings.model_name)
-            sampled = partial(sample_group, sampler, prompt, temperature=1.0, stop=stop)
-            await sampled(num_samples=2, max_tokens=2, seed=0)  # the first request loads and compiles
+            sample = partial(sample_group, sampler, prompt, temperature=1.0, stop=stop)
+            await sample(num_samples=2, max_tokens=2, seed=0)  # the first request loads and compiles
             started = time.monotonic()
-            completions = await sampled(num_samples=count, max_tokens=length, seed=1)
-            sampling = sum(len(each.tokens) for each in completions) / (time.monotonic() - started)
-            training = math.inf  # without an update: costs no time
-            usable = [each for each in completions if each.logprobs]
+            completions = await sample(num_samples=count, max_tokens=max_tokens, seed=1)
+            n_sampled = sum(len(completion.tokens) for completion in completions)
+            sampling_speed = n_sampled / (time.monotonic() - started)
+            training_speed = math.inf  # where no update is timed: it adds no seconds
+            usable = [completion for completion in completions if completion.logprobs]
             if isinstance(settings, TrainSettings) and usable:
                 trainer = await clients.create_training_client(
                     service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
                 )
                 datums = [
-                    make_datum([*prompt, *each.tokens], pl.Series(each.logprobs).to_numpy(), len(prompt), 1.0)
+                    make_datum([*prompt, *each.tokens], pl.Series(each.logprobs).to_numpy(), len(prompt), advantage=1.0)
                     for each in usable[:TRAINED]
                 ]
                 started = time.monotonic()
                 await asyncio.to_thread(train_step, trainer, datums, adam_params(settings.learning_rate))
                 tokens = sum(datum.model_input.length for datum in datums)
-                training = tokens / (time.monotonic() - started)
+                training_speed = tokens / (time.monotonic() - started)
         finally:
             await clients.disconnect(service)
-    return Speed(sampling, training, f"a probe of {sum(len(each.tokens) for each in completions)} tokens")
+    return Speed(sampling_speed, training_speed, by=f"a probe of {n_sampled} tokens")

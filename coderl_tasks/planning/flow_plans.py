@@ -76,9 +76,9 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
     assert isinstance(settings, EvaluateSettings)
     if settings.compare is None:
         return (await plan_evaluation(settings))[0]
-    for _, what in chain(*compared_sides(settings)):
-        if isinstance(what, EvaluateSettings):
-            await plan_evaluation(what)  # only checks: the evaluation itself completes it from its run
+    for _, seed in chain(*compared_sides(settings)):
+        if isinstance(seed, EvaluateSettings):  # else the folder of a finished evaluation
+            await plan_evaluation(seed)  # only checks: the evaluation itself completes it from its run
     return settings
 
 
@@ -122,17 +122,17 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     recorded = recorded_config(path)
     is_finished_already = False
     if uses_tinker_service() and path is not None and recorded is not None:
-        # Opened with what it has recorded, so that looking changes nothing. ConfigError if the run is at work.
+        # A finished run needs no service. Opened as recorded: looking changes nothing. ConfigError if it is at work.
         with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
             is_finished_already = directory.finished
-    if not is_finished_already:  # such a run is shown again also when its model has been retired by then
+    if not is_finished_already:  # a finished run is shown again even if its model has been retired
         settings = await with_decided_model(settings, run_record(path))
-    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
+    if settings.thinking is not None:  # raises now if the model has no such switch: the run could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
-    environment_of(settings)  # which reads a reward file
-    held_out = settings.eval.validation_size if settings.eval.on == "validation" else 0
-    pool = wanted_pool(settings, settings.problems_per_step + held_out)
-    if isinstance(pool, CurateSettings):
+    environment_of(settings)  # raises for a reward file that cannot be used
+    n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0
+    pool = wanted_pool(settings, at_least=settings.problems_per_step + n_validation)
+    if isinstance(pool, CurateSettings):  # there is none: the run makes it
         check_place(Path(str(pool.name)), "pool")
         check_training(settings, path)
         return settings, pool, path
@@ -140,19 +140,19 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     require_environment(pool, settings.environment)
     settings = settings.with_changes(pool=str(pool.file))
     if recorded is None:
-        # A new run takes the data that the pool was made of and kept away from, unless it names some itself.
+        # A new run that names no data takes those of its pool, if the pool says what it kept for evaluation.
         made_with = pool.manifest.get("settings", {})
-        named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
-        if settings.given.isdisjoint(SIDES) and not named.keys() <= {"dataset"}:
-            settings = settings.with_changes(**named)
+        of_pool = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+        if settings.given.isdisjoint(SIDES) and not of_pool.keys() <= {"dataset"}:
+            settings = settings.with_changes(**of_pool)
     elif path is not None:
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
     if settings.test_share is not None:
         problem_ids = pl.scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
-        if both := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+        if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
             raise ConfigError(
-                f"test_share={settings.test_share:g}: the pool {pool.file} has {both} of the problems that are held "
+                f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held "
                 "out: curate with the same test_share (or a larger one)"
             )
     if path is None and settings.resume != "never":
@@ -255,10 +255,10 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
     wanted_model = settings.model_name if settings.names_model else None
     policy = find_policy(settings.checkpoint, wanted_model)
-    if policy.sampler_path is not None and policy.run is None and wanted_model is None:
+    if policy.sampler_path is not None and policy.run is None and wanted_model is None:  # a tinker:// path names none
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    settings = await _decided(settings, policy)
-    # What will serve the model: the embedded server, if it is used, is not started yet.
+    settings = await _completed_from_run(settings, policy)
+    # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
     if uses_tinker_service():
         answering = await served_by(*tinker_credentials(), settings.model_name)
     else:
@@ -273,7 +273,7 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     return settings, policy
 
 
-async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
+async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
     keys = {*INHERITED, *SIDES}
     # No data where it names other data, and no second evaluation side beside its own.
     if "dataset" in settings.given and not same_source(settings.dataset, str(policy.config.get("dataset"))):
@@ -338,7 +338,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
     parts = {key: for_this_machine(part) for key, part in parts.items()}
     run = training_path(settings.train)
-    record = run_record(run) or _pool_record(_named_pool(settings.curate))
+    record = run_record(run) or _pool_record(_named_pool(settings.curate))  # what is begun keeps its model
     # Decided once, for training: all parts use one model, and the service is asked once.
     training = await with_decided_model(parts["train"], record)
     pipeline = settings.model_copy(
@@ -346,14 +346,14 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     )
     check_curation(pipeline.curate, _named_pool(pipeline.curate) or POOLS)
     check_training(pipeline.train, run)
-    check_evaluation(pipeline.evaluate, None, is_planned=True)
+    check_evaluation(pipeline.evaluate, run=None, is_planned=True)
     return pipeline
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
     """Raise ConfigError or DataError for what a curation in `folder` would find missing, or there already."""
     require_price(settings)
-    environment_of(settings)  # which reads a reward file
+    environment_of(settings)  # raises for a reward file that cannot be used
     check_place(folder, "name")
     # A pool that was finished with other settings is not changed: runs on it could not be resumed.
     content, made_with = settings.content(), finished_with(folder)
@@ -417,15 +417,15 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
     own = None if run is None else EvalJournal(run / "evals" / wanted)
     if own is not None and own.read_summary() is not None:
         evaluation = own
-    elif wanted == BASELINE:
+    elif wanted == BASELINE:  # the default: a run without one is no error
         return None
     elif (run_path(wanted) / "config.json").is_file():
         evaluation = EvalJournal(run_path(wanted) / "evals" / FINAL)
     elif (path := find_local(wanted)) is not None and path.is_dir():
         evaluation = EvalJournal(path)
     else:
-        here = f"{run} has no such evaluation, and there is no such folder or run" if run else ""
-        raise ConfigError(f"compare_to={wanted}: {here or 'there is no such evaluation, folder or run'}")
+        lacking = f"{run} has no such evaluation, and there is no such folder or run" if run else ""
+        raise ConfigError(f"compare_to={wanted}: {lacking or 'there is no such evaluation, folder or run'}")
     if evaluation.read_summary() is None or evaluation.read_rollouts() is None:
         raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {evaluation.folder}")
     return evaluation

@@ -84,7 +84,7 @@ async def connect(base_url: str | None = None, api_key: str | None = None) -> ti
             service.close("interrupted")
 
     def open_session() -> None:
-        assert service.holder  # the SDK opens its session on first use and blocks meanwhile
+        assert service.holder  # the SDK opens its session on first use, here, and blocks meanwhile
         opened.set()
         close_abandoned()
 
@@ -253,8 +253,8 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
 
 
 async def served_by(base_url: str | None, api_key: str | None, model_name: str) -> str:
-    """Identifies what serves a model: for coderl's own server its engine and weights, which are the same on any port;
-    for any other service its address. Raises InfraError if nothing answers."""
+    """Identifies what serves a model: coderl's own server by its engine and weights (with its host, if that is another
+    machine; its port may change), any other service by its address. Raises InfraError if nothing answers."""
     address = service_address(base_url)
     try:
         async with httpx.AsyncClient(
@@ -268,9 +268,9 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
     try:
         models = answer.json()["supported_models"] if answer.status_code == httpx.codes.OK else []
         served = next((model.get("served") for model in models if model["model_name"] == model_name), None)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):  # an answer of another shape
         return address
-    if not isinstance(served, str):
+    if not isinstance(served, str):  # any other service, or not this model
         return address
     host = urlsplit(address).hostname
     return served if host in LOOPBACK else f"{served}, at {host}"

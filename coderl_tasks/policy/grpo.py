@@ -213,20 +213,20 @@ class PolicyLoss:
         """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
         takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
         sides' log-probabilities (T,) of the tokens, float64."""
-        logs = trainer - sampler
-        ratios = np.full(len(logs), np.exp(logs.mean())) if self.name == "gspo" else np.exp(logs)
+        log_ratios = trainer - sampler
+        ratios = np.full(len(log_ratios), np.exp(log_ratios.mean())) if self.name == "gspo" else np.exp(log_ratios)
         if self.name == "importance_sampling":
             return -_weighted(ratios, advantage), ratios, None
         if self.name == "dro":
-            penalty = self.config["beta"] / 2 * (logs**2).sum()
+            penalty = self.config["beta"] / 2 * (log_ratios**2).sum()
             return float(penalty) - _weighted(trainer, advantage), ratios, None
         low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
-        cut = np.clip(ratios, low, high)
+        bounded = np.clip(ratios, low, high)
         if self.name == "cispo":
-            return -_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum())
-        # Only on the side where the advantage would push the ratio on: the other one is still to be pulled back.
-        clipped = cut * advantage < ratios * advantage
-        return -float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum())
+            return -_weighted(bounded * trainer, advantage), ratios, int((bounded != ratios).sum())
+        # ppo and gspo clip only where the advantage would push the ratio on: elsewhere it is still to be pulled back.
+        clipped = bounded * advantage < ratios * advantage
+        return -float(np.minimum(ratios * advantage, bounded * advantage).sum()), ratios, int(clipped.sum())
 
 
 def _weighted(values: np.ndarray, advantage: Advantage) -> float:
@@ -290,20 +290,20 @@ def array_datum(
             f"{len(logprobs)} logprobs for {n} tokens with a prompt of {ob_len}: expected {n - ob_len} (completion), "
             f"{n} (all tokens) or {n - 1} (targets)"
         )
-    completion_logprobs = logprobs[len(logprobs) - (n - ob_len) :]
+    completion_logprobs = logprobs[len(logprobs) - (n - ob_len) :]  # they are the last in all three forms
     # Target i is token i + 1: the completion's targets begin at ob_len - 1, and the prompt's stay 0.
     sampler_logprobs = np.zeros(n - 1, dtype=np.float32)
     sampler_logprobs[ob_len - 1 :] = completion_logprobs
     advantages = np.zeros(n - 1, dtype=np.float32)
     advantages[ob_len - 1 :] = advantage
-    inputs: Any = tokens[:-1].astype(np.int32)
+    inputs: Any = tokens[:-1].astype(np.int32)  # Any, and not validated below: the SDK declares a list
     chunk = tinker.types.EncodedTextChunk.model_construct(tokens=inputs)
     targets: dict[str, np.ndarray] = {
         "target_tokens": tokens[1:].astype(np.int64),
         "logprobs": sampler_logprobs,
         "advantages": advantages,
     }
-    if loss_fn == "gspo":
+    if loss_fn == "gspo":  # the mask marks the completion, whose mean log-ratio is the ratio of all its tokens
         targets["sequence_ratio_mask"] = (np.arange(n - 1) >= ob_len - 1).astype(np.float32)
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),

@@ -159,7 +159,7 @@ async def probe_service(
     draw_at_one = partial(draw, num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, stop=stop)
     first = await draw_at_one(seed=seed)
     seeds_clone = bool(_repeats(first)["clones"].any())
-    at_one, sent_seed = first, seed if not seeds_clone else None
+    at_one, sent_seed = first, seed if not seeds_clone else None  # None: the service draws by itself
     # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
     if seeds_clone:
         at_one = await draw_at_one(seed=None)
@@ -179,7 +179,7 @@ async def probe_service(
     # its own stop token, and then nothing would show whether the service honours stop tokens.
     known_stop = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
     (stopped,) = await draw_greedy(stop=[*stop, known_stop])
-    usable, usable_scaled = ([one for one in some if one.logprobs is not None] for some in (at_one, scaled))
+    usable, usable_scaled = ([each for each in drawn if each.logprobs is not None] for drawn in (at_one, scaled))
     if not usable or (scaled and not usable_scaled):
         raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
     trained = await _trained_logprobs(trainer, prompt, [*usable, *usable_scaled], loss)
@@ -188,7 +188,7 @@ async def probe_service(
     if usable_scaled:
         tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))  # scaling by 1 / T scales the noise too
         logprobs_at = await _logprobs_at(sampler, prompt, usable_scaled, trained[len(usable) :], temperature, tolerance)
-    # By identity: `at_one` is `first` unless seeds clone.
+    # Each completion once, by identity: `at_one` is `first` unless seeds clone.
     sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, stopped)}.values()
     return Probe(
         service=service,
@@ -196,12 +196,12 @@ async def probe_service(
         temperature=temperature,
         served=trainer.get_info().model_data.model_name,
         seeds_clone=seeds_clone,
-        greedy_repeats=stopped.tokens == greedy.tokens[: len(stopped.tokens)] and bool(stopped.tokens),
+        greedy_repeats=stopped.tokens == greedy.tokens[: len(stopped.tokens)] and bool(stopped.tokens),  # a prefix
         stops=_stops(sampled, {*stop, known_stop}),
         gap=gap,
         gap_at_temperature=_mean_gap(usable_scaled, trained[len(usable) :]) if usable_scaled else None,
         logprobs_at=logprobs_at,
-        duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,
+        duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,  # at the temperature of the run
         tokens=sum(len(completion.tokens) for completion in sampled),
     )
 
@@ -255,8 +255,8 @@ async def _logprobs_at(
 ) -> LogprobsAt:
     """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to. `trained`
     are the trainer's at temperature 1. Mean gaps per token up to `tolerance` count as equal."""
-    unscaled = _mean_gap(completions, trained)
-    nearest, farthest = [], []
+    unscaled_gap = _mean_gap(completions, trained)
+    least_gaps, greatest_gaps = [], []
     for completion, scores in zip(completions, trained, strict=True):
         rows: Sequence[list[tuple[int, float]] | None] = ()
         # A service may not offer this; what is refused for another reason was refused before.
@@ -269,19 +269,19 @@ async def _logprobs_at(
                 topk_prompt_logprobs=TOP_K,
             )
             rows = response.topk_prompt_logprobs or ()
-        # The most probable tokens in the place of each of the completion's tokens.
+        # Per token of the completion the most probable tokens in its place; fewer rows if the service has none.
         top = [row for row in rows[len(prompt) :] if row]
-        if len(top) != len(completion.tokens):
-            return "unscaled" if unscaled <= tolerance else "unknown"
+        if len(top) != len(completion.tokens):  # nothing tells the scaled distribution from another
+            return "unscaled" if unscaled_gap <= tolerance else "unknown"
         # At `temperature` a log-probability is only known to lie between bounds: note the least and greatest gap.
         low, high = scaled_bounds(scores, top, temperature)
         sampled = np.asarray(completion.logprobs, dtype=np.float64)
-        nearest.append(np.maximum(0.0, np.maximum(low - sampled, sampled - high)))
-        farthest.append(np.maximum(np.abs(sampled - low), np.abs(sampled - high)))
+        least_gaps.append(np.maximum(0.0, np.maximum(low - sampled, sampled - high)))
+        greatest_gaps.append(np.maximum(np.abs(sampled - low), np.abs(sampled - high)))
     # Near 1, or if one token has nearly all probability, both fit: "unscaled" must beat the scaled one's greatest gap.
-    if unscaled <= min(tolerance, float(np.concatenate(farthest).mean())):
+    if unscaled_gap <= min(tolerance, float(np.concatenate(greatest_gaps).mean())):
         return "unscaled"
-    return "scaled" if float(np.concatenate(nearest).mean()) <= tolerance else "neither"
+    return "scaled" if float(np.concatenate(least_gaps).mean()) <= tolerance else "neither"
 
 
 def scaled_bounds(

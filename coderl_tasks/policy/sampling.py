@@ -100,12 +100,12 @@ async def sample_group(
         raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(response.sequences)} came")
     completions = []
     for sequence in response.sequences:
-        # Read the arrays: a sequence keeps the lists that it makes, and the SDK keeps its answers for long.
-        if sequence.tokens_np is None:
-            tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
-        else:
+        # Arrays if there are any: a sequence keeps lists that it makes of them, and the SDK keeps its answers for long.
+        if sequence.tokens_np is not None:
             tokens = sequence.tokens_np.tolist()
             logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
+        else:
+            tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
         # One non-finite log-probability would make the whole step's loss and gradient non-finite.
         usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
         completions.append(Completion(tokens, logprobs if usable else None, str(sequence.stop_reason)))

@@ -220,11 +220,11 @@ class Adaptive:
         self._outcomes = outcomes
         self._completions = completions
         self._lag = lag
-        # Rows are (step, place, right, graded). The profile counts as step -1: its policy is that before step 0.
+        # Rows are (step, place, right, graded); those of the profile have step -1. Not all that it has are in the pool.
         self._evidence = np.empty((0, 4))
-        self._add([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
-        self._steps_read = 0
-        self._last: tuple[int, Beliefs] | None = None
+        self._add_evidence([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
+        self._steps_read = 0  # committed steps whose outcomes are in `_evidence`
+        self._cached: tuple[int, Beliefs] | None = None  # of the last step asked for
 
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
@@ -232,7 +232,7 @@ class Adaptive:
         """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
         depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError for other
         problems than the pool's or while a step whose outcomes count is not committed."""
-        slots = places(problem_ids, step=step, count=count)
+        places(problem_ids, step=step, count=count)  # for its checks alone
         if list(problem_ids) != self._ids:
             raise ValueError("adaptive chooses of the pool that it was made with")
         beliefs = self.beliefs(step)
@@ -240,54 +240,55 @@ class Adaptive:
         weights[beliefs.resting] *= RESTING
         # Raw bits: numpy keeps their stream in all versions, but may change that of Generator's methods.
         bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
-        uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+        uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53  # of 53 bits each, in (0, 1)
         # Weighted draws without replacement: -log(u) / weight is an exponential variable, and the smallest ones win.
-        drawn = self._first(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
+        drawn = self._smallest(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
         if taken:
             return others(drawn, taken, count)
         # One of EXPLORED problems goes to those with the least evidence. Small steps take one in some steps only.
         explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
         if explored:
             last = min(explored, len(weights)) - 1
-            least = np.partition(beliefs.evidence, last)[last]
-            keys = np.where(beliefs.evidence < least, 0.0, np.where(beliefs.evidence == least, uniform[1], 1.0))
-            least_known = self._first(keys, explored)
+            limit = np.partition(beliefs.evidence, last)[last]
+            # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
+            keys = np.where(beliefs.evidence < limit, 0.0, np.where(beliefs.evidence == limit, uniform[1], 1.0))
+            least_known = self._smallest(keys, explored)
             drawn = [*others(drawn, least_known, count - explored), *least_known]
-        return [drawn[place % len(drawn)] for place in range(len(slots))]
+        return [drawn[place % len(drawn)] for place in range(count)]  # a pool smaller than the step repeats
 
     def beliefs(self, step: int) -> Beliefs:
         """What is known of the problems when `step` is sampled: each one's pass rate as Beta(right, wrong), a prior
         from similar problems and its own fading outcomes."""
-        if self._last is not None and self._last[0] == step:
-            return self._last[1]
+        if self._cached is not None and self._cached[0] == step:  # `forecast` asks again
+            return self._cached[1]
         n = len(self._ids)
-        when, where, right, graded = self._known(step)  # by group: its step, its problem's place, its completions
+        when, where, right, graded = self._counted_outcomes(step)  # by group: step, place of the problem, completions
         fade = 1 / (1 + (step - when) / HALF_AGE)
         rights = _sums(where, fade * right, n)
         evidence = _sums(where, fade * graded, n)
-        rate = rights / np.maximum(evidence, 1e-12)
-        known = evidence / (evidence + KNOWN)
+        rate = rights / np.maximum(evidence, 1e-12)  # 0 without evidence
+        known = evidence / (evidence + KNOWN)  # 0 to 1: the weight of a problem in the means
         pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
-        mean = np.clip(pool + self._like(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
+        mean = np.clip(pool + self._deviation_of_similar(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
         # Pairs of one group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its expectation is
         # m(1-m) w / (w + 1): the ratio to m(1-m), `spread`, gives w (`worth`).
-        pairs = graded >= 2
-        pair_variance = np.where(pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
-        paired = _sums(where, fade * pairs, n)
+        has_pairs = graded >= 2
+        pair_variance = np.where(has_pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
+        paired = _sums(where, fade * has_pairs, n)
         weight = np.where(paired > 0, known, 0.0)
-        within = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
+        variance = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
         even = SPREAD_WORTH * pool * (1 - pool)  # pseudo-evidence for a spread of 1/2
-        spread = (even / 2 + (weight * within).sum()) / (even + (weight * mean * (1 - mean)).sum())
+        spread = (even / 2 + (weight * variance).sum()) / (even + (weight * mean * (1 - mean)).sum())
         spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
         worth = spread / (1 - spread)
         seen = len(np.unique(where[when >= 0]))
         # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
         resting = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
         beliefs = Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen, resting)
-        self._last = step, beliefs
+        self._cached = step, beliefs
         return beliefs
 
-    def _like(self, known: Floats, above: Floats) -> Floats:
+    def _deviation_of_similar(self, known: Floats, above: Floats) -> Floats:
         """How far above the pool's mean problems like each (N,) are solved, where those `known` (N,) are `above` it."""
         seen = np.flatnonzero(known)
         features = self._features[seen]
@@ -309,24 +310,24 @@ class Adaptive:
             hopeless=int((has_evidence & (mean < HOPELESS)).sum()),
         )
 
-    def _first(self, keys: Floats, count: int) -> list[str]:
+    def _smallest(self, keys: Floats, count: int) -> list[str]:
         """The problems of the smallest keys, in their order: `count` of them, or all."""
         found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
         return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
 
-    def _known(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
+    def _counted_outcomes(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
         """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right
         completions and the graded ones."""
         committed, counted = self._outcomes(), max(0, step - self._lag)
         if len(committed) < counted:
             raise ValueError(f"step {step} is chosen by the first {counted} steps, of which {len(committed)} are done")
         new = range(self._steps_read, len(committed))
-        self._add([(number, *row) for number in new for row in committed[number]])
+        self._add_evidence([(number, *row) for number in new for row in committed[number]])
         self._steps_read = len(committed)
         table = self._evidence[self._evidence[:, 0] < counted]
         return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2], table[:, 3]
 
-    def _add(self, rows: Sequence[tuple[int, str, float, int]]) -> None:
+    def _add_evidence(self, rows: Sequence[tuple[int, str, float, int]]) -> None:
         """Add evidence: the step, the problem, the right completions and the graded ones."""
         found = [(step, self._place[name], right, graded) for step, name, right, graded in rows if graded]
         self._evidence = np.concatenate([self._evidence, np.array(found, dtype=np.float64).reshape(-1, 4)])

@@ -97,11 +97,11 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
         # Exact sums: the last bits of polars' sums depend on how a frame is split in memory, so a run that was killed
         # would commit another rate than one that was not.
         probabilities = [min(1.0, math.exp(math.fsum(each))) for each in group["logprobs"]]
-        times = Counter(each.to_numpy().tobytes() for each in group["completion_tokens"])
-        repeated = sum(count for count in times.values() if count > 1)
+        counts = Counter(each.to_numpy().tobytes() for each in group["completion_tokens"])
+        repeated = sum(count for count in counts.values() if count > 1)
         expected = math.fsum(1 - (1 - p) ** (n - 1) for p in probabilities)
         # Equal tokens can have different log-probabilities: by all of them the repeats must be improbable.
-        clones = n > 1 and len(times) == 1 and all(p ** (n - 1) < IMPROBABLE for p in probabilities)
+        clones = n > 1 and len(counts) == 1 and all(p ** (n - 1) < IMPROBABLE for p in probabilities)
         rows.append((index, n, repeated, expected, clones))
     return pl.DataFrame(rows, schema=REPEATS_SCHEMA, orient="row")
 
@@ -271,11 +271,11 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
     """Returns ROLLOUT_METRICS by name of a step's scored rollouts (ROLLOUT_SCHEMA). Groups from index `own_groups` on
     replaced others; None if none can. The update goes over the trained rows `epochs` times."""
-    about = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
+    lengths = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
     low, high = pl.col("reward").min(), pl.col("reward").max()
     groups = rollouts.group_by("group_index").agg(
         pl.col("trained").any(),
-        all_zero=((low == high) & (high <= 0)).fill_null(False),
+        all_zero=((low == high) & (high <= 0)).fill_null(False),  # null: no completion has a reward
         all_one=((low == high) & (low >= 1)).fill_null(False),
         prompt=pl.col("prompt_tokens").first().list.len().cast(pl.Int64),
         tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
@@ -283,7 +283,7 @@ def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epoch
     step = ScoredRollouts(
         rollouts,
         graded=rollouts.select(pl.exclude(LARGE)).filter(pl.col("reward").is_not_null()),
-        came=about.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
+        came=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
         repeats=group_repeats(rollouts),
         groups=groups,
         own_groups=own_groups,

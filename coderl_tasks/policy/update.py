@@ -158,7 +158,7 @@ async def with_base_logprobs(
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(base_logprobs, dtype=pl.Float32)
 
-    computed = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
+    computed = iter(await try_all(logprobs_of, which.arg_true().to_list(), what="completions"))
     column = [next(computed) if is_asked else None for is_asked in which]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
@@ -285,32 +285,33 @@ def _step(
     epoch: int,
 ) -> OptimizerStep:
     """Sums up one optimizer step. `batch` indexes `rows` and `advantages`; `output` has the trainer's log-probabilities
-    before the step. Raises UpdateRefusedError if they show that training has diverged."""
-    answers = output.forward_backward.loss_fn_outputs
-    _require_logprobs(answers, len(batch))
-    prompts = rows["prompt_tokens"].list.len()
+    before the step. Raises UpdateFailedError if some are missing, UpdateRefusedError if training has diverged."""
+    answers, n_datums = output.forward_backward.loss_fn_outputs, len(batch)
+    _require_logprobs(answers, n_datums)
+    prompt_lengths = rows["prompt_tokens"].list.len()
     # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
-    gap, total, tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
-    clipped: int | None = None
+    gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
+    clipped: int | None = None  # stays None for a loss without a threshold
     for answer, index in zip(answers, batch, strict=True):
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)
-        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompts[index] - 1 :]
-        if len(trainer) != len(sampler):
+        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
+        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompt_lengths[index] - 1 :]
+        if len(trainer) != len(sampler):  # the service left out some
             lengths = f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens"
             raise grpo.UpdateFailedError(lengths)
         completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, advantages[index])
         gap += float((sampler - trainer).sum())
-        total += completion_loss
-        tokens += len(sampler)
+        loss_sum += completion_loss
+        n_tokens += len(sampler)
         ratio_sum += float(ratios.sum())
         ratio_max = max(ratio_max, float(ratios.max()))
         clipped = clipped if completion_clipped is None else (clipped or 0) + completion_clipped
-    # Not retryable: a replay repeats the update bit for bit, and would end here again.
-    if not np.isfinite([total, gap]).all():
+    # Not retryable (Refused, not Failed): a replay repeats the update bit for bit, and would end here again.
+    if not np.isfinite([loss_sum, gap]).all():
         raise grpo.UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "
             "an earlier checkpoint with init_from)"
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
-    return OptimizerStep(epoch, len(batch), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics, norm)
+    grad_norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
+    return OptimizerStep(epoch, n_datums, n_tokens, loss_sum, gap, ratio_sum, ratio_max, clipped, metrics, grad_norm)

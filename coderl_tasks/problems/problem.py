@@ -163,10 +163,10 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
 
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
     """Problems `start` to `start + count` (-1: to the end) of the parquet files at `addresses`, numbered across files.
-    Columns outside PROBLEM_SCHEMA and row groups outside the range are not read. Raises DataError for a missing file or
-    one without problems' columns, ConfigError for an unusable address."""
+    Columns outside PROBLEM_SCHEMA and row groups outside the range are not read. Raises DataError for a file that is
+    missing, damaged or without problems' columns, ConfigError for an unusable address."""
     problems: list[Problem] = []
-    group_start = 0
+    group_start = 0  # the number of the row group's first row, across files
     for address in addresses:
         fs, path = filesystem(address)
         with explained(address), fs.open(path, "rb") as file:
@@ -174,7 +174,8 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
                 table = pq.ParquetFile(file)
                 missing = PROBLEM_SCHEMA.keys() - set(table.schema_arrow.names)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{address} cannot be read as parquet ({str(error).partition(chr(10))[0]})") from error
+                first_line = str(error).partition("\n")[0]
+                raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
             if missing:
                 raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
             for group in range(table.num_row_groups):
@@ -313,7 +314,7 @@ class SpilledTests:
 
 def check_pool(path: Path) -> None:
     """Raise DataError if a pool's parquet file cannot be read or is no pool, ConfigError if it is empty."""
-    if path.suffix == ".jsonl":
+    if path.suffix == ".jsonl":  # easily mistaken for a pool
         raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
         # Read only the footer: the tests of a pool can be gigabytes.

@@ -207,8 +207,8 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     """Hash a file of lines and cut it into segments of whole lines. Blank lines are numbered, but are no rows."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    line = numbers = first_row = start = position = rows = line_bytes = longest_line = 0  # `numbers`: of FileIndex
-    blank = True
+    line_number = numbers = first_row = start = position = rows = line_bytes = longest_line = 0  # numbers: FileIndex's
+    is_blank = True  # the line so far
     with _readable(file), _opened(file) as handle:
         # Read in pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
         while piece := handle.readline(CHUNK_BYTES):
@@ -216,27 +216,29 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
             position += len(piece)
             line_bytes += len(piece)
             longest_line = max(longest_line, line_bytes)
-            blank = blank and not piece.strip()
-            if not piece.endswith(b"\n"):
+            is_blank = is_blank and not piece.strip()
+            if not piece.endswith(b"\n"):  # the line goes on
                 continue
             line_bytes = 0
-            if not blank:
-                rows, numbers = rows + 1, line + 1
-            line, blank = line + 1, True
+            if not is_blank:
+                rows, numbers = rows + 1, line_number + 1
+            line_number, is_blank = line_number + 1, True
             # Cut only at a line end, so that a segment can be read without its neighbours.
             if position - start >= segment_bytes:
                 segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
-                start, first_row, rows, longest_line = position, line, 0, 0
-    if not blank:
-        rows, numbers = rows + 1, line + 1
+                start, first_row, rows, longest_line = position, line_number, 0, 0
+    if not is_blank:  # a last line without a newline
+        rows, numbers = rows + 1, line_number + 1
     if position > start:
         segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
+    # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
     return FileIndex(sha256, tuple(segments), numbers)
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
-    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Unread`."""
+    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Unread`, and large row
+    groups go through a file in the folder `scratch`, so that what reading them holds is freed before a row is used."""
     import pyarrow.parquet as pq
 
     number = segment.first_row
@@ -245,12 +247,12 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
         _require_different(segment.file, file.schema_arrow.names)
         for group in range(segment.start, segment.stop):
             group_bytes = file.metadata.row_group(group).total_byte_size
-            small = group_bytes <= SMALL_GROUP_BYTES
+            is_small = group_bytes <= SMALL_GROUP_BYTES
             # A batch is held whole, so batches of a large group are small. Each row may be as large as the whole group:
             # the group's size counts a dictionary once, and every row may repeat it.
             rows_per_batch = min(max(SMALL_GROUP_BYTES // max(group_bytes, 1), 1), ROWS_PER_BATCH)
             batches = file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False)
-            for batch in batches if small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
+            for batch in batches if is_small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
                 # Measured in Arrow, so that a row over the limit never becomes Python objects.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
@@ -331,7 +333,7 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
     """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
     A row with more or fewer cells than the header is `Unread`: a comma without quotes has moved them."""
     file = segment.file
-    # A setting of the whole process; the default of 128 KB is too low. An unclosed quote takes the rest of the file.
+    # A setting of the whole process; the default of 128 KB is too low. The limit ends a cell whose quote is not closed.
     csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))
     with _readable(file), _opened(file) as handle:
         text = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
@@ -381,7 +383,7 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
 
 def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
     """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object.
-    None if `text` does not look like JSON. Raises DataError if it is too large, broken or has several such arrays."""
+    None if `text` is lines and no document. Raises DataError if it is too large, broken or has several such arrays."""
     if len(text) > max_row_bytes:
         raise DataError(
             f"{file.path}: a JSON document of more than {max_row_bytes / 2**20:.0f} MiB, which would be held as a "
@@ -390,12 +392,13 @@ def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] 
     try:
         document = json.loads(_decoded(text))
     except (ValueError, RecursionError) as error:
+        # A bracket alone in front is a document over several lines; in JSON lines a row begins right after it.
         if text.removeprefix(BYTE_ORDER_MARK).split(None, 1)[:1] in ([b"{"], [b"["], [b"[{"]):
             raise DataError(f"{file.path}: broken JSON ({error})") from None
         return None
     if isinstance(document, list):
         return document
-    if not isinstance(document, dict):
+    if not isinstance(document, dict):  # one line with a text or a number
         return None
     arrays = [name for name in ARRAYS_OF_ROWS if isinstance(document.get(name), list)]
     if len(arrays) > 1:

@@ -79,7 +79,7 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
-    ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8, or a reason of `parse_tests`."""
+    ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8, id_too_long, or a reason of `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
     if (statement := statement_of(row)) is None:
@@ -87,12 +87,12 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     # Decode these columns once: they may hold the tests, up to 200 MB.
     row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
     language = row.get("verification_info", {}).get("language")
-    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
+    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:  # here never the statement's
         raise RowDropped("not_python", f"verification_info.language is {language}")
-    for place, values in (("", row), *((f"{name}.", row.get(name, {})) for name in ("metadata", "extra_info"))):
+    for prefix, values in (("", row), *((f"{name}.", row.get(name, {})) for name in ("metadata", "extra_info"))):
         language = values.get("language")  # a programming language, or the statement's (such as "en")
         if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
-            raise RowDropped("not_python", f"{place}language is {language}")
+            raise RowDropped("not_python", f"{prefix}language is {language}")
     test_set = _tests_of(row)
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
@@ -264,19 +264,19 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):
-        if name != "tests" and holds_assertions(row):
+        if name != "tests" and holds_assertions(row):  # the tests of this column are only examples
             raise RowDropped("unknown_test_type", known_rows(row) or ASSERTIONS)
         try:
             test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
-            if drop.reason != "no_tests":
+            if drop.reason != "no_tests":  # an empty column is no fault: another may hold the tests
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not test_sets:
         cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
         reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, known_rows(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
-    first, *others = test_sets
+    first, *others = test_sets  # names, in order of precedence
     for other in others:
         if test_sets[other] != test_sets[first]:
             raise RowDropped("ambiguous_tests", f"{first} and {other} hold different tests")

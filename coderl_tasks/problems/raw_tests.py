@@ -75,7 +75,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     raw = _raw_tests(decode_json(raw_tests))
     if not raw:
         raise RowDropped("no_tests")
-    own_names = {test.function for test in raw if test.function}
+    own_names = {test.function for test in raw if test.function}  # before any that the metadata name
     names = own_names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
     # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}

@@ -65,21 +65,21 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     if path is not None and path.is_file():
         only = None if splits is None else tuple(splits)
         file = _raw_file(str(path), path.parent, str(path))
-        split = path.stem if file.compression is None else Path(path.stem).stem
-        return [RowSource(split, (file,), True, only)]
+        split = path.stem if file.compression is None else Path(path.stem).stem  # without .jsonl.gz
+        return [RowSource(split, (file,), named_by_row=True, only=only)]
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
-    location = str(path) if path is not None else source
+    location = str(path) if path is not None else source  # as `datasets` takes it
     row_sources = [
         RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
     if not row_sources:
         hint = ""
-        if path is not None:
+        if path is not None:  # a folder here, whose files may have other names than `datasets` looks for
             files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if format_of(file) is not None)
-            some = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
-            hint = f" It has {some}: one file, by its path, is a data set, too."
+            listed = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
+            hint = f" It has {listed}: one file, by its path, is a data set, too."
         raise NoSplitsError(f"{source} has no {role} split.{hint}")
     return row_sources
 
@@ -161,7 +161,7 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
 
     try:
         place = HfFileSystem().resolve_path(address)
-        if not isinstance(place, HfFileSystemResolvedRepositoryPath):
+        if not isinstance(place, HfFileSystemResolvedRepositoryPath):  # a bucket
             raise DataError(f"{source}: {address} is not in a repository.")
         local = hf_hub_download(place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision)
     except DataError:

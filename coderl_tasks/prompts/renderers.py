@@ -62,15 +62,15 @@ class Renderer(ABC):
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self.tokenizer = tokenizer
-        self.stop_tokens: list[int] = []
+        self.stop_tokens: list[int] = []  # a subclass fills it
         self._added_tokens: dict[str, int] = tokenizer.get_added_vocab()
         # Not those of white space, which belong to ordinary text, nor single characters, which cannot be taken apart.
         written = [token for token in self._added_tokens if token.strip() and len(token) > 1]
         # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
         written.sort(key=len, reverse=True)
-        self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
+        self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")  # (?!) never matches
         self._written_ids = {self._added_tokens[token] for token in written}
-        # Some tokenizers look for added tokens in the text as they have normalised it.
+        # Some tokenizers look for added tokens in the text as they normalised it: `_plain_pieces` then checks ids too.
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._normalizes = (
             backend is not None

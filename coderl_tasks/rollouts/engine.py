@@ -192,7 +192,7 @@ class Session:
         self.served_by = served_by
         self.budget = budget or Budget()
         self._used, self._model_name = used, model_name
-        self._reopens = False  # whether a session was released before
+        self._reopens = False  # whether a session was released before: the next one checks for the model
         self.current: tinker.ServiceClient | None = None
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
         self._opening = asyncio.Lock()
@@ -218,13 +218,14 @@ class Session:
                     if server.down.is_set():
                         raise CoderlError(server.fault)
                 if silence.done():
-                    silence.result()
+                    silence.result()  # raises its InfraError
             return task.result()
         except SandboxDownError:
             # Nothing is wrong with Tinker here, and a new session would restore the policy for nothing.
             raise
         except InfraError:
-            if session_before is None or session_before is self.current:  # otherwise other work has already replaced it
+            # None: the work opened the session itself. Another than `current`: other work has already replaced it.
+            if session_before is None or session_before is self.current:
                 self._release()
             raise
         finally:
@@ -345,26 +346,26 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
         with first_error():
             async with asyncio.TaskGroup() as tasks:
-                address = used.tinker_url, used.tinker_api_key
+                url_and_key = used.tinker_url, used.tinker_api_key
                 # In a thread: reading a tokenizer would block the event loop for seconds.
                 read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
-                rendering = tasks.create_task(read)
-                asking = tasks.create_task(clients.context_length(*address, model))
-                identifying = tasks.create_task(clients.served_by(*address, model))
-                trying = tasks.create_task(try_programs(used.sandbox_urls))
+                renderer_task = tasks.create_task(read)
+                context_task = tasks.create_task(clients.context_length(*url_and_key, model))
+                served_by_task = tasks.create_task(clients.served_by(*url_and_key, model))
+                trials_task = tasks.create_task(try_programs(used.sandbox_urls))
                 # Before anything is sampled: without a sandbox to grade them, samples would be paid for in vain.
                 tasks.create_task(require_sandbox(client))
-        renderer, context = rendering.result(), asking.result()
+        renderer, context = renderer_task.result(), context_task.result()
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
         # Only logged: the data may not have programs of these kinds.
-        for trial in trying.result():
+        for trial in trials_task.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
         environment = environment_of(settings)
         await environment.require_usable(judge)
         session = Session(
-            used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result(), budget
+            used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, served_by_task.result(), budget
         )
         try:
             yield session

@@ -99,14 +99,15 @@ async def sample_in_rounds(
     `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule.
     Raises InfraError when sampling fails, and as `require_graded` does; what arrived stays recorded.
     """
-    ids = [problem.problem_id for problem in problems]
-    unclear = [index for index, name in enumerate(ids) if plan.sampled is None or name in plan.sampled]
-    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear), recorded)
+    wanted = {problem.problem_id for problem in problems} if plan.sampled is None else plan.sampled
+    unfinished = [index for index, problem in enumerate(problems) if problem.problem_id in wanted]
+    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, total=len(unfinished), recorded=recorded)
     # Twice: after all others, completions that the sandbox failed to grade are graded again; it may be back by then.
     for _ in range(GRADING_PASSES):
-        clear = await try_all(rounds.of_problem, unclear)
-        unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]
-    used = [rounds.rounds[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
+        finished = await try_all(rounds.finish_problem, unfinished)
+        unfinished = [index for index, is_finished in zip(unfinished, finished, strict=True) if not is_finished]
+    # Not all recorded rounds: an earlier plan may have sampled more of a problem than this one wants.
+    used = [rounds.frames[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
     require_graded(rollouts, engine.settings.purpose)
     return rollouts
@@ -129,13 +130,13 @@ class _Rounds:
 
     def __post_init__(self, recorded: pl.DataFrame | None) -> None:
         self.sizes = self.plan.round_sizes
-        self.rounds = self._recorded(fingerprint(self.problems, self.engine, self.plan))
+        self.frames = self._recorded(fingerprint(self.problems, self.engine, self.plan))
         """Sampled so far, graded or not, by (problem, round)."""
         if recorded is not None:
             parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
-            self.rounds = self._fitting(parts) | self.rounds  # what an unfinished call recorded is newer
+            self.frames = self._fitting(parts) | self.frames  # what an unfinished call recorded is newer
 
-    async def of_problem(self, index: int) -> bool:
+    async def finish_problem(self, index: int) -> bool:
         """Sample and grade problem `index`, round by round, until that is enough. False if it stops early because
         something could not be graded: the next round depends on that."""
         n = n_correct = 0
@@ -156,7 +157,7 @@ class _Rounds:
 
     async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""
-        frame = self.rounds.get((index, number))
+        frame = self.frames.get((index, number))
         if frame is None:
             frame = self._record(index, number, await self._sampled(index, number))
         if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
@@ -179,7 +180,7 @@ class _Rounds:
         # First on disk, as in a step: a crash after this line does not pay for the round again.
         if self.groups is not None:
             self.groups.write(index * ROUNDS + number, frame)
-        self.rounds[index, number] = frame
+        self.frames[index, number] = frame
         return frame
 
     def _recorded(self, request: dict[str, Any]) -> dict[tuple[Any, ...], pl.DataFrame]:

@@ -130,7 +130,7 @@ class StepProgress:
 
 
 @dataclass
-class _SoFar:
+class _PhaseProgress:
     """How far a phase is and how long it takes yet or, where that is not known, how long it has taken."""
 
     text: str
@@ -180,7 +180,8 @@ class Display:
     @asynccontextmanager
     async def bar(self, text: str, count: Callable[[], tuple[int, int]] | None = None) -> AsyncIterator[OnProgress]:
         """Shows the block's progress in a bar, or in the steps' bar if there is one; without a terminal, in a line from
-        time to time. Yields a callback that takes (done, total); `count`, if given, is polled in its place."""
+        time to time. Yields a callback for (done, total), a total of 0 if it is not known yet; `count`, if given, is
+        polled for both in its place."""
         progress = (0, 0)
 
         def report(done: int, total: int) -> None:
@@ -192,23 +193,23 @@ class Display:
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
                 done, total = progress if count is None else count()
-                line = so_far.line(done, total, now := time.monotonic())
+                line = phase_progress.line(done, total, now := time.monotonic())
                 if own_bar is not None:
-                    own_bar.update(own_task, completed=done, total=total or None)
+                    own_bar.update(own_task, completed=done, total=total or None)  # None: the bar only moves
                 elif steps is not None and self._console.is_terminal:
                     steps.phase(line)
-                elif now - last_line_at >= LINE_EVERY_S:
+                elif now - last_line_at >= LINE_EVERY_S:  # no terminal
                     last_line_at = now
                     self.say(line)
 
         steps, begun, own_bar = self._steps, time.monotonic(), None
-        so_far = _SoFar(text, begun)
+        phase_progress = _PhaseProgress(text, begun)
         with ExitStack() as drawing:
             if steps is None and self._console.is_terminal:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
                 own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
                 own_task = own_bar.add_task(text, total=None)
-            elif steps is None:
+            elif steps is None:  # no terminal; of a step's phases only long ones get lines, by `show_progress`
                 self.say(text)
             showing = asyncio.create_task(show_progress())
             try:
@@ -283,23 +284,24 @@ def is_part() -> bool:
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Some errors
-    recur until what they name is put right. Of a pipeline and its part only the pipeline says so."""
-    part = is_part()
+    """If the block raises, say where it `stopped`, and how `command` goes on with it: some errors recur until what they
+    name is put right. Of nested blocks (a pipeline and its parts) only the outermost says so."""
+    is_inner = is_part()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
-        how = f"{command} goes on"
+        advice = f"{command} goes on"
         if isinstance(error, BudgetReachedError):
             words = shlex.split(command)
+            # A pipeline's command names the part too (train.max_usd). Twice the cap is a proposal.
             setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
-            others = [word for word in words if word.partition("=")[0] != setting]
-            how = f"with a higher {setting}, say, {shlex.join([*others, f'{setting}={2 * error.cap:.10g}'])} goes on"
+            others = [word for word in words if word.partition("=")[0] != setting]  # without the cap that was reached
+            advice = f"with a higher {setting}, say, {shlex.join([*others, f'{setting}={2 * error.cap:.10g}'])} goes on"
         elif isinstance(error, ConfigError | DataError):
-            how = f"put right what the error below names, then {how}"
-        if not part:
-            display.say(f"{stopped()}; {how}")
+            advice = f"put right what the error below names, then {advice}"
+        if not is_inner:
+            display.say(f"{stopped()}; {advice}")
         raise
     finally:
         _in_a_block.reset(token)

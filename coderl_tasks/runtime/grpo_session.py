@@ -56,8 +56,8 @@ _save, _probe = without_prefect(checkpoint), without_prefect(probe_run)
 def init_grpo(
     base_model: str | None = None, *, problems: Iterable[Row] | None = None, say: Say = print, **settings: Any
 ) -> "GrpoSession":
-    """A session that trains `base_model`: a name of the Tinker service, or a local model folder. It is open until
-    `finish` or `close`.
+    """A session that trains `base_model`: a name of the Tinker service, or a local model folder; None for the resumed
+    run's, or the default one. It is open until `finish` or `close`.
 
     Steps train only on `problems`, raw rows as `coderl curate` reads them; without them `pool` names a pool. `settings`
     are those of `coderl train`; for a resumed run, those that may change. `reward` may be a function (completion,
@@ -72,7 +72,7 @@ def init_grpo(
         if "pool" in given:
             raise ConfigError("problems and pool are two names of what is trained on: give one")
         reader = environment_of(parse_settings(TrainSettings, given)).rows
-        given["pool"] = _written(problems, reader)
+        given["pool"] = _write_pool_file(problems, reader)
     parsed = parse_settings(TrainSettings, given)
     return GrpoSession(parsed if "eval.every" in parsed.given else parsed.with_changes(**{"eval.every": -1}), say)
 
@@ -96,7 +96,7 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"environment": "custom", **others, "reward_file": str(file)}
 
 
-def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
+def _read_problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
     """The problem in a row of the caller's. A row that cannot be used raises: nobody reads a list of drops here."""
     try:
         if not isinstance(row, Mapping):
@@ -106,12 +106,12 @@ def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem
         raise DataError(f"{what}: {drop.detail} ({drop.reason})") from None
 
 
-def _written(rows: Iterable[Row], reader: RowReader) -> str:
-    """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
+def _write_pool_file(rows: Iterable[Row], reader: RowReader) -> str:
+    """Writes a pool that holds `rows`; its path. The file is named by its content: the same rows are the same pool."""
     if isinstance(rows, str | Path | Mapping):
         hint = "(a file: coderl curate makes a pool of it for pool=)"
         raise ConfigError(f"problems is a list of rows, each a dict {hint}")
-    problems = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
+    problems = [_read_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
     if not problems:
         raise ConfigError("problems is empty: there is nothing to train on")
     places: dict[str, int] = {}
@@ -152,15 +152,16 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         package.propagate = False
         self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
         try:
-            if settings.max_steps_off_policy:
-                raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
             settings, pool, path = await plan_training(settings)
             if isinstance(pool, CurateSettings):
                 raise ConfigError(
                     "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
                     f"problems of {pool.dataset})"
                 )
-            if settings.refill > 1:  # checked here, as a resumed run's settings may have it too
+            # Checked here, as a resumed run's settings may have them too.
+            if settings.max_steps_off_policy:
+                raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
+            if settings.refill > 1:
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
@@ -168,23 +169,23 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                 self._say(f"run directory: {directory.path} ({start_note(directory)})")
                 if settings.size_warning:
                     self._say(settings.size_warning)
-                log = run_logger(settings, directory)
-                with log, services(settings.model_name, settings.model_reason) as used:
+                run_log = run_logger(settings, directory)
+                with run_log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:
                         self._say(line)
                     async with open_run(settings, directory, used) as run:
 
-                        def say_and_log(line: str) -> None:
+                        def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
                             self._say(line)
-                            log.log.info("%s", line)
+                            run_log.log.info("%s", line)
 
                         await prepare(run, _sample, _score, _probe, say_and_log)
-                        for notice in log.reminders():
+                        for notice in run_log.reminders():
                             self._say(notice.line)
-                        self._opened.set_result((run, log))
+                        self._opened.set_result((run, run_log))
                         await self._closing.wait()
         except BaseException as error:
-            if self._opened.done():
+            if self._opened.done():  # the constructor has returned: nobody waits for the error
                 raise
             self._opened.set_exception(error)  # the constructor, which waits for it, raises it
         finally:
@@ -229,15 +230,15 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         return self._run.select_problems(self.next_step, count)
 
     def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:
-        """Train `num_iterations` steps, each on new completions for the problem ids `subset` (None: fresh problems, by
-        the settings). Returns the last step's row of metrics.jsonl.
+        """Train `num_iterations` steps, each on new completions for the same problem ids: `subset` (None: fresh ones,
+        by the settings). Returns the last step's row of metrics.jsonl.
 
         A step is sampled and graded completely before it is trained on: a large subset shows nothing for long. Raises
         ConfigError for an id outside the run, and if an interrupted step was begun with other problems.
         """
         if num_iterations < 1:
             raise ConfigError(f"num_iterations={num_iterations} trains nothing")
-        if isinstance(subset, str):
+        if isinstance(subset, str):  # else each letter would be taken for an id
             raise ConfigError(f"subset is a list of ids: write train_grpo_step([{subset!r}])")
         ids = list(subset) if subset is not None else self.fresh_subset(self._run.settings.problems_per_step)
         if not ids:
@@ -247,10 +248,10 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
         settings = self._run.settings
-        # Whether the step selects its own problems, as in `coderl train`. Several iterations must share their problems.
-        free = bool(subset is None and num_iterations == 1 and (self._run.adaptive or settings.first_completions))
+        # With these settings a step itself selects its problems, as in `coderl train`. Several iterations share theirs.
+        selects_own = subset is None and num_iterations == 1 and bool(self._run.adaptive or settings.first_completions)
         for _ in range(num_iterations):
-            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None, free=free))
+            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None, free=selects_own))
             for line in (step_line(metrics), *(notice.line for notice in notices)):
                 self._say(line)
         return metrics
@@ -276,22 +277,22 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> list[list[str]]:
-        """Sample `num_samples` completions from the current policy per prompt: a user message, the id of one of the
-        run's problems, or a problem's row. Returns their texts, a list per prompt. Nothing is recorded."""
+        """Sample `num_samples` completions from the current policy per prompt: an id or a row of a problem, or another
+        text, which is a user message. Returns their texts, a list per prompt. Nothing is recorded."""
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
-        limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
+        limit = self._run.settings.max_tokens if max_tokens is None else max_tokens  # None: as in training
         if num_samples < 1 or limit < 1:
             raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
         renderer, environment, prompts_tokens = self._run.session.renderer, self._run.session.environment, []
         for prompt in prompts:
-            known = self._run.pool.get(prompt) if isinstance(prompt, str) else None
-            if isinstance(prompt, str) and known is None:
+            run_problem = self._run.pool.get(prompt) if isinstance(prompt, str) else None
+            if isinstance(prompt, str) and run_problem is None:
                 prompts_tokens.append(renderer.prompt_tokens([{"role": "user", "content": prompt}]))
             else:
-                problem = known or _problem(prompt, environment.rows, "prompts")
+                problem = run_problem or _read_problem(prompt, environment.rows, "prompts")
                 prompts_tokens.append(environment.prompt(problem, renderer))
-        return self._do(_sampled(self._run, prompts_tokens, num_samples, temperature, limit))
+        return self._do(_sample_texts(self._run, prompts_tokens, num_samples, temperature, limit))
 
     def save(self) -> dict[str, Any]:
         """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`
@@ -328,14 +329,15 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 
 
 @supervised
-async def _sampled(
+async def _sample_texts(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
-    """The texts of `num_samples` completions per prompt (token ids) from the newest policy, `limit` tokens at most."""
+    """The texts of `num_samples` completions per prompt (token ids) from the newest policy, of at most `limit` tokens.
+    Raises ConfigError for a prompt that fills the context."""
     sampler = await run.learner.sampling_client(run.directory.next_step)
     renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts):
         budget = completion_budget(len(prompt), limit, run.session.context)
         if not budget:
             raise ConfigError(f"a prompt of {len(prompt)} tokens leaves no room in the context")
@@ -345,7 +347,7 @@ async def _sampled(
             num_samples=num_samples,
             max_tokens=budget,
             temperature=temperature,
-            seed=seed_for(run.settings.seed, "train", run.directory.next_step, len(texts), "sample"),
+            seed=seed_for(run.settings.seed, "train", run.directory.next_step, number, "sample"),
             stop=environment.stop(renderer),
         )
         texts.append([environment.text(completion.tokens, renderer) for completion in completions])

@@ -76,13 +76,13 @@ def _unframed(send: Send) -> Send:
 
 
 def main() -> None:
-    """Serve on 127.0.0.1 and the port that the command line names; everything else is Prefect's settings."""
+    """Serve on 127.0.0.1 and the port that the command line names; uvicorn's options are as Prefect's settings say."""
     gc.disable()  # the imports below create nothing that can be freed, and collecting takes a fifth of their time
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
-    gc.freeze()
+    gc.freeze()  # later collections do not look through what was imported
     gc.enable()
 
     parser = argparse.ArgumentParser()
@@ -90,7 +90,7 @@ def main() -> None:
     port = parser.parse_args().port
     server = get_current_settings().server
     uvicorn.run(
-        OwnRequestsOnly(create_app(final=True), port),
+        OwnRequestsOnly(create_app(final=True), port),  # final: this process makes no other app
         host="127.0.0.1",
         port=port,
         timeout_keep_alive=server.api.keepalive_timeout,

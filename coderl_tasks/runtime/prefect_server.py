@@ -344,8 +344,8 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 
 def run_worker(stop: threading.Event) -> int:
     """Run a worker of the pool until `stop` is set. Returns its exit code. A worker that ends by itself is replaced,
-    unless MAX_QUICK_DEATHS in a row end within QUICK_S. Its flow runs are killed and set to Crashed, and a line per run
-    says how to retry it. Raises InfraError if the Prefect server does not answer then."""
+    unless MAX_QUICK_DEATHS in a row end within QUICK_S. Its flow runs are killed and ended in Prefect (`_end_runs_of`);
+    a line per crashed run says how to retry it. Raises InfraError if the Prefect server does not answer then."""
     import httpx
 
     quick_deaths = 0
@@ -357,8 +357,9 @@ def run_worker(stop: threading.Event) -> int:
             return code
         quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
         restart = quick_deaths < MAX_QUICK_DEATHS
-        number = -code if code < 0 else code - 128  # a signal: the guard's own, or the worker's, passed on by the guard
-        ending = signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
+        # By a signal: -n if the guard itself was killed, 128 + n if the worker was, as the guard then exits.
+        signal_number = -code if code < 0 else code - 128
+        ending = signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
         print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
         # Kill its processes before setting states: a live run could set its own state afterwards. They have its name in
         # their environment. Repeat until none is left: one may start another between the listing and the kill.
@@ -368,14 +369,14 @@ def run_worker(stop: threading.Event) -> int:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
         try:
-            lines = asyncio.run(_crash_runs_of(name))
+            lines = asyncio.run(_end_runs_of(name))
         except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
             fault = f"as the Prefect server does not answer: {error}"
             raise InfraError(f"its flow runs still say Running, {fault}") from error
         for line in lines:
             print(line, flush=True)
         if not restart:
-            return code or 1
+            return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
 def _one_worker(name: str, stop: threading.Event) -> int:
@@ -394,7 +395,7 @@ def _one_worker(name: str, stop: threading.Event) -> int:
     return worker.wait()
 
 
-async def _crash_runs_of(worker: str) -> list[str]:
+async def _end_runs_of(worker: str) -> list[str]:
     """End the worker's unfinished flow runs and their subflows: those being cancelled become Cancelled, all others
     Crashed. Returns a line per crashed run that says how to retry it."""
     from prefect import get_client
@@ -409,17 +410,17 @@ async def _crash_runs_of(worker: str) -> list[str]:
 
         async def end(run: FlowRun, *, cancelled: bool) -> None:
             state: State[Any] = Cancelled() if cancelled else Crashed(message="the worker of `coderl up` ended")
-            await client.set_flow_run_state(run.id, state, force=True)
+            await client.set_flow_run_state(run.id, state, force=True)  # force: Prefect may not refuse or alter it
             of_run = filters.FlowRunFilterParentFlowRunId(any_=[run.id])
-            parts = filters.FlowRunFilter(parent_flow_run_id=of_run, state=of_state)
-            for part in await client.read_flow_runs(flow_run_filter=parts):
-                await end(part, cancelled=cancelled)
+            subflows = filters.FlowRunFilter(parent_flow_run_id=of_run, state=of_state)
+            for subflow in await client.read_flow_runs(flow_run_filter=subflows):
+                await end(subflow, cancelled=cancelled)
 
         for run in await client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(state=of_state)):
             if run.labels.get("prefect.worker.name") != worker or run.state is None:
                 continue
             cancelled = run.state.is_cancelling()
             await end(run, cancelled=cancelled)
-            if not cancelled:
+            if not cancelled:  # who cancelled a run does not want it retried
                 lines.append(f"flow run {run.name} ended with it (Crashed): `prefect flow-run retry {run.id}` goes on")
     return lines

@@ -58,9 +58,10 @@ async def profile_elsewhere(
     settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
 ) -> pl.DataFrame:
     """Profile all shards by runs of a deployment, `shards_in_flight` at a time. Returns one frame (SHARD_SCHEMA) in the
-    order of the shards. They are exchanged below `shard_address`, or without it in the pool's `folder`."""
-    own = str(folder.resolve())
-    address = own if settings.shard_address is None else joined(settings.shard_address, folder.name)
+    order of the shards. They are exchanged below `shard_address`, in a folder named as the pool's `folder`, or
+    without it in that itself."""
+    local = str(folder.resolve())  # absolute: a worker has another working directory
+    address = local if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     done = 0
     async with display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
@@ -68,9 +69,9 @@ async def profile_elsewhere(
         async def profiled(number: int) -> pl.DataFrame:
             nonlocal done
             async with slots:
-                place = joined(address, "shards", f"{number:04d}")
+                shard_address = joined(address, "shards", f"{number:04d}")
                 # quote: Prefect would look through every problem of the shard for results of other tasks.
-                frame = await dispatch(settings, quote(shards[number]), place, number)
+                frame = await dispatch(settings, quote(shards[number]), shard_address, number)
             done += 1
             on_progress(done, len(shards))
             return frame
@@ -127,14 +128,14 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
     parameters = {
         "problems": [joined(address, PROBLEMS)],
         "output": address,
-        "settings": settings.model_dump(mode="json", exclude={"name"}),
+        "settings": settings.model_dump(mode="json", exclude={"name"}),  # name: the pool's, not the shard's
     }
     try:
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
             settings.shard_deployment,
             parameters=parameters,
             poll_interval=POLL_S,
-            idempotency_key=await next_key(job),
+            idempotency_key=await next_key(job),  # with the key of a run still at work Prefect returns that one
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
@@ -232,8 +233,8 @@ class Mirror:
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], None]]]:
     """Yields a folder to work in, the one at `address` if that is local, else a copy, and a function that asks for what
-    is new in a copy to be sent there. One process at a time may work in it (else DirectoryBusyError); across machines
-    the caller must ensure that."""
+    is new in a copy to be sent there. It is also sent at the end, even after an error. One process at a time may work
+    in the folder (else DirectoryBusyError); across machines the caller must ensure that."""
     original = local_path(address)
     local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     news = asyncio.Event()
@@ -241,7 +242,7 @@ async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], No
     lock = DirectoryLock(make_folder(local) if original else make_folder(local.parent / f"{local.name}.lock"))
     try:
         if original is not None:
-            yield original, news.set
+            yield original, news.set  # which does nothing: it is all at its address already
             return
         mirror = Mirror(address, local)
         await asyncio.to_thread(mirror.fetch)

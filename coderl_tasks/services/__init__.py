@@ -98,15 +98,16 @@ def load_environment() -> None:
     send the user's key to an address that the file sets. A key that no header can carry is a ConfigError too."""
     file = Path.cwd() / ".env"
     values = read_env_file(file)
-    added = [name for name, value in values.items() if value and name not in os.environ]
-    unsafe = [name for name in added if name == "PATH" or name.startswith(CODE_PREFIXES)]
+    takes_effect = [name for name, value in values.items() if value and name not in os.environ]
+    unsafe = [name for name in takes_effect if name == "PATH" or name.startswith(CODE_PREFIXES)]
     if unsafe:
         raise ConfigError(
             f"{file} sets {printable(unsafe[0])}, which changes what code runs: coderl takes no such variable from a "
             f"file. Remove it there, or export it in the shell"
         )
     for address, key in KEYS_OF_ADDRESSES:
-        if address in added and os.environ.get(key) not in (None, "", values.get(key)):
+        # Without a key of the user's there is none to lose. One that the file sets too is known to whoever wrote it.
+        if address in takes_effect and os.environ.get(key) not in (None, "", values.get(key)):
             raise ConfigError(
                 f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
                 f"you trust it, export {address} in the shell; else remove it from the file"
@@ -115,38 +116,38 @@ def load_environment() -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     for name in HEADER_KEYS:
-        if not re.fullmatch(r"[!-~]*", os.environ.get(name, "")):
+        if not re.fullmatch(r"[!-~]*", os.environ.get(name, "")):  # printable ASCII without a space
             raise ConfigError(
                 f"{name} holds a space, a line break or another character that no key has: set it again, in one line"
             )
 
 
 def read_env_file(file: Path) -> dict[str, str]:
-    """The variables that `file` sets, with `${NAME}` in their values replaced; a missing file sets none. Raises
-    ConfigError for a malformed or too large file, a value over LARGEST_VALUE, and `${NAME}` of a secret."""
-    if not (file.is_file() or file.is_fifo()):  # a virtual environment may have the name
+    """The variables that `file` sets, with `${NAME}` in their values replaced; a missing file or a folder sets none.
+    Raises ConfigError for a malformed or too large file, a value over LARGEST_VALUE, and `${NAME}` of a secret."""
+    if not (file.is_file() or file.is_fifo()):  # a pipe may bring secrets; a folder is a virtual environment
         return {}
     with file.open("rb") as opened:
         data = opened.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{file} has more than {LARGEST_FILE // 1024} KiB, and is no file of settings: remove it")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")  # an editor may have put a byte order mark first
     except UnicodeDecodeError as error:
         where = f"{error.reason} at byte {error.start}"
         raise ConfigError(f"{file} is not UTF-8 text ({where}): mend or remove it") from error
     values: dict[str, str] = {}
-    # `_filled_in` replaces them: python-dotenv would allow any length, and could copy a secret into an address.
+    # `_with_variables` replaces them: python-dotenv would allow any length, and could copy a secret into an address.
     for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
         if value is None:  # a name alone sets nothing
             continue
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or "\0" in name + value:  # no environment can hold it
             raise ConfigError(f"{file} sets {printable(name)!r}, which cannot be a variable: mend or remove the line")
-        values[name] = _filled_in(file, name, value, values)
+        values[name] = _with_variables(value, file=file, name=name, earlier=values)
     return values
 
 
-def _filled_in(file: Path, name: str, value: str, earlier: dict[str, str]) -> str:
+def _with_variables(value: str, *, file: Path, name: str, earlier: dict[str, str]) -> str:
     """`value` with what its variables stand for: the environment's come first, as everywhere."""
     known = ChainMap(os.environ, earlier)
     filled = ""
@@ -235,7 +236,7 @@ def log_folder() -> Path:
 
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed), those of an outer block if there is one.
+    """The services for a run on `model_name` (None: only a sandbox is needed); inside another block, those of that.
     Embedded servers are started as needed, and end with the block. `reason`, why it is that model, is shown. Raises
     ConfigError for a hub model without a Tinker service."""
     outer = _current.get()
@@ -259,9 +260,9 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
             lines.append(f"Sandbox: {', '.join(map(without_credentials, urls))}")
         else:
             started.append(stack.enter_context(embedded_sandbox()))
-            urls = (started[-1].address,)
+            urls = (started[-1].address,)  # with its key; `url`, which is shown, is without
             lines.append(f"Sandbox: embedded server, {started[-1].url} ({why_no_sandbox()})")
-        chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), tuple(lines), tuple(started))
+        chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), lines=tuple(lines), embedded=tuple(started))
         token = _current.set(chosen)
         try:
             yield chosen

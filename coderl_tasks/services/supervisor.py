@@ -150,13 +150,15 @@ class EmbeddedServer:
         closed: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment` is added to this process's. Without a `port` any free one is taken. Nothing is started yet."""
         self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
         self._health_url = self.url + health_path
-        options = ["-i", *command, "--key", "-"] if closed else command
-        self._command = [sys.executable, guard.__file__, *options, "--port", str(self.port)]
+        # -i: the guard passes on its standard input, in which the server reads the key (--key -).
+        guarded = ["-i", *command, "--key", "-"] if closed else command
+        self._command = [sys.executable, guard.__file__, *guarded, "--port", str(self.port)]
         self._log_file = log_file
         self._environment = {**os.environ, **(environment or {})}
         self._stopping = threading.Event()
@@ -199,7 +201,7 @@ class EmbeddedServer:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
             )
-        self._process = process
+        self._process = process  # what `_end_process` ends, also while it is starting
         if self.key:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended: the loop below notices
@@ -248,7 +250,7 @@ class EmbeddedServer:
             logger.warning("the embedded %s server %s: restarting it on port %d", self.name, reason, self.port)
             try:
                 self._start()
-            except InfraError as error:
+            except InfraError as error:  # also if it was stopped meanwhile, which `_give_up` does not call a fault
                 self._give_up(str(error))
                 return
             self.restarts += 1

@@ -145,12 +145,12 @@ class CurateSettings(FlowSettings):
         return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
-        """Refuses settings that contradict each other, and what a profile elsewhere cannot do."""
+    def _refuse_contradictions(self) -> Self:
+        """Raises ValueError for settings that contradict each other, and for what shards=deployment cannot do."""
         if not self.is_profiled:
             for key, field in type(self).model_fields.items():
-                plain = field.get_default(call_default_factory=True, validated_data={})
-                if about(field).of_profile and getattr(self, key) != plain:
+                default = field.get_default(call_default_factory=True, validated_data={})
+                if about(field).of_profile and getattr(self, key) != default:
                     raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
         if self.shards == "deployment":
             screens = self.profile_mode == "screen"
@@ -163,6 +163,7 @@ class CurateSettings(FlowSettings):
             )
             for is_set, reason in reasons:
                 if is_set:
+                    # Where it is not given, `mix` asks for labels: with 0 the mix can stay.
                     instead = ", or label_samples=0" if reason.startswith("label_samples") else ""
                     raise ValueError(f"{reason}: use shards=here{instead}")
         if self.from_run is not None and self.profile_mode == "screen":

@@ -125,23 +125,23 @@ class Family(SettingsModel):
                 raise ValueError(f"{key}={text}: not JSON ({error})") from None
         if isinstance(value, Mapping):
             return dict(value)
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for part in split_at_commas(text):
-            name, colon, given = (piece.strip() for piece in part.partition(":"))
-            parts: dict[str, Any] = {name: None if given.lower() in NONE_WORDS else given}
-            if cls.SHORT is not None and name not in cls.model_fields:
+            name, colon, word = (piece.strip() for piece in part.partition(":"))
+            new: dict[str, Any] = {name: None if word.lower() in NONE_WORDS else word}
+            if cls.SHORT is not None and name not in cls.model_fields:  # no member's name: the SHORT form's choice
                 choice, number = cls.SHORT
-                parts = {choice: name} | ({number: given} if colon else {})
-            elif not colon:
-                found = {}  # refuse the whole value below
+                new = {choice: name} | ({number: word} if colon else {})
+            elif not colon:  # a name without a value
+                members = {}  # refuse the whole value below
                 break
-            if twice := found.keys() & parts.keys():
+            if twice := members.keys() & new.keys():
                 raise ValueError(f"{key}.{min(twice)} is given twice")
-            found |= parts
-        if not found:
+            members |= new
+        if not members:  # also for a value that is neither text nor a mapping
             example = ",".join(f"{name}:..." for name in cls.model_fields)
             raise ValueError(f"{key}={value!r}: write {key}={example}, some of these{cls.INSTEAD}")
-        return found
+        return members
 
 
 def families_of(model: type[BaseModel]) -> dict[str, type[Family]]:
@@ -224,7 +224,7 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 def _explain(item: Any, model: type[BaseModel]) -> str:
     """One of pydantic's validation errors (`ValidationError.errors()`) of `model` as a line for people."""
     key = ".".join(str(part) for part in item["loc"])
-    if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
+    if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a key, which its Literal type refuses
         *mapping, name = (str(part) for part in item["loc"][:-1])
         return f"{'.'.join(mapping)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
@@ -233,13 +233,14 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         key = key if inside is None else f"{key}.{inside}"
         if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
             return f"unknown setting {key!r}: it is the environment variable {variable}"
-        near = _near(key, model)
-        return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
-    if item["type"] == "model_type":
+        similar = _similar_settings(key, model)
+        return f"unknown setting {key!r}: {f'did you mean {similar}?' if similar else 'see --help for those there are'}"
+    if item["type"] == "model_type":  # a plain value written for a group
         return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
     # A group written for a plain setting. Some settings take a mapping: their own check of it is a value_error.
     if isinstance(item["input"], Mapping) and key in dict(all_settings(model)) and item["type"] != "value_error":
         return f"{key} is a setting, not a group of them: write {key}=value"
+    # None where text is needed is a missing value. "Value error, " is what pydantic puts before messages of ours.
     kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
     words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
@@ -265,7 +266,7 @@ _WORDS = {
 """Pydantic's types of errors in words for people who do not know pydantic."""
 
 
-def _near(key: str, model: type[BaseModel]) -> str:
+def _similar_settings(key: str, model: type[BaseModel]) -> str:
     """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
     in other tools, else spelled alike; empty if none is."""
     group, _, last = key.rpartition(".")

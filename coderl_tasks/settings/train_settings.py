@@ -273,7 +273,7 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _advantages_are_possible(self) -> Self:
-        """Refuses what says nothing to the chosen `advantage`, or would make it wrong."""
+        """Raises ValueError for an unused advantage_eps, a penalty over max_tokens, or maxrl on rewards below 0."""
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
@@ -346,17 +346,17 @@ def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
             f"problems_per_step={problems} and group_size={named[GROUP_SIZE]} are two names of one size: give one"
         )
     if problems is None:
-        assert batch is not None and completions is not None
+        assert batch is not None and completions is not None  # two sizes are named
         problems = _divided(batch, completions, "completions per problem (completions_per_problem)")
     elif completions is None:
         assert batch is not None
         completions = _divided(batch, problems, "problems per step (problems_per_step, the recipe's group_size)")
-    if batch is not None and batch != problems * completions:
+    if batch is not None and batch != problems * completions:  # all three were named
         raise ValueError(
             f"batch_size={batch} (completions per step) is not {problems} problems per step x {completions} "
             "completions per problem: leave one of the three out"
         )
-    if completions < 2:
+    if completions < 2:  # so a quotient of batch_size: a named one is at least 2
         raise ValueError(
             f"{problems} problems per step need at least 2 completions each, to be compared with one another: raise "
             f"batch_size={batch}, or lower group_size (problems_per_step)"

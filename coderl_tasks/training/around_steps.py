@@ -48,7 +48,7 @@ def lost_scores(run: TrainingRun) -> list[int]:
             continue
         if journal.read("sampled") is not None:
             lost.append(step)
-        elif step >= saved:
+        elif step >= saved:  # else an expiring state has the update: no replay, unless it is gone by then
             raise DataError(
                 f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
                 f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
@@ -72,16 +72,16 @@ async def prepare(
         sampled = await sample(run, step)
         scored = await score(run, step, sampled)
         commit = run.directory.step(step).read_commit()
-        counted, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
+        committed, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
         differing = [
-            f"{name} {counted.get(name)} -> {rescored[name]}"
+            f"{name} {committed.get(name)} -> {rescored[name]}"
             for name in COMPARED
-            if counted.get(name) != rescored[name]
+            if committed.get(name) != rescored[name]
         ]
         if differing:
             differences = ", ".join(differing)
             say(f"warning: step {step} was scored otherwise, and so its update is another one: {differences}")
-        sampled.release()
+        sampled.release()  # their memory: the replay reads what is recorded
         scored.release()
     if needs_probe(run):
         service = await probe(run)
@@ -119,18 +119,19 @@ async def probe_run(run: TrainingRun) -> Probe:
 @task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
 @supervised
 async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Progress | None = None) -> dict[str, Any]:
-    """Returns the summary of evaluation `name` of the policy after `step` (-1: before training), recorded or new."""
+    """Returns the summary of evaluation `name` of the policy after `step` (-1: before training), recorded or new. A new
+    one is compared with the baseline."""
     journal = run.directory.evaluation(name)
     recorded = journal.read_summary()
     # Compare the step too: once a run gets more steps, its recorded final evaluation is of an earlier policy.
     if recorded is not None and recorded.get("step") == step:
         return recorded
-    # Rename that one, do not replace it: it is paid for, and `compare_to` may name it.
+    # Rename that one, do not replace it: it is paid for, and `compare_to` may name it. Old summaries lack the step.
     if recorded is not None:
         journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
     settings = run.settings
     is_end = name in (BASELINE, FINAL)
-    if run.validation_problems and not is_end:
+    if run.validation_problems and not is_end:  # the test side must not steer the training
         problems = run.validation_problems
     else:
         limit = settings.eval.ends_limit if is_end else settings.eval.limit
@@ -142,7 +143,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
             policy = str(row["sampler_path"])
     rollouts, summary = await evaluate_policy(
         problems,
-        await run.learner.sampling_client(step + 1),
+        await run.learner.sampling_client(updates=step + 1),
         run.session.engine(
             *(settings, "evaluate", policy),
             temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's

@@ -79,12 +79,12 @@ class Learner:
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
         """Returns a client that samples from the policy after so many updates. It is opened once per Tinker session, on
         the weights that the last update saved. If there are none, or they are gone, the policy is restored."""
-        # Without the turn: with overlap the next step is sampled while an update holds it.
+        # Without the turn: with overlap an update may hold it for long. A client of a released session ends soon.
         if updates in self._samplers and self._samplers[updates][0] is self._session.current:
             return self._samplers[updates][1]
         if updates == 0:
             rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
-            path = rows[-1].get("sampler_path") if rows else None
+            path = rows[-1].get("sampler_path") if rows else None  # saved only with overlap
         else:
             commit = self._directory.step(updates - 1).read_commit()
             path = commit.sampler_path if commit is not None else None
@@ -100,12 +100,12 @@ class Learner:
                 logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
         if sampler is None:
             async with self._turn:
-                trained = await self._after(updates)
+                trained = await self._bring_to(updates)
                 with clients.tinker_errors("saving the sampler's weights"):
                     sampler = await trained.client.save_weights_and_get_sampling_client()
                 service = trained.opened_by
         self._samplers[updates] = service, sampler
-        # Keep those of the steps that are sampled, and of an evaluation meanwhile.
+        # Keep those of the steps that are sampled, and of an evaluation meanwhile; drop those opened first.
         while len(self._samplers) > self._settings.max_steps_off_policy + 2:
             del self._samplers[next(iter(self._samplers))]
         return sampler
@@ -115,7 +115,7 @@ class Learner:
         """The policy in training after so many updates, for requests that change nothing; nobody else uses it in the
         block."""
         async with self._turn:
-            yield (await self._after(updates)).client
+            yield (await self._bring_to(updates)).client
 
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: clients.Kind | None
@@ -124,7 +124,7 @@ class Learner:
         the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
         as due), and the seconds of both (`train`, `save`)."""
         async with self._turn:
-            trained = await self._after(step)
+            trained = await self._bring_to(step)
             started = time.monotonic()
             result = await self._apply(trained, step, scored, adam, self.method)
             applied = time.monotonic()
@@ -166,21 +166,21 @@ class Learner:
             return
         try:
             async with asyncio.timeout(DELETE_TIMEOUT_S):
-                rest = await self._session.rest()
+                rest_client = await self._session.rest()
             if self._deleted is None:  # an earlier start may have deleted nearly all of them
                 stored: set[str] = set()
                 for training_run in sorted({clients.training_run_of(path) for path in paths}):
                     async with asyncio.timeout(DELETE_TIMEOUT_S):
-                        stored |= await clients.stored_checkpoints(rest, training_run)
+                        stored |= await clients.stored_checkpoints(rest_client, training_run)
                 self._deleted = set(paths) - stored
             # Call `outdated` again: it now leaves out what an earlier start has deleted.
             for path in self.outdated():
                 async with asyncio.timeout(DELETE_TIMEOUT_S):
-                    await clients.delete_checkpoint(rest, path)
+                    await clients.delete_checkpoint(rest_client, path)
                 self._deleted.add(path)
         except (InfraError, TimeoutError) as error:
             logger.warning("old states are not deleted yet: %s", error or "no answer")
-        except ConfigError as error:
+        except ConfigError as error:  # a refusal
             self._deletes = False
             hours = self._settings.rolling_save.hours
             logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
@@ -191,11 +191,11 @@ class Learner:
     async def save(self, step: int) -> None:
         """Record a checkpoint (state and sampler weights) of the policy after `step`."""
         async with self._turn:
-            trained = await self._after(step + 1)
+            trained = await self._bring_to(step + 1)
             start = {"step": step, "dataset_offset": (step + 1) * self._settings.problems_per_step}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
-    async def _after(self, updates: int) -> _Trained:
+    async def _bring_to(self, updates: int) -> _Trained:
         """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
         Raises ConfigError or DataError if an update cannot be replayed."""
         trained = self._trained
@@ -209,7 +209,7 @@ class Learner:
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
             scored = self._directory.step(trained.updates).read("scored")
             if scored is None:
-                require_in_place(self._directory.path)
+                require_in_place(self._directory.path)  # raises if it was moved: then nothing is damaged
                 raise DataError(
                     f"{self._directory.path}: the scored rollouts of step {trained.updates} are missing or damaged: "
                     "start the run again to score its samples again; where they are lost too, remove the folders of "
@@ -257,10 +257,10 @@ class Learner:
             client = await clients.restore_training_client(service, settings.init_from)
         else:
             size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
-            client = await clients.create_training_client(service, settings.model_name, **size)
+            client = await clients.create_training_client(service, settings.model_name, **size)  # a new adapter
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
         kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
-        return _Trained(client, service, 0)
+        return _Trained(client, opened_by=service, updates=0)

@@ -136,13 +136,13 @@ class Steering:
             self._watch.add(row)
         if earlier and step - first < PAUSE:
             return None
-        return self._decided(step, commits, earlier, may_be_hotter)
+        return self._act_due(step, commits, earlier, may_be_hotter)
 
-    def _decided(
+    def _act_due(
         self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool
     ) -> tuple[Act, str] | None:
         """The act due after `step`, if any, with its message. Instability comes first, then too little exploration,
-        then convergence. Only signs that have stood for STANDS steps count."""
+        then convergence; what is at its limit is passed over. Only signs that have stood for STANDS steps count."""
         standing = {
             episode.rule.name: episode
             for episode in self._watch.episodes
@@ -151,22 +151,23 @@ class Steering:
         start = step + 1 + self._settings.max_steps_off_policy  # earlier ones may already be sampled
         temperature = temperature_at(self._settings, commits, start)
         # At another temperature than 1 KL_spike is expected, so it is ignored.
-        of_lr = ACTED_ON["learning_rate"]
-        slower = [name for name in of_lr if name in standing and (name != "KL_spike" or temperature == 1)]
-        hotter = [name for name in ACTED_ON["temperature"] if name in standing]
-        unstable = any(episode.over is None and episode.rule.name in of_lr for episode in self._watch.episodes)
+        lr_signs = ACTED_ON["learning_rate"]
+        for_slower = [name for name in lr_signs if name in standing and (name != "KL_spike" or temperature == 1)]
+        for_hotter = [name for name in ACTED_ON["temperature"] if name in standing]
+        # Also by a sign that has not stood long enough to act on: such a run is not ended.
+        unstable = any(episode.over is None and episode.rule.name in lr_signs for episode in self._watch.episodes)
         converged = next((name for name in ACTED_ON[STOP] if name in standing), None)
-        if slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
-            act = Act("learning_rate", LR_FACTOR, start, slower[0])
+        if for_slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
+            act = Act("learning_rate", by=LR_FACTOR, from_step=start, why=for_slower[0])
             so_far = math.prod(act.by for act in _in_effect(self._settings, commits, "learning_rate", start))
             factor = so_far * LR_FACTOR
             effect = f"the learning rate is {factor:g} of what the settings say"
         # The epsilon absorbs rounding: the last act, to exactly HOTTEST, is allowed.
-        elif hotter and may_be_hotter and temperature + WARMER <= HOTTEST + 1e-9:
-            act = Act("temperature", WARMER, start, hotter[0])
+        elif for_hotter and may_be_hotter and temperature + WARMER <= HOTTEST + 1e-9:
+            act = Act("temperature", by=WARMER, from_step=start, why=for_hotter[0])
             effect = f"temperature {temperature + WARMER:.3g}"
         elif converged and not unstable and self._at_its_height(step, standing[converged].begun):
-            act = Act(STOP, 0.0, start, converged)
+            act = Act(STOP, by=0.0, from_step=start, why=converged)  # `by` says nothing here
             effect = "the run ends: it has converged, and Pass@1 is at its height"
         else:
             return None
@@ -211,7 +212,7 @@ class TrainingRun:
         self.steering = Steering(settings, directory)
         # For training only: the run's own evaluations use the session's environment, as any other evaluation does.
         environment = session.environment
-        if environment is CODE:
+        if environment is CODE:  # the one whose rewards and test order are settings of a run
             is_fraction = settings.reward == "fraction"
             environment = CodeEnvironment(settings.format_coef, fraction=is_fraction, priorities=test_orders)
         self.engine = session.engine(settings, "train", settings.model_name, environment)
@@ -222,6 +223,7 @@ class TrainingRun:
         # saves at most a state (three times the weights) and sampler weights. A remote service has its own disks.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
+        # `adapter_bytes` does not know every model: then no room is required.
         self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
         self.adaptive: Adaptive | None = None
         if settings.selection == "adaptive":
@@ -283,9 +285,9 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     budget = run_budget(settings, directory.path, directory.commits())
     async with open_session(settings, used, budget) as session:
         fitting = fitting_problems(session, problems, directory)
-        trained, held_out = split_validation(fitting, settings)
-        pool = {problem.problem_id: problem for problem in trained}
-        profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}
+        to_train_on, held_out = split_validation(fitting, settings)
+        pool = {problem.problem_id: problem for problem in to_train_on}
+        profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}  # nothing else asks for them
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
         run.probe = recorded_probe(run)
         try:
@@ -306,7 +308,7 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
 
 
 def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
-    """Returns the tests' order of the problems that have not their own, by problem id: recorded, or learned from the
+    """Returns the learned orders of tests, by problem id, that are not the tests' own: recorded, or learned from the
     profile in the file `pool` and then recorded. Raises DataError for a record that is damaged or of other tests."""
     path = directory.path / "test_order.json"
     if path.is_file():
@@ -325,9 +327,9 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
         n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
         counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
         for problem_id, runs, catches in counted.iter_rows():
-            if len(runs) == n_tests.get(problem_id):
+            if len(runs) == n_tests.get(problem_id):  # else the counts are of other tests
                 order = learned_priority(runs, catches)
-                if order != sorted(order):
+                if order != sorted(order):  # not the tests' own
                     orders[problem_id] = order
     # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
     write_json(path, orders)
@@ -355,28 +357,28 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
     """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
     Raises ConfigError if no problem is left."""
-    of: dict[str, Any] = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    decided_by: dict[str, Any] = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
     path = directory.path / "prompts.json"
-    room: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     # To encode the prompts of thousands of problems takes seconds: an earlier start recorded what came out.
     with suppress(FileNotFoundError, DataError):  # there was none, or the file is damaged
-        room = read_json(path)
-    if room.get("of") != of:
-        limit = of["max_tokens"]
+        recorded = read_json(path)
+    if recorded.get("of") != decided_by:
+        limit = decided_by["max_tokens"]
         lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
         budgets = [completion_budget(length, limit, session.context) for length in lengths]
         unfit = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
-        room = {"of": of, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
-        write_json(path, room)
-    without = set(room["without"])
+        recorded = {"of": decided_by, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
+        write_json(path, recorded)
+    without = set(recorded["without"])
     fitting = [problem for problem in problems if problem.problem_id not in without]
     if not fitting:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
     if without:
         logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(fitting), len(problems))
-    if room["capped"]:
-        capped = of["max_tokens"], room["capped"], session.context
-        logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", *capped)
+    if recorded["capped"]:
+        numbers = decided_by["max_tokens"], recorded["capped"], session.context
+        logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", *numbers)
     return fitting
 
 

@@ -73,36 +73,36 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     again. With `refill` or `first_completions` it grades each round, and raises as `score` does."""
     journal = run.directory.step(step)
     recorded = journal.read("sampled")
-    if recorded is None and (scored := journal.read("scored")) is not None:  # it holds the samples too
-        recorded = scored.select(list(SAMPLED_SCHEMA))
+    if recorded is None and (scored := journal.read("scored")) is not None:  # sampled.parquet was damaged or removed
+        recorded = scored.select(list(SAMPLED_SCHEMA))  # scored rollouts hold the samples too
         journal.write("sampled", recorded)
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
     problems = journal.read_problems()
     if problems is None:
-        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
+        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)  # no final size
         if run.adaptive is not None or run.settings.first_completions:
             # Record the selection: another version or machine might round differently and select others.
-            problems = _record_problems(run, step, problems.ids, [])
+            problems = _record_problems(run, step, problems.ids, known=[])
     # Groups that an earlier process sampled are graded as if they had just arrived.
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
-    garbage = 0.0
+    unfreed_bytes = 0.0
 
     def record(arrived: pl.DataFrame) -> None:
-        nonlocal garbage
+        nonlocal unfreed_bytes
         # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
         group = pl.concat([groups[index], arrived]) if index in groups else arrived
         journal.groups.write(index, group)
         groups[index] = group
         run.graded_ahead.start(group)
-        garbage += arrived.estimated_size()  # the SDK's answer has the same tokens
-        if garbage > LARGE_STEP:
-            free_garbage(garbage)
-            garbage = 0.0
+        unfreed_bytes += arrived.estimated_size()  # the SDK's answer has the same tokens
+        if unfreed_bytes > LARGE_STEP:
+            free_garbage(unfreed_bytes)
+            unfreed_bytes = 0.0
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
@@ -154,9 +154,10 @@ async def _another_round(
     Raises as `_graded` does: during an outage nobody knows which groups have a signal."""
     settings, problem_ids, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
-    final = problems.decided if first else 0
-    n_final = final or 0  # the first so many groups have their final size
-    # Needs no grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
+    # With `first`, `decided` is None where a caller chose the problems: none are added. (Without, refill is 1 there.)
+    by_caller = first > 0 and problems.decided is None
+    n_final = (problems.decided or 0) if first else 0  # the first so many groups have their final size
+    # Needs no grades. With `first`: all have their final size. Without: no group is replaced, or no more are allowed.
     is_done = n_final == len(problem_ids) if first else settings.refill == 1 or settings.most_groups <= len(problem_ids)
     if is_done:
         return None
@@ -172,18 +173,17 @@ async def _another_round(
         ended = {index for index, size in enumerate(recorded[:n_final]) if size == first}
         without_signal = ended | {index for index in without_signal if index >= n_final}
         sizes = [size if index in without_signal else whole for index, size in enumerate(recorded)]
-    # `first_completions` bounds completions, not groups: count each further problem as a whole group, which it may get.
+    # With `first` a step's completions are bounded, not its groups: count each further problem as a whole group.
     limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
     missing = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), limit)
-    # A caller's own step (final None) keeps its problems.
-    further = run.select_problems(step, missing, problem_ids) if missing > 0 and final is not None else []
+    further = run.select_problems(step, missing, problem_ids) if missing > 0 and not by_caller else []
     if not first and not further:
         return None
     counts = len(without_signal), len(problem_ids), len(further)
     logger.info("step %d: %d of %d groups without a signal: sampling %d more", step, *counts)
     # Record before sampling: grading anew could decide otherwise (a program at the edge of its time limit). With first
     # completions also if nothing follows: that is a decision too.
-    return _record_problems(run, step, [*problem_ids, *further], sizes)
+    return _record_problems(run, step, [*problem_ids, *further], known=sizes)
 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -219,10 +219,12 @@ def group_requests(
         present = sampled.get(index, 0)
         if present >= size:
             continue
-        seed_suffix = (present,) if present else ()
+        seed_suffix = (present,) if present else ()  # with the same seed the rest would repeat the first completions
         until = size if present else min(size, settings.first_completions or size)
         request = run.engine.request(
-            *(run.pool[problem_id], index, until - present),
+            run.pool[problem_id],
+            group_index=index,
+            num_samples=until - present,
             seed=None if seeds_clone else seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix),
             step=step,
             sampler_step=run.sampler_step(step),
@@ -247,7 +249,7 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         # If this raises, nothing is written: the samples are scored again once the reward function is corrected.
         graded = await _graded(run, step, sampled.rollouts)
     finally:
-        await run.graded_ahead.release(step)  # so that a retry grades again
+        await run.graded_ahead.release(step)  # after success for the memory, else so that a retry grades again
     settings = run.settings
     scored = with_advantages(graded, run.estimate, run.count)
     base_rows: pl.Series | None = None
@@ -275,7 +277,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         return recorded
     settings, rollouts = run.settings, scored.rollouts
     adam = adam_params_at(settings, run.directory.commits(), step)
-    # The commit names what is saved here: a state if one is due and no checkpoint is, and with overlap sampler weights.
+    # The commit names what is saved here: a state if due, unless a checkpoint has it, and with overlap sampler weights.
     save: Kind | None = "sampler" if settings.max_steps_off_policy else None
     if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
         save = "both" if settings.max_steps_off_policy else "state"
@@ -287,7 +289,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
     # Decide once, and record it in the commit: decided again after a kill, the result could differ.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
-    if decided is not None:
+    if decided is not None:  # (act, message)
         metrics["act"] = decided[1]
     commit = Commit(
         step=step,
@@ -324,9 +326,10 @@ def step_metrics(
     run began to wait for it, `seconds` what sample, score, train and save took in this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds
     settings = run.settings
+    # From this index on, groups replaced others; None: without these settings no group does.
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
     # Computed before the clock is read: this time is part of the step.
-    of_rollouts = rollout_metrics(scored, own_groups, settings.epochs_per_rollout_batch)
+    of_rollouts = rollout_metrics(scored, own_groups, epochs=settings.epochs_per_rollout_batch)
     spent["step"] = time.monotonic() - begun
     forecast = None
     if run.adaptive is not None:
@@ -337,7 +340,7 @@ def step_metrics(
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost)
+    updated = UpdatedStep(result, learning_rate, settings.seed, seconds=spent, forecast=forecast, cost_usd=cost)
     return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 

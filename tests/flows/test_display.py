@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.filtering.rows import RowsProgress
-from coderl_tasks.runtime.display import Display, StepProgress, _SoFar
+from coderl_tasks.runtime.display import Display, StepProgress, _PhaseProgress
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -60,7 +60,7 @@ def test_progress_tells_the_time_left_without_a_terminal() -> None:
 
 
 def test_a_phase_that_takes_minutes_says_how_many() -> None:
-    so_far = _SoFar("profiling", 90.0)
+    so_far = _PhaseProgress("profiling", 90.0)
     assert so_far.line(40, 100, 100.0) == "profiling: 40/100"  # which an earlier start had done
     assert so_far.line(40, 100, 110.0) == "profiling: 40/100"
     assert so_far.line(50, 100, 130.0) == "profiling: 50/100, about 2 min left"
@@ -68,7 +68,7 @@ def test_a_phase_that_takes_minutes_says_how_many() -> None:
 
 
 def test_a_phase_in_which_nothing_is_done_yet_says_how_long_it_has_taken() -> None:
-    so_far = _SoFar("evaluation baseline", 0.0)
+    so_far = _PhaseProgress("evaluation baseline", 0.0)
     assert so_far.line(0, 0, 20.0) == "evaluation baseline"
     assert so_far.line(0, 0, 200.0) == "evaluation baseline, after 3 min"
     assert so_far.line(0, 40, 200.0) == "evaluation baseline: 0/40, after 3 min"

@@ -363,7 +363,7 @@ async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: P
     process.wait()
     async with get_client() as client:
         await client.update_flow_run_labels(runs[0], {"prefect.worker.name": "of-this-test"})
-        (line,) = await servers._crash_runs_of("of-this-test")
+        (line,) = await servers._end_runs_of("of-this-test")
         assert f"`prefect flow-run retry {runs[0]}` goes on" in line
         states = [(await client.read_flow_run(run)).state for run in runs]
     assert [state and state.name for state in states] == ["Crashed", "Crashed"]

@@ -8,7 +8,7 @@ Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the
    is what `python solution.py < input` would give it, but for a deeper stack and what the prelude imports. The
    driver has one thread, keeps all results in its own memory, and gives a test no descriptor but the three
    standard ones (and, for a call, one for the value). Where the request allows it, a process goes on to further tests
-   when it is done with its own, and the report says which these were: see `Company`.
+   when it is done with its own, and the report says which these were: see `ProcessSharing`.
 2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock is a backstop for programs
    that sleep; time in which a test was ready but got no processor does not count.
 3. When a test's first process has ended, the test has ended: its whole session is killed, and whatever left
@@ -97,14 +97,14 @@ STREAMS = ("stdin", "stdout", "stderr")
 OWN_STDERR = 100
 BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
 STDERR_TAIL = 400
-COMPANY = 64  # tests of one process at most; a descriptor each, below OWN_STDERR
+MOST_SHARED_TESTS = 64  # tests of one process at most; a descriptor each, below OWN_STDERR
 # A process takes no other test after this many CPU seconds, and is ended at the second number.
-COMPANY_STOPS_S, COMPANY_ENDS_S = 0.1, 0.5
+SHARING_STOPS_S, SHARING_ENDS_S = 0.1, 0.5
 TEST_DONE, ALL_DONE = b"t", b"."
 HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
-# A program with one of these names in its code, or with that of a loaded module that is not below, is never in company:
-# it could leave something behind that is not found, or answer differently when it is asked again.
-NEVER_IN_COMPANY = frozenset(
+# A program with one of these names in its code, or with that of a loaded module that is not below, never shares a
+# process: it could leave something behind that is not found, or answer differently when it is asked again.
+NEVER_SHARING = frozenset(
     (
         "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
         "__dict__ __file__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
@@ -119,16 +119,14 @@ NEVER_IN_COMPANY = frozenset(
         "tb_frame time time_ns today unraisablehook urandom vars"
     ).split()
 )
-MODULES_IN_COMPANY = frozenset(
+SHARING_MODULES = frozenset(
     (
         "__future__ abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools "
         "heapq io itertools json math numbers numpy operator os random re sortedcontainers solution statistics string "
         "struct sys textwrap typing"
     ).split()
 )
-OS_NAMES_IN_COMPANY = frozenset(
-    "close error fstat linesep name open path read remove replace sep truncate write".split()
-)
+SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
@@ -154,8 +152,8 @@ def main() -> None:
     """Runs what tests.json asks for and writes results.json: the request's id, Python's version, and the tests (each as
     `record` has it) or the compile error."""
     started = time.monotonic()
-    gc.disable()
-    kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))
+    gc.disable()  # a collection writes to all objects' headers: after a fork each page of them would be copied
+    kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # `run_tests` replaces these
     with open("tests.json", "rb") as file:
         request = json.load(file)
     with open(SOLUTION, "rb") as file:
@@ -170,8 +168,8 @@ def main() -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         report["compile_error"] = described(error)
     else:
-        deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S
-        os.dup2(2, OWN_STDERR, inheritable=False)
+        deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
+        os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
         try:
             report["tests"] = run_tests(request, source, code, deadline)
         finally:
@@ -212,49 +210,52 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 
 
 def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
-    """Runs the program on the inputs of a request, in order, until a test fails (with `stop_on_failure`), the outputs
-    exceed their limit together, one process has ended (with `one_process`), or `deadline` (monotonic seconds) is over.
-    Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one that did
-    not end as it should nothing counts, and its tests run again, one process each."""
+    """Runs the program on a request's inputs, in order, until a test crashes or breaks a limit (`stop_on_failure`),
+    the outputs exceed their limit together, one process has ended (`one_process`), or `deadline` (monotonic seconds) is
+    over. Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one
+    that did not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), request["entry_point"] if request["kind"] == "call" else None
-    for number in range(3):
+    for number in range(3):  # what an import prints below goes nowhere
         os.dup2(anonymous_file(), number)
-    os.closerange(3, OWN_STDERR)
+    os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
     prepare_streams()
-    module = prepared_module("__main__" if entry_point is None else "solution", source)
+    module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
     sys.modules["__main__"] = sys.modules[module.__name__] = module
     with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
-        library.mallopt(M_ARENA_MAX, 1)
+        library.mallopt(M_ARENA_MAX, 1)  # glibc alone has it
     prepare_threads()
     program = Program(source, code, module)
-    company = Company(code, module) if request["company"] else None
+    sharing = ProcessSharing(code, module) if request["company"] else None
     tests: list[Record] = []
-    output_bytes, inputs, going_on = 0, request["inputs"], True
-    while going_on and len(tests) < len(inputs):
-        if company is not None and not company.welcomes(len(inputs) - len(tests)):
-            company = None
-        n_places, n_tests = (BATCH, 1) if company is None else (1, COMPANY)
-        starts = range(len(tests), len(inputs), n_tests)[: 1 if request["one_process"] else n_places]
-        batch = [Place(f"test-{start}", entry_point, inputs[start : start + n_tests]) for start in starts]
+    output_bytes, inputs, goes_on = 0, request["inputs"], True
+    while goes_on and len(tests) < len(inputs):
+        if sharing is not None and not sharing.may_share(len(inputs) - len(tests)):
+            sharing = None
+        # One process that may run many tests, or a batch of processes with one test each.
+        n_places, tests_per_place = (BATCH, 1) if sharing is None else (1, MOST_SHARED_TESTS)
+        starts = range(len(tests), len(inputs), tests_per_place)[: 1 if request["one_process"] else n_places]
+        batch = [Place(f"test-{start}", entry_point, inputs[start : start + tests_per_place]) for start in starts]
         all_ends: list[list[TestEnd]] = []
-        gc.freeze()
+        gc.freeze()  # a test's collections then leave these objects, and their pages, alone
         for place in batch:
-            ends = run_process(limits, program, place, company, deadline)
+            ends = run_process(limits, program, place, sharing, deadline)
             all_ends.append(ends)
+            # No second test counted in a process that may run several: it would be tried in vain for the others too.
             if len(ends) < min(2, len(place.inputs)):
-                company = None
-            if not ends:  # they run again, alone
+                sharing = None
+            if not ends:  # its tests run again, one process each
                 break
-            output_bytes += sum(end[-1] for end in ends)
+            output_bytes += sum(test_bytes for *_, test_bytes in ends)
             is_over = time.monotonic() >= deadline or output_bytes > request["total_output_limit"]
-            has_failed = request["stop_on_failure"] and ends[-1][:2] != ("exit", 0)
-            going_on = not (is_over or has_failed or request["one_process"])
-            if not going_on:
+            last_ended, last_status, *_ = ends[-1]
+            has_failed = request["stop_on_failure"] and (last_ended, last_status) != ("exit", 0)
+            goes_on = not (is_over or has_failed or request["one_process"])
+            if not goes_on:
                 break
-        for place, ends in zip(batch, all_ends, strict=False):
+        for place, ends in zip(batch, all_ends, strict=False):  # after a break, the last places have run nothing
             tests += [record(place, number, end) for number, end in enumerate(ends)]
         for place in batch:
             place.remove()
@@ -267,7 +268,7 @@ class Program:
     def __init__(self, source: bytes, code: CodeType, module: ModuleType) -> None:
         self.source, self.code, self.module, self.stack = source, code, module, DeepStack()
 
-    def move_in(self, folder: str) -> None:
+    def write_in_folder(self, folder: str) -> None:
         """Be a file of the working directory, `folder`, which programs open and processes that they start run."""
         # Not `open`: its buffer is memory that each test would be the first to write to.
         descriptor = os.open(SOLUTION, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -275,7 +276,7 @@ class Program:
         os.close(descriptor)
         self.module.__dict__["__file__"] = f"{folder}/{SOLUTION}"
 
-    def has_stayed(self, folder: int) -> bool:
+    def is_intact(self, folder: int) -> bool:
         """Whether that file is as it was, and alone in its folder."""
         if os.listdir(folder) != [SOLUTION]:
             return False
@@ -339,8 +340,8 @@ class Place:
     """Where a process runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
 
     `inputs` are its test, and those that it may go on to; arguments as JSON where there is an `entry_point`. `answers`
-    are the files that they go to. Of several tests, `done` gets a byte after each, and `noise` what no answer is of all
-    but the first.
+    are the files that they go to. Only several tests need `sharing_files`: `progress`, which gets a byte after each
+    test, `discarded`, which gets the output of all but the first that is no answer, and the further answers.
     """
 
     def __init__(self, name: str, entry_point: str | None, inputs: list[str]) -> None:
@@ -354,14 +355,14 @@ class Place:
         self.folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         stdin = b"" if entry_point else inputs[0].encode("utf-8", "surrogatepass")
         self.streams = [anonymous_file(stdin), *(anonymous_file() for _ in range(3 if entry_point else 2))]
-        self.kept = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
-        self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.kept[2:]]
-        self.done, self.noise = self.kept[:2] or (-1, -1)
+        self.sharing_files = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
+        self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.sharing_files[2:]]
+        self.progress, self.discarded = self.sharing_files[:2] or (-1, -1)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(SOLUTION, dir_fd=self.folder)
-        for descriptor in (self.folder, *self.streams, *self.kept):
+        for descriptor in (self.folder, *self.streams, *self.sharing_files):
             os.close(descriptor)
         clear_the_way(self.name)
 
@@ -386,7 +387,7 @@ def prepare_streams() -> None:
 
 def prepared_module(name: str, source: bytes) -> ModuleType:
     """The module that a program becomes, with those names of the prelude that stand anywhere in its source; with all
-    of them where it may make names at run time."""
+    of them where it may make names at run time, or reads its own module. Not run yet."""
     module = ModuleType(name)
     module.__dict__["__file__"] = SOLUTION
     if name == "__main__":
@@ -395,21 +396,23 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
     if not words.isdisjoint(NAMES_AT_RUN_TIME) or b"import __main__" in source:
         lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
         exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
+        # As the prelude's last `from builtins import *` has it: `pow`, say, is the builtin and not that of math.
         for word in builtins.__dict__.keys() & module.__dict__.keys():
             if word[0] != "_":
                 del module.__dict__[word]
         return module
-    loaded = {
+    loaded = {  # those that few programs use only if the source has their name, or one of theirs: loading is slow
         module_name: __import__(module_name)
         for module_name in STAR_IMPORTED
         if module_name not in RARELY_USED or module_name in words or not words.isdisjoint(RARELY_USED[module_name])
     }
     for word in words - builtins.__dict__.keys():
-        if word in IMPORTED:
+        if word in IMPORTED:  # imported after all `import *`, so it wins
             module.__dict__[word] = __import__(word)
             continue
-        for module_name in reversed(loaded):
+        for module_name in reversed(loaded):  # of several `import *` the last wins
             exports = loaded[module_name].__dict__
+            # What `import *` takes: the names in `__all__`, else those without an underscore.
             if word in exports and (word in exports["__all__"] if "__all__" in exports else word[0] != "_"):
                 module.__dict__[word] = exports[word]
                 break
@@ -417,13 +420,13 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
 
 
 def prepare_threads() -> None:
-    """Lets this thread, and those that a program starts, recurse deeply."""
-    counter = c_recursion_counter()
-    if counter is None:
+    """Lets this thread, and those that a program starts, recurse deeply through C code."""
+    counter_offset = c_recursion_counter()
+    if counter_offset is None:  # only the recursion limit and the stack count in this Python
         return
 
     def allow_deep_recursion() -> None:  # of the thread that calls it
-        ctypes.c_int.from_address(thread_state() + counter).value = RECURSION_LIMIT
+        ctypes.c_int.from_address(thread_state() + counter_offset).value = RECURSION_LIMIT
 
     def run_deep(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         allow_deep_recursion()
@@ -433,7 +436,7 @@ def prepare_threads() -> None:
         return lambda function, *args, **kwargs: start(partial(run_deep, function), *args, **kwargs)
 
     allow_deep_recursion()
-    for module in filter(None, (_thread, sys.modules.get("threading"))):
+    for module in filter(None, (_thread, sys.modules.get("threading"))):  # threading, if loaded, has its own copies
         for name in THREAD_STARTERS.intersection(module.__dict__):
             setattr(module, name, starting_deep(getattr(module, name)))
 
@@ -444,53 +447,54 @@ def c_recursion_counter() -> int | None:
     None but for Python 3.12 and 3.13, which allow a fixed number, too few for a program that recurses under
     `lru_cache`, however large its stack is. Before them the recursion limit alone counts, and after them the stack is
     measured. The counter has no setter. It lies behind two others that move with the recursion limit, and that is how
-    it is found.
+    it is found: four integers, Python calls left, their limit, C calls left, and a headroom of 0. None also where what
+    lies there is no such counter, as in another build of Python. Leaves the recursion limit at RECURSION_LIMIT.
     """
     if sys.version_info[:2] not in ((3, 12), (3, 13)):
         return None
-    counters, seen = (ctypes.c_int * 32).from_address(thread_state()), []
+    integers, snapshots = (ctypes.c_int * 32).from_address(thread_state()), []
     for limit in (RECURSION_LIMIT - 1, RECURSION_LIMIT):
         sys.setrecursionlimit(limit)
-        seen.append(counters[:])
-    for index in range(len(counters) - 3):
-        (*before, c_before, spare_before), (*after, c_after, spare_after) = (c[index : index + 4] for c in seen)
+        snapshots.append(integers[:])
+    for index in range(len(integers) - 3):
+        (*before, c_before, room_before), (*after, c_left, headroom) = (four[index : index + 4] for four in snapshots)
         left, limit = after
-        moved = before == [left - 1, limit - 1] and (c_before, spare_before) == (c_after, spare_after)
-        if moved and limit == RECURSION_LIMIT and 0 < limit - left < 100:
-            return 4 * (index + 2) if 0 < c_after <= 100_000 and spare_after == 0 else None
+        moved = before == [left - 1, limit - 1] and (c_before, room_before) == (c_left, headroom)
+        if moved and limit == RECURSION_LIMIT and 0 < limit - left < 100:  # the driver is less than 100 calls deep
+            return 4 * (index + 2) if 0 < c_left <= 100_000 and headroom == 0 else None
     return None
 
 
 def run_process(
-    limits: TestLimits, program: Program, place: Place, company: Company | None, deadline: float
+    limits: TestLimits, program: Program, place: Place, sharing: ProcessSharing | None, deadline: float
 ) -> list[TestEnd]:
-    """How the first of the tests of a place ended, and those that its process went on to; nothing where it went on and
-    did not end as it should."""
+    """Runs a place's tests in a process of their own. Returns how the first of them ended, and those that the process
+    went on to; nothing where it went on and anything is not as it should be."""
     started = time.monotonic()
-    files = names_here() if place.kept else set()
+    names_before = names_here() if place.sharing_files else set()
     process = os.fork()
     if process == 0:
-        be_the_test(limits, program, place, company)
+        run_in_child(limits, program, place, sharing)
     ended, exit_status, cpu_s, rss_kb, n_orphans = watch(process, limits, started, deadline, place)
     wall_s = time.monotonic() - started
     sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*place.streams[1:], *place.answers[1:])]
-    done = contents(place.done, len(place.inputs) + 1) if place.kept else b""
-    if not done:
-        output_bytes = max(sizes)
+    progress = contents(place.progress, len(place.inputs) + 1) if place.sharing_files else b""
+    if not progress:  # its first test is all that it ran
+        output_bytes = max(sizes)  # the limit is that of each file
         if output_bytes > limits.output:
             ended, output_bytes = "output", 0
         elif ended == "exit" and os.WIFSIGNALED(exit_status):
             ended = "signal"
         return [(ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes)]
-    n_done = len(done) - 1
-    as_it_should = (ended, exit_status, n_orphans, done) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
-    left_here = names_here() - files
-    as_it_should = as_it_should and not left_here and program.has_stayed(place.folder)
-    if not (as_it_should and 0 < n_done <= len(place.inputs) and max(sizes) <= limits.output):
+    n_done = len(progress) - 1
+    ended_well = (ended, exit_status, n_orphans, progress) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
+    left_here = names_here() - names_before
+    left_nothing = not left_here and program.is_intact(place.folder)
+    if not (ended_well and left_nothing and 0 < n_done <= len(place.inputs) and max(sizes) <= limits.output):
         for name in left_here:  # what runs again is not to find it
             clear_the_way(name)
         return []
-    size = sum(sizes) // n_done
+    size = sum(sizes) // n_done  # only the sums of its tests are known: each gets an equal part
     return [("exit", 0, cpu_s / n_done, rss_kb, wall_s / n_done, size)] * n_done
 
 
@@ -523,25 +527,25 @@ def watch(
     ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and how many
     processes it left behind."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
-    own_s: dict[tuple[int, bytes], float] = {}
+    own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
         # Looked at and not collected: until the group is killed below, no other process can get this number.
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
-        if woken is not None:
+        if woken is not None:  # by the end of another process, an orphan: look again
             continue
         now = time.monotonic()
-        in_company = place.kept and os.fstat(place.done).st_size > 0
-        several, used_s = cpu_seconds(process, own_s)
-        cpu_left = (min(limits.cpu, COMPANY_ENDS_S) if in_company else limits.cpu) - used_s
-        starved_s = min(starved_seconds(process), STARVED_AT_MOST * limits.cpu)
+        runs_further_tests = place.sharing_files and os.fstat(place.progress).st_size > 0
+        has_several, used_s = cpu_seconds(process, own_s)
+        cpu_left = (min(limits.cpu, SHARING_ENDS_S) if runs_further_tests else limits.cpu) - used_s
+        starved_s = min(starved_seconds(process), STARVED_AT_MOST * limits.cpu)  # it got no processor
         wall_left = min(limits.wall - (now - started - starved_s), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
             ended = "cpu" if cpu_left < 0 else "wall"
             os.kill(process, _signal.SIGKILL)
             break
-        pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if several else ALONE_S))
+        pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if has_several else ALONE_S))
     with NO_PROCESS:
         os.killpg(process, _signal.SIGKILL)
     _, exit_status, usage = os.wait4(process, 0)
@@ -549,8 +553,8 @@ def watch(
     orphans = reap_orphans()
     for usage in orphans:
         cpu_s, rss_kb = cpu_s + usage.ru_utime + usage.ru_stime, max(rss_kb, usage.ru_maxrss)
-    cpu_s = max(cpu_s, sum(own_s.values()))
-    if ended == "exit" and cpu_s > limits.cpu:
+    cpu_s = max(cpu_s, sum(own_s.values()))  # some processes are in no usage: see `cpu_seconds`
+    if ended == "exit" and cpu_s > limits.cpu:  # it went over the limit after the last look
         ended = "cpu"
     return ended, exit_status, cpu_s, rss_kb, len(orphans)
 
@@ -647,36 +651,34 @@ def descendants() -> list[Descendant]:
 # ----------------------------------------------------------------------------------- one test, in its process
 
 
-def be_the_test(limits: TestLimits, program: Program, place: Place, company: Company | None) -> NoReturn:
-    """What a forked process does; never returns."""
+def run_in_child(limits: TestLimits, program: Program, place: Place, sharing: ProcessSharing | None) -> NoReturn:
+    """What a forked process does: moves into its place, sets its limits and runs the program; never returns."""
     try:
-        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # it ends with the driver
         prctl(PR_SET_DUMPABLE, 1)  # or its own /proc/self would be closed to the program
-        os.setsid()
+        os.setsid()  # a group of its own, which `watch` kills
         os.fchdir(place.folder)
-        target = 0
-        for descriptor in place.streams:  # in rising order, and none is below its target
+        for target, descriptor in enumerate(place.streams):  # in rising order, and none is below its target
             os.dup2(descriptor, target)
-            target += 1
-        # Those in between are kept in the order in which they were made.
-        os.closerange(target, place.kept[0] if place.kept else 256)
-        if place.kept:
-            os.closerange(place.kept[-1] + 1, 256)
+        # Close all others of the driver, which are below 256, but for the range of those that several tests need.
+        os.closerange(len(place.streams), place.sharing_files[0] if place.sharing_files else 256)
+        if place.sharing_files:
+            os.closerange(place.sharing_files[-1] + 1, 256)
         for limit, value in limits.process:
             resource.setrlimit(limit, value)
         folder = os.getcwd()
         sys.path.insert(0, folder)
-        program.move_in(folder)
-        if company is not None:
-            company.path = list(sys.path)
-        program.stack.call(partial(run_program, program, place, company))
-    except BaseException as error:
+        program.write_in_folder(folder)
+        if sharing is not None:
+            sharing.path = list(sys.path)  # `is_clean` compares with it
+        program.stack.call(partial(run_program, program, place, sharing))
+    except BaseException as error:  # not the program's: `run_program` ends the process
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(1)
 
 
-def run_program(program: Program, place: Place, company: Company | None) -> NoReturn:
+def run_program(program: Program, place: Place, sharing: ProcessSharing | None) -> NoReturn:
     """The program from its first line to the end of the process."""
     status, code, module = 1, program.code, program.module
     try:
@@ -685,9 +687,9 @@ def run_program(program: Program, place: Place, company: Company | None) -> NoRe
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        status = run_test(code, module, place.entry_point, place.inputs[0], company is None or company.opens_files)
-        if status == 0 and company is not None and place.kept:
-            company.go_on(code, module.__name__, place)
+        status = run_test(code, module, place.entry_point, place.inputs[0], sharing is None or sharing.opens_files)
+        if status == 0 and sharing is not None and place.sharing_files:
+            sharing.run_further_tests(code, module.__name__, place)
         if status == INTERRUPTED:
             _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
             kill(os.getpid(), _signal.SIGINT)
@@ -700,19 +702,19 @@ def run_program(program: Program, place: Place, company: Company | None) -> NoRe
 def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str, opens_files: bool) -> int:
     """The program in a module that is prepared for it, from its first line to its end; the exit status."""
     space = module.__dict__
-    size = len(space)
+    n_prepared = len(space)
     run = partial(run_call, code, space, entry_point, test_input) if entry_point else partial(exec, code, space)
-    return leave_as_python_does(exit_status_of(run), code, space, size, opens_files)
+    return finalize_as_python_does(exit_status_of(run), code, space, n_prepared, opens_files)
 
 
-class Company:
+class ProcessSharing:
     """Further tests in the process of a test that has ended well: a fork costs more than most tests.
 
     The first test of a process has it to itself, so its result is as good as ever. Those that follow find a fresh main
     module, fresh streams, and what else a program may have changed as it was. Only a pass of theirs counts, and that is
-    for the judge to say: it has the others run again. A process that does not look as it should after a test, that
-    forks, leaves a file or a thread, ends in the middle, or takes long is not gone on with, and if it has gone on
-    already nothing of it counts. docs/rewards.md says why a pass is a pass.
+    for the judge to say: it has the others run again. A process that is not clean after a test, that forks, leaves a
+    file or a thread, ends in the middle, or takes long runs no further test, and if it has run one already nothing of
+    it counts. docs/rewards.md says why a pass is a pass.
     """
 
     def __init__(self, code: CodeType, module: ModuleType) -> None:
@@ -721,18 +723,18 @@ class Company:
         self.space, self.modules, self.path = dict(module.__dict__), set(sys.modules), list(sys.path)
         self.streams = {name: sys.__dict__[name] for stream in STREAMS for name in (stream, f"__{stream}__")}
         # What the program can name and change: to look through all would write to as many pages as a fork. Of the
-        # builtins only the names: one that names the module `builtins` is not in company.
+        # builtins only the names: a program that names the module `builtins` shares no process.
         self.builtins = self.named_builtins()
         self.seen = [(found, found.copy()) for found in self.reachable(module)]
         kept_alive.append(self)  # nor need it be taken apart, which would write to those pages again
 
-    def welcomes(self, n_tests: int) -> bool:
+    def may_share(self, n_tests: int) -> bool:
         """Whether the program may run several tests in a process, as far as its code tells."""
-        if n_tests < 2 or not self.names.isdisjoint(NEVER_IN_COMPANY) or {"numpy", "random"} <= self.names:
+        if n_tests < 2 or not self.names.isdisjoint(NEVER_SHARING) or {"numpy", "random"} <= self.names:
             return False
-        if "os" in self.names and any(name in os.__dict__ for name in self.names - OS_NAMES_IN_COMPANY):
+        if "os" in self.names and any(name in os.__dict__ for name in self.names - SHARING_OS_NAMES):
             return False
-        return self.modules.isdisjoint(self.names - MODULES_IN_COMPANY)
+        return self.modules.isdisjoint(self.names - SHARING_MODULES)
 
     def reachable(self, module: ModuleType) -> list[Any]:
         """The dictionaries, lists and sets of the modules that the program names, of the builtins, and of what they
@@ -755,53 +757,54 @@ class Company:
         found = builtins.__dict__
         return {name: found[name] for name in self.names if name in found}
 
-    def go_on(self, code: CodeType, name: str, place: Place) -> None:
-        """Run the other tests of a place, as long as they end well and quickly. Says in `done` how far it got."""
-        if not self.is_as_it_should():
+    def run_further_tests(self, code: CodeType, name: str, place: Place) -> None:
+        """Run the other tests of a place, as long as they end well and quickly. Says in `progress` how far it got."""
+        if not self.is_clean():
             return
-        write(place.done, TEST_DONE)
+        write(place.progress, TEST_DONE)
         for number in range(1, len(place.inputs)):
-            if cpu_clock() > COMPANY_STOPS_S:
+            if cpu_clock() > SHARING_STOPS_S:
                 break
-            module = self.refreshed(name, place, number)
+            module = self.prepare_next_test(name, place, number)
             if run_test(code, module, place.entry_point, place.inputs[number], self.opens_files) != 0:
                 break
-            if not self.is_as_it_should():
+            if not self.is_clean():
                 leave(1)
-            write(place.done, TEST_DONE)
-        write(place.done, ALL_DONE)
+            write(place.progress, TEST_DONE)
+        write(place.progress, ALL_DONE)
         leave(0)
 
-    def is_as_it_should(self) -> bool:
-        """After a test: no thread, nothing changed of what the program names, no module that is not for company."""
+    def is_clean(self) -> bool:
+        """After a test: no thread, nothing changed of what the program names, no module but SHARING_MODULES."""
         sys.__dict__.update(self.streams)  # programs may replace them, and the next test gets others
         return (
             n_threads() == 0
             and sys.path == self.path
             and self.named_builtins() == self.builtins
             and all(now == before for now, before in self.seen)
-            and self.names.isdisjoint(sys.modules.keys() - MODULES_IN_COMPANY)
+            and self.names.isdisjoint(sys.modules.keys() - SHARING_MODULES)
         )
 
-    def refreshed(self, name: str, place: Place, number: int) -> ModuleType:
-        """Streams, settings and a module for the next test. Raises OSError where descriptors are missing."""
-        os.ftruncate(place.noise, 0)
-        os.lseek(place.noise, 0, os.SEEK_SET)
-        duplicate(place.noise, 2)  # first, so that none of the three is free
-        duplicate(place.noise, 0)
-        duplicate(place.noise if place.entry_point else place.answers[number], 1)
+    def prepare_next_test(self, name: str, place: Place, number: int) -> ModuleType:
+        """Gives the test `number` of a place its descriptors, streams, settings and module, which it returns. Raises
+        OSError if the last test has left a descriptor open; the process ends then, and its tests run again."""
+        os.ftruncate(place.discarded, 0)
+        os.lseek(place.discarded, 0, os.SEEK_SET)
+        duplicate(place.discarded, 2)  # first of all: whichever of 0 to 2 the test closed, `stdin` must not become it
+        duplicate(place.discarded, 0)
+        duplicate(place.discarded if place.entry_point else place.answers[number], 1)
         if place.entry_point:
             duplicate(place.answers[number], VALUE_DESCRIPTOR)
         stdin = anonymous_file(b"" if place.entry_point else place.inputs[number].encode("utf-8", "surrogatepass"))
-        if stdin != len(place.streams):
+        if stdin != len(place.streams):  # the first free descriptor, as after the fork
             raise OSError("the last test has left a descriptor open")
         duplicate(stdin, 0)
         close(stdin)
-        for other in sys.modules.keys() - self.modules:
+        for other in sys.modules.keys() - self.modules:  # what the last test imported is loaded anew
             del sys.modules[other]
         prepare_streams()
         if "random" in sys.modules:
-            sys.modules["random"].seed(0)
+            sys.modules["random"].seed(0)  # as for the first test
         gc.enable()
         module = ModuleType(name)
         module.__dict__.update(self.space)
@@ -873,11 +876,12 @@ def plain_value(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def leave_as_python_does(status: int, code: CodeType, space: Record, size: int, opens_files: bool) -> int:
-    """What Python does at its end, in its order; returns the exit status, 120 if flushing failed."""
+def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepared: int, opens_files: bool) -> int:
+    """What Python does at its end, in its order; returns the exit status, 120 instead of 0 if flushing failed. `space`
+    are the program's globals, the prelude's `n_prepared` first; without `opens_files` it can have opened none."""
     if "threading" in sys.modules:
         with ANYTHING:
-            sys.modules["threading"]._shutdown()
+            sys.modules["threading"]._shutdown()  # waits for the program's threads
     with ANYTHING:  # Python, too, ignores what exit handlers raise
         atexit._run_exitfuncs()
     for name in ("stdout", "stderr"):
@@ -887,21 +891,21 @@ def leave_as_python_does(status: int, code: CodeType, space: Record, size: int, 
                 stream.flush()
         except BaseException:
             status = status or 120
-    for name in STREAMS:
+    for name in STREAMS:  # what the program has put in their place is freed, and so flushed
         sys.__dict__[name] = sys.__dict__.get(f"__{name}__")
-    written = sys.__dict__["stdout"]
+    own_stdout = sys.__dict__["stdout"]
     # The program's globals go, so that files it left open are flushed. The prelude's stay: that would cost more than
     # most programs do.
-    while len(space) > size:
+    while len(space) > n_prepared:
         space.popitem()
-    for name in code.co_names:
+    for name in code.co_names:  # the program has set prepared ones, too
         space.pop(name, None)
     # Classes, builtins and cycles hold files too. To look for them takes longer than most programs do.
-    for one in (written, *gc.get_objects()) if opens_files else (written,):
-        if type(one) in FILES:
+    for candidate in (own_stdout, *gc.get_objects()) if opens_files else (own_stdout,):
+        if type(candidate) in FILES:
             with ANYTHING:
-                one.flush()
-    flush_c_streams(None)
+                candidate.flush()
+    flush_c_streams(None)  # of libraries in C that print; None: all of them
     return status
 
 

@@ -30,7 +30,7 @@ def main() -> None:
     except BaseException as error:  # an import may fail with whatever it likes, sys.exit included
         report["fault"] = shown(error)
     else:
-        report["results"] = [alone(compute_reward, text, request) for text in request["completions"]]
+        report["results"] = [result_of(compute_reward, text, request) for text in request["completions"]]
     Path("results.json").write_text(json.dumps(report))
 
 
@@ -45,24 +45,24 @@ def load() -> Callable[..., Any]:
     return function
 
 
-def alone(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
+def result_of(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
     """One completion's result, {"reward": number} or {"error": text}, from a forked process: what a call leaves behind,
-    the next one does not see."""
+    the next one does not see. The error is that of the call, the limit that it broke, or how its process ended."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        os.setsid()
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):
-            os.dup2(quiet, number)
+        os.setsid()  # a group of its own, which is killed below
+        null_device = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):  # what the function prints is nobody's
+            os.dup2(null_device, number)
         # CPU seconds: time that others take of the machine is not the function's.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_limit_s"])
         data = json.dumps(called(compute_reward, text, request["ground_truth"])).encode()
         while data:
             data = data[os.write(writing, data) :]
         os._exit(0)
-    os.close(writing)
+    os.close(writing)  # else reading would not end with the child
     data, in_time = read(reading, request["wall_limit_s"])
     os.close(reading)
     try:
@@ -77,7 +77,7 @@ def alone(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]
             return result
         except ValueError:
             pass  # cut off, as it was killed: the reason follows
-    if ended == -signal.SIGPROF:
+    if ended == -signal.SIGPROF:  # the timer above
         return {"error": f"time-out: more than {request['cpu_limit_s']:g} s of CPU time"}
     if not in_time:
         return {"error": f"time-out: no reward after {request['wall_limit_s']:g} s"}
