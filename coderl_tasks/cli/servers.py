@@ -12,7 +12,7 @@ from local_servers.interface import ServerError, SetupError, read_key, serve_san
 def serve(options: Namespace) -> int:
     """Runs an embedded server in this process until it is stopped."""
     try:
-        key = None if options.key is None else read_key(options.key)  # None: without --key
+        key = None if options.key is None else read_key(options.key)  # None: the server asks for no key
         if options.server == "tinker":
             serve_tinker(
                 options.port,

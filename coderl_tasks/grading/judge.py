@@ -396,7 +396,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
         return None
     results: list[TestResult] = []
     try:
-        for index, test in zip(indices, tests, strict=False):  # the last may not have run
+        for index, test in zip(indices, tests, strict=False):  # the driver may stop early: the last tests may be absent
             ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
             answer = base64.b64decode(test["answer"], validate=True)
             # Compare the type itself: to isinstance, True is an int.

@@ -64,11 +64,14 @@ class Renderer(ABC):
         self.tokenizer = tokenizer
         self.stop_tokens: list[int] = []  # a subclass fills it
         self._added_tokens: dict[str, int] = tokenizer.get_added_vocab()
-        # Not those of white space, which belong to ordinary text, nor single characters, which cannot be taken apart.
+        # A message that spells an added token (<|im_end|>) must not become one: `_plain_pieces` finds and splits these.
+        # Not those of white space, which ordinary text has, nor single characters, which cannot be split.
         written = [token for token in self._added_tokens if token.strip() and len(token) > 1]
         # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
         written.sort(key=len, reverse=True)
-        self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")  # (?!) never matches
+        self._spelled_token = re.compile(
+            "|".join(re.escape(token) for token in written) or "(?!)"
+        )  # (?!) never matches
         self._written_ids = {self._added_tokens[token] for token in written}
         # Some tokenizers look for added tokens in the text as they normalised it: `_plain_pieces` then checks ids too.
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -129,7 +132,7 @@ class Renderer(ABC):
         (`split_special_tokens` would do for special tokens, but `<think>` and its like are added without that flag.)"""
         pieces: list[str] = []
         start = 0
-        while match := self._added_token.search(text, start):
+        while match := self._spelled_token.search(text, start):
             pieces.append(text[start : match.start() + 1])
             start = match.start() + 1
         pieces.append(text[start:])

@@ -165,7 +165,7 @@ class ChatTemplateRenderer(Renderer):
         super().__init__(tokenizer)
         self._thinking = thinking
         self._template = ChatTemplate(tokenizer, thinking)
-        end = self._added_token.search(self._template.turn_end)
+        end = self._spelled_token.search(self._template.turn_end)
         self._turn_end = end[0] if end else ""
         # The turn's end comes first, since a supervised example ends with the first of them.
         ends = [self._added_tokens[self._turn_end]] if end else []

@@ -163,7 +163,7 @@ class CurateSettings(FlowSettings):
             )
             for is_set, reason in reasons:
                 if is_set:
-                    # Where it is not given, `mix` asks for labels: with 0 the mix can stay.
+                    # `mix` alone sets a label budget. An explicit label_samples=0 turns that off, and keeps the mix.
                     instead = ", or label_samples=0" if reason.startswith("label_samples") else ""
                     raise ValueError(f"{reason}: use shards=here{instead}")
         if self.from_run is not None and self.profile_mode == "screen":

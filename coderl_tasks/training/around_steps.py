@@ -33,11 +33,11 @@ COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 
 
 def lost_scores(run: TrainingRun) -> list[int]:
-    """Returns the committed steps whose scored rollouts are missing or damaged, and whose update may need a replay:
-    those since the newest saved state that does not expire. Raises DataError for a step whose samples are lost too, if
-    no saved state holds its update."""
+    """Returns the committed steps whose scored rollouts are missing or damaged, and whose samples a replay
+    of the update may need: those since the newest saved state that does not expire. Raises DataError for a step whose
+    samples are lost too, if no saved state holds its update."""
     committed = run.directory.next_step
-    # With max_steps_off_policy the next step is sampled from an older policy: count only states up to that one.
+    # With max_steps_off_policy a resume starts from an older policy and replays the rest: no later state counts.
     states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
     saved = max((state.updates for state in states), default=0)
     lasting = max((state.updates for state in states if state.kept), default=0)
@@ -48,7 +48,7 @@ def lost_scores(run: TrainingRun) -> list[int]:
             continue
         if journal.read("sampled") is not None:
             lost.append(step)
-        elif step >= saved:  # else an expiring state has the update: no replay, unless it is gone by then
+        elif step >= saved:  # else an expiring state has the update: a replay is needed only if it has expired
             raise DataError(
                 f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
                 f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
