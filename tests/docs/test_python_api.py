@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.journal.run_directory import metrics_rows
+from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime.grpo_session import GrpoSession, init_grpo
@@ -158,6 +158,16 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
             init_grpo("data/nano", problems=problems, **given)
         assert "\n" not in str(refusal.value), why
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("recorded", [{"max_steps_off_policy": 1}, {"refill": 2.0}, {"steer": "act"}])
+def test_a_session_does_not_resume_what_it_would_not_begin(tmp_path: Path, recorded: dict[str, Any]) -> None:
+    row = {"prompt": "Print 1.", "tests": [{"input": "", "output": "1"}]}
+    settings = TrainSettings.model_validate({"preset": "nano", "problems_per_step": 8, **recorded})
+    RunDirectory.open(tmp_path / "run", settings.content()).close()
+    [name] = recorded
+    with pytest.raises(ConfigError, match=f"^{name}"):
+        init_grpo(problems=[row], log_path=str(tmp_path / "run"))
 
 
 QUESTIONS = [{"prompt": f"Say {word}.", "ground_truth": word} for word in ("print", "input", "range", "while")]
