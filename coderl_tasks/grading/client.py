@@ -184,7 +184,8 @@ class ServerLink:
         try:
             while True:
                 earlier = self.turns[: self.turns.index(turn)]
-                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])  # at the latest
+                # The latest end, not the sum: each result restarts the clock of all later turns.
+                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])
                 left_s = its_turn + takes_s - time.monotonic()
                 done, _ = await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s)))
                 if done:

@@ -110,7 +110,7 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
         raise RowDropped("row_not_object", f"not a JSON object: {row}")
     text, truth = row.get(text_column), row.get(truth_column)
     columns = ", ".join(map(str, row)) or "none"
-    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
+    other_format = "these have tests: --environment=code" if row.get("tests") else dataset_hint(row)
     if other_format is not None and "--environment=" in other_format:
         columns += f"; {other_format}"
     if not isinstance(text, str) or not text.strip():
@@ -234,7 +234,7 @@ def _no_statement(row: Mapping[str, Any]) -> RowDropped:
             wanted = "one message of the user, as text, and at most the system's beside it"
             return RowDropped("ambiguous_prompt", f"{name} needs {wanted}; its roles: {', '.join(roles)}")
     missing = f"no text in {', '.join(STATEMENT_COLUMNS)}; columns: {_columns_found(row)}"
-    return RowDropped("no_statement", known_rows(row) or missing)
+    return RowDropped("no_statement", dataset_hint(row) or missing)
 
 
 def _columns_found(row: Mapping[str, Any]) -> str:
@@ -242,7 +242,7 @@ def _columns_found(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
 
 
-def known_rows(row: Mapping[str, Any]) -> str | None:
+def dataset_hint(row: Mapping[str, Any]) -> str | None:
     """What `row` looks like and what to do with such rows, one line; None where it looks like nothing known."""
     answer = row.get("answer")
     if isinstance(row.get("question"), str) and isinstance(answer, str) and "####" in answer:
@@ -264,8 +264,8 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):
-        if name != "tests" and holds_assertions(row):  # the tests of this column are only examples
-            raise RowDropped("unknown_test_type", known_rows(row) or ASSERTIONS)
+        if name != "tests" and holds_assertions(row):  # `test` has the real tests, this column examples
+            raise RowDropped("unknown_test_type", dataset_hint(row) or ASSERTIONS)
         try:
             test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
@@ -273,7 +273,7 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not test_sets:
         cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
-        reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, known_rows(row)]
+        reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, dataset_hint(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
     first, *others = test_sets  # names, in order of precedence

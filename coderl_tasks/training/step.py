@@ -70,7 +70,7 @@ class Phase:
 async def sample(run: TrainingRun, step: int) -> Phase:
     """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled and recorded now.
     Raises InfraError if too many lack log-probabilities; their groups are discarded, and the task's retry samples them
-    again. With `refill` or `first_completions` it grades each round, and raises as `score` does."""
+    again. With `refill` or `first_completions` it grades each round; too many ungraded ones raise InfraError too."""
     journal = run.directory.step(step)
     recorded = journal.read("sampled")
     if recorded is None and (scored := journal.read("scored")) is not None:  # sampled.parquet was damaged or removed
@@ -81,9 +81,10 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     started = time.monotonic()
     problems = journal.read_problems()
     if problems is None:
-        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)  # no final size
+        # decided=0: no group has its final size yet.
+        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
         if run.adaptive is not None or run.settings.first_completions:
-            # Record the selection: another version or machine might round differently and select others.
+            # Record the choice: adaptive estimates may round differently elsewhere, and later rounds extend the record.
             problems = _record_problems(run, step, problems.ids, known=[])
     # Groups that an earlier process sampled are graded as if they had just arrived.
     groups = journal.groups.read()
@@ -106,10 +107,10 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
-        # In a loop: a group may lack its first completions, and then the rest.
+        # In a loop: `group_requests` asks for the first completions of a group alone, and then for the rest.
         while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
-            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
+            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)  # its updates
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
             await sampling.try_all(partial(run.engine.sample, sampler, record=record), requests)
         sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
