@@ -40,10 +40,10 @@ def test_faults_on_a_third_of_all_calls_change_nothing(
     process = Command({**flow_environment, **addresses}, *words, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
-    for proxy in (tinker, sandbox):
-        assert sum(proxy.met.values()) > 0.15 * proxy.requests
-    # Of both: each kind befalls one request in 23, and neither server gets many more than a hundred.
-    assert {*tinker.met, *sandbox.met} == set(FAULTS)
+    # Of both together: each kind befalls one request in 23 by chance, and there are about 150.
+    met = tinker.met + sandbox.met
+    assert tinker.met and sandbox.met and met.total() > 0.15 * (tinker.requests + sandbox.requests)
+    assert len(met) >= len(FAULTS) - 1
     assert_same(path, run)
     assert rollouts(path).filter(pl.col("verdict") == "infra_error").is_empty()
 
