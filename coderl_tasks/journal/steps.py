@@ -30,7 +30,8 @@ What is not in the index, of a step after whose commit a kill came, is read from
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -202,15 +203,22 @@ class StepJournal:
         path = self.path("commit")
         if not path.is_file():
             return None
-        try:
+        with _setting_aside(path):
             values = atomic.read_json(path)
             if values.get("step") != self.step or not isinstance(values.get("metrics"), dict):
                 raise atomic.DamagedFileError(path, f"it does not commit step {self.step}")
-        except atomic.DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
-            return None
-        values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
-        return Commit(**values)
+            values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
+            return Commit(**values)
+        return None
+
+
+@contextmanager
+def _setting_aside(path: Path) -> Iterator[None]:
+    """If the block finds the file at `path` damaged, warns, sets it aside, and goes on behind the block."""
+    try:
+        yield
+    except atomic.DamagedFileError as error:
+        logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
 
 
 def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
@@ -226,11 +234,9 @@ def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = 
     than the file are null. Without `others` only the columns of `schema` are read."""
     if not path.is_file():
         return None
-    try:
+    with _setting_aside(path):
         return atomic.read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
-    except atomic.DamagedFileError as error:
-        logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
-        return None
+    return None
 
 
 class EvalJournal:
@@ -265,11 +271,9 @@ class EvalJournal:
         path = self.folder / "summary.json"
         if not path.is_file():
             return None
-        try:
+        with _setting_aside(path):
             return atomic.read_json(path)
-        except atomic.DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
-            return None
+        return None
 
     def read_rollouts(self) -> pl.DataFrame | None:
         """The graded rollouts, None if they are missing or damaged."""
