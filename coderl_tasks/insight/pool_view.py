@@ -2,7 +2,7 @@
 numbers, tables and plots; with them the report's page and the markdown of the artifact."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -221,15 +221,13 @@ def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
     """A histogram of the pass rates in a profile table, stacked by split: each count is the number of problems expected
     there, by their posteriors. `band`, the lowest and highest pass rate that are kept, is shaded."""
-    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS  # empty, it has no columns
+    bins = POSTERIOR_BINS
 
     def draw(axes: "Axes") -> None:
         plots.prepare(axes, "Pass rate of the base model")
-        bottom = np.zeros(bins)
-        for split, colour in zip(splits, cycle(plots.SERIES), strict=False):
-            counts = expected_counts(profile.filter(split=split))
-            axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=plots.short_name(split))
-            bottom += counts
+        if len(profile):  # empty, it has no columns
+            _bars_by_split(axes, profile, expected_counts, 0.86)
+            plots.add_legend(axes, columns=4)
         # Bar k is drawn around k: the pass rate r is at bins * r - 0.5.
         if band is not None:
             axes.axvspan(*(bins * end - 0.5 for end in band), color=plots.BLUE, alpha=0.07, linewidth=0, zorder=0)
@@ -238,10 +236,17 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
         axes.set_xlabel("pass rate")
         axes.set_ylabel("problems expected")
         plots.whole_numbers(axes.yaxis)
-        if splits:
-            plots.add_legend(axes, columns=4)
 
     return plots.draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
+
+
+def _bars_by_split(axes: "Axes", profile: pl.DataFrame, count: Callable[[pl.DataFrame], Any], width: float) -> None:
+    """Bars of the counts (an array) that `count` makes of each split's rows of `profile`, one split on another."""
+    bottom: Any = 0.0
+    for split, colour in zip(sorted(profile["split"].unique()), cycle(plots.SERIES), strict=False):
+        counts = np.asarray(count(profile.filter(split=split)))
+        axes.bar(range(len(counts)), counts, bottom=bottom, width=width, color=colour, label=plots.short_name(split))
+        bottom = bottom + counts
 
 
 def expected_counts(profile: pl.DataFrame) -> np.ndarray:
@@ -281,11 +286,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
     def draw(axes: "Axes") -> None:
         plots.prepare(axes, "Samples")
         numbers = sorted(profile["n_samples"].unique())
-        bottom = np.zeros(len(numbers))
-        for split, colour in zip(sorted(profile["split"].unique()), cycle(plots.SERIES), strict=False):
-            counts = np.array([profile.filter(split=split, n_samples=n).height for n in numbers])
-            axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=plots.short_name(split))
-            bottom += counts
+        _bars_by_split(axes, profile, lambda rows: [rows.filter(n_samples=n).height for n in numbers], 0.7)
         axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
         axes.set_xlabel("samples per problem")
         axes.set_ylabel("problems")

@@ -180,6 +180,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
     facts_of_runs = [facts(run) for run in runs]
     labels = dict.fromkeys(label for by_label in facts_of_runs for label in by_label)  # without repetitions, in order
     changes = config_changes(first.config, second.config)
+    flat_of_first, flat_of_second = (plots.flat_panels(run).values() for run in runs)
     return {
         "title": f"{first.path.name} and {second.path.name}",
         "runs": sides,
@@ -190,7 +191,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "split_table": diagnosis.comparison_table(comparison) if comparison else None,
         "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
         "history": plots.history_pairs(runs, SIDES),
-        "flat": [text for text in plots.flat_panels(first).values() if text in plots.flat_panels(second).values()],
+        "flat": [text for text in flat_of_first if text in flat_of_second],
         "verdicts": [verdict_table(run) for run in runs],
         "samples": answers,
         "samples_missing": missing,
