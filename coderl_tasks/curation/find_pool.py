@@ -48,8 +48,7 @@ class FoundPool:
     @property
     def written(self) -> float:
         """When it was finished, in seconds since the epoch."""
-        manifest = self.file.with_name(MANIFEST_FILE)
-        return (manifest if self.manifest else self.file).stat().st_mtime
+        return (self.file.with_name(MANIFEST_FILE) if self.manifest else self.file).stat().st_mtime
 
     @property
     def environment(self) -> str | None:

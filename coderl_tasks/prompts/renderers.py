@@ -66,12 +66,10 @@ class Renderer(ABC):
         self._added_tokens: dict[str, int] = tokenizer.get_added_vocab()
         # A message that spells an added token (<|im_end|>) must not become one: `_plain_pieces` finds and splits these.
         # Not those of white space, which ordinary text has, nor single characters, which cannot be split.
-        written = [token for token in self._added_tokens if token.strip() and len(token) > 1]
         # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
-        written.sort(key=len, reverse=True)
-        self._spelled_token = re.compile(
-            "|".join(re.escape(token) for token in written) or "(?!)"
-        )  # (?!) never matches
+        written = sorted((t for t in self._added_tokens if t.strip() and len(t) > 1), key=len, reverse=True)
+        pattern = "|".join(re.escape(token) for token in written) or "(?!)"  # (?!) never matches
+        self._spelled_token = re.compile(pattern)
         self._written_ids = {self._added_tokens[token] for token in written}
         # Some tokenizers look for added tokens in the text as they normalised it: `_plain_pieces` then checks ids too.
         backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -305,8 +305,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     async def _checkpoint(self, step: int) -> dict[str, Any]:
         if not self._run.learner.is_saved(step):
             await _save(self._run, step)
-        rows = read_checkpoints(self._run.directory.path)
-        return next(row for row in reversed(rows) if row["step"] == step)
+        return next(row for row in reversed(read_checkpoints(self._run.directory.path)) if row["step"] == step)
 
     def finish(self) -> str:
         """Save a checkpoint, write the report and close the session; the run directory."""

@@ -292,6 +292,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided is not None:  # (act, message)
         metrics["act"] = decided[1]
+    groups = sampling.split_groups(rollouts) if run.adaptive is not None else []  # nothing else asks for outcomes
     commit = Commit(
         step=step,
         metrics=metrics,
@@ -301,9 +302,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         # A single optimizer step is in the metrics.
         updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
         acts=[] if decided is None else [asdict(decided[0])],
-        outcomes=[]
-        if run.adaptive is None
-        else [(group["problem_id"][0], *outcome(run.count(group))) for group in sampling.split_groups(rollouts)],
+        outcomes=[(group["problem_id"][0], *outcome(run.count(group))) for group in groups],
         **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
