@@ -219,7 +219,7 @@ def check_checkpoints(_: str | None) -> Finding:
             last = get_last_checkpoint(run)
         except CoderlError:
             continue  # `coderl runs` says what is wrong with it
-        # A checkpoint stays: only steps after the last one can be lost.
+        # A run's checkpoint does not expire: only the states of steps after it can.
         newest |= {state.path: (run.name, state.step) for state in states if last is None or state.step > last["step"]}
     try:
         expiries: dict[str, datetime] = {}
@@ -230,7 +230,7 @@ def check_checkpoints(_: str | None) -> Finding:
             expiries = {path: datetime.fromtimestamp(date, UTC) for path, date in dates if date is not None}
     except (CoderlError, TimeoutError) as error:
         # Not a failure here: the service has a check of its own, which reports it.
-        return Finding("weights", True, f"not asked for: {error or 'no answer'}")
+        return Finding("weights", True, f"dates not known: {error or 'no answer'}")
     # A state without a date is gone already, or does not expire.
     dated = sorted((expires, path) for path in newest if (expires := expiries.get(path)) is not None)
     if not dated:

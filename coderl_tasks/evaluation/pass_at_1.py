@@ -63,7 +63,7 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
         by_split.setdefault(problem.split, []).append(problem.problem_id)
     shares = {split: limit * len(ids) / len(problems) for split, ids in by_split.items()}
     counts = {split: int(share) for split, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda split: (counts[split] - shares[split], split))  # the largest first
+    by_remainder = sorted(shares, key=lambda split: (-(shares[split] - counts[split]), split))  # the largest first
     for split in by_remainder[: limit - sum(counts.values())]:
         counts[split] += 1
 

@@ -182,13 +182,13 @@ def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
     """One job per file segment, in order; a part's number is its job's. Segments past the side's row limit get none."""
-    rows_left = _row_limits(side, indices)
+    rows_left = _row_limits(side, indices)  # by split, None for all
     jobs: list[PartJob] = []
     for source in side.sources:
-        first_row = 0  # of the file, within its split
+        first_row = 0  # the file's, among the rows of its split
         for file in source.files:
             index = indices[file]
-            # With `only`, reading decides which rows count, so one job reads the whole file with the whole limit.
+            # With `only`, the one file's rows say which of them count: a single job reads it, up to the limit.
             whole = side.limit != -1 and source.only is not None
             for segment in (whole_file(file),) if whole else index.segments:
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
@@ -198,9 +198,9 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
                 if limit is None or whole:
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
                 elif rows:  # else the limit is reached
-                    jobs.append(PartJob(source, numbered, part, side.rules, rows))  # no limited side holds out
+                    jobs.append(PartJob(source, numbered, part, side.rules, rows, side.held_out))
                     rows_left[source.split] = limit - rows
-            first_row += index.numbers
+            first_row += index.numbers  # blank lines have a number too
     return jobs
 
 

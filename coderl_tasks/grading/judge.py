@@ -358,8 +358,9 @@ def build_request(
     one_process: bool = False,
 ) -> RunRequest:
     """The request that runs a program on the tests `indices`, in this order; with `stop`, up to the first that crashes
-    or breaks a limit. With `shared_process` a process may run several tests; with `one_process` only the first process
-    runs. The report repeats `request_id`, so that a mixed-up answer is noticed."""
+    or breaks a limit. A test has a process of its own, but with `shared_process` one process runs as many as it can.
+    With `one_process` the driver starts no second one, and tests that the first did not run are missing in the report:
+    a wrong program then costs one process. The report repeats `request_id`, so that a mixed-up answer is noticed."""
     tests = {
         "id": request_id,
         "kind": problem.kind,
@@ -371,9 +372,9 @@ def build_request(
         "run_timeout_s": run_timeout_s,
         "memory_bytes": (limits.memory_mb + _STACK_AND_LIBRARIES_MB) * _MIB,
         "output_limit": limits.output_bytes,
-        "total_output_limit": 2 * limits.output_bytes,  # of all tests together
+        "total_output_limit": 2 * limits.output_bytes,  # of all tests: beyond, the rest is sent again
         "stop_on_failure": stop,
-        "company": shared_process,  # what the driver calls it
+        "company": shared_process,  # the driver's word: a test has others in its process
         "one_process": one_process,
     }
     return RunRequest(

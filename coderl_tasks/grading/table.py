@@ -172,7 +172,7 @@ def _read_completions(path: Path) -> dict[str, list[Any]]:
                 raise DataError(f"{where}: not a JSON object")
             if not {"code", "completion"} & row.values.keys():
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
-            # A line without would read as a completion without a program, and never be extracted from `completion`.
+            # A line without `code` would be graded as one that has no program, whatever its `completion` says.
             if ("code" in row.values) != ("code" in rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)

@@ -100,7 +100,7 @@ async def sample_group(
         raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(response.sequences)} came")
     completions = []
     for sequence in response.sequences:
-        # Arrays if there are any: a sequence keeps lists that it makes of them, and the SDK keeps its answers for long.
+        # Arrays if there are any: lists that the SDK makes of them stay in its answers, which it keeps for long.
         if sequence.tokens_np is not None:
             tokens = sequence.tokens_np.tolist()
             logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()

@@ -236,7 +236,7 @@ def log_folder() -> Path:
 
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed); inside another block, those of that.
+    """The services for a run on `model_name` (None: only a sandbox is needed); within another block, the outer one's.
     Embedded servers are started as needed, and end with the block. `reason`, why it is that model, is shown. Raises
     ConfigError for a hub model without a Tinker service."""
     outer = _current.get()
