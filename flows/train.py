@@ -23,7 +23,7 @@ from coderl_tasks.insight.report import step_history_markdown, write_report
 from coderl_tasks.insight.terminal import pool_lines
 from coderl_tasks.insight.token_uses import costs
 from coderl_tasks.insight.warning_signs import memory_advice
-from coderl_tasks.journal.atomic import held_by
+from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
 from coderl_tasks.journal.recorded_json import LOCK_FILE
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped

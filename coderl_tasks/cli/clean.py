@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import run_state, tree_bytes
-from coderl_tasks.journal.atomic import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
+from coderl_tasks.journal.directory_lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.recorded_json import LOCK_FILE, is_untouched, recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root

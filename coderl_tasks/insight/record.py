@@ -14,7 +14,8 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.tables import duration
-from coderl_tasks.journal.atomic import DamagedFileError, held_by, read_parquet, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
+from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import (
     LOCK_FILE,
     Manifest,

@@ -5,15 +5,10 @@
 2. JSON lines, one object per line, are appended durably. A crash while appending leaves at most a torn last line.
 3. A file that is damaged all the same (a full disk, a bad copy) raises `DamagedFileError` when it is read. `set_aside`
    keeps it for people under another name, so that its work is done again.
-4. One process at a time works on a directory. POSIX record locks (`lockf`) end with the process that took them, however
-   it ends; a forked child does not keep them, as it would keep its parent's `flock`. They do not tell two users in one
-   process apart, so a table in the process does.
-5. A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
-   in its place. So whatever is written below a held folder first asks whether it is still there (`require_in_place`).
-6. Nothing is begun on a disk that is nearly full (`require_room`).
+4. Whatever is written below a folder that this process holds (`directory_lock`) first asks whether it still does.
+5. Nothing is begun on a disk that is nearly full (`require_room`).
 """
 
-import fcntl
 import io
 import json
 import logging
@@ -21,19 +16,15 @@ import os
 import re
 import secrets
 import shutil
-import socket
-import struct
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.journal.directory_lock import require_in_place
 from coderl_tasks.paths import private_folder
 
 Row = dict[str, Any]
@@ -323,119 +314,3 @@ def _parse_rows(path: Path) -> tuple[list[Row], bool]:
     # Drop a tail without its newline even if it is complete: `append_row` has not returned, so its caller does not rely
     # on the row. This also lets readers work without the lock.
     return rows, bool(tail)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    """A folder that is held: by which process, so that what a forked child inherits does not count; what tells it from
-    another one put in its place; and the descriptor of its lock file, which knows where the folder is now."""
-
-    process: int
-    folder: os.stat_result
-    descriptor: int
-
-
-_held: dict[Path, _Hold] = {}  # by lock file
-_held_guard = threading.Lock()
-RUN_LOCK = "run.lock"
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
-
-
-class DirectoryBusyError(ConfigError):
-    """Another run is working in the directory."""
-
-
-class DirectoryMovedError(ConfigError):
-    """The directory that this process works in is not where it was."""
-
-
-class DirectoryLock:
-    """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
-
-    def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
-        """Take the lock on file `name` at once, or raise DirectoryBusyError. Its message names the holder and ends with
-        `instead`, which says what else to do."""
-        self._key = folder.resolve() / name
-        self._owner = os.getpid()  # a forked child has another id, and does not have the lock
-        with _held_guard:
-            # Before opening the file: closing any descriptor of it would end this process's POSIX lock.
-            if _is_held(self._key):
-                raise _busy_error(folder, "another run of this process", instead)
-            # "a+", not "w": a process that does not get the lock must not empty the file, which names the holder.
-            self._file: IO[str] | None = self._key.open("a+")
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = _holder(self._file)
-                self._file.close()
-                raise _busy_error(folder, holder, instead) from error
-            _held[self._key] = _Hold(self._owner, self._key.parent.stat(), self._file.fileno())
-        self._file.truncate(0)  # it names the last holder
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
-        self._file.flush()
-
-    def release(self) -> None:
-        """Release the directory; a second call, or one in a forked child, does nothing."""
-        if self._file is None or self._owner != os.getpid():
-            return
-        with _held_guard:
-            # The file stays: were it removed, a process that has it open could lock a file that nobody else finds.
-            self._file.close()
-            self._file = None
-            del _held[self._key]
-
-
-def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
-    """Who holds `folder` by its lock file `name`, None if nobody does. It asks without taking the lock, so that nobody
-    finds it taken."""
-    key = folder.resolve() / name
-    with _held_guard:
-        # To open the file here, and to close it again, would end this process's own lock.
-        if _is_held(key):
-            return "this process"
-        if not key.is_file():
-            return None
-        with key.open() as file:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
-            return None if kind == fcntl.F_UNLCK else _holder(file)
-
-
-def require_in_place(path: Path) -> None:
-    """Raise DirectoryMovedError if this process has locked a folder above `path` (or `path`) that was moved, removed or
-    replaced since. A lock follows its folder, not the path: what is written at `path` would be unprotected."""
-    written = path.absolute()
-    # Iterate over a copy: other threads take and release locks meanwhile.
-    for key, hold in list(_held.items()):
-        folder = key.parent
-        # Skip the parent process's locks: a forked child inherits this table, but not the locks.
-        if hold.process != os.getpid() or not written.is_relative_to(folder):
-            continue
-        with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
-            if os.path.samestat(folder.stat(), hold.folder):
-                continue
-        lock_file = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where Linux says that it is now
-        if lock_file == key:  # still in place: some file systems renumber inodes
-            continue
-        removed = lock_file.name.endswith(" (deleted)")  # Linux adds this to the name
-        raise DirectoryMovedError(
-            f"{folder} was {'removed' if removed else f'moved to {lock_file.parent}'} while this process worked there: "
-            f"what was recorded until then is {'lost' if removed else 'in its new place: move it back, or go on there'}"
-        )
-
-
-def _is_held(key: Path) -> bool:
-    return key in _held and _held[key].process == os.getpid()
-
-
-def _holder(file: IO[str]) -> str:
-    file.seek(0)
-    try:
-        holder = json.load(file)
-        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (ValueError, KeyError, TypeError):  # its holder is just writing it
-        return "another process"
-
-
-def _busy_error(folder: Path, holder: str, instead: str) -> DirectoryBusyError:
-    return DirectoryBusyError(f"{folder} is in use by {holder}: wait for it, stop it, or {instead}")

@@ -23,7 +23,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import DamagedFileError, DirectoryLock, held_by, make_folder, read_json, write_json
+from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
+from coderl_tasks.journal.directory_lock import DirectoryLock, held_by
 from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 

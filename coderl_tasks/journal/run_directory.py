@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import atomic
 from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
     FINDINGS,
@@ -117,7 +118,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
 
     def __init__(
-        self, path: Path, config: dict[str, Any], lock: atomic.DirectoryLock, changes: list[ConfigChange], resumed: bool
+        self, path: Path, config: dict[str, Any], lock: DirectoryLock, changes: list[ConfigChange], resumed: bool
     ):
         self.path, self.config, self.changes = path, config, changes
         self.resumed, self.finished = resumed, False
@@ -150,7 +151,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if others and not config_path.exists():
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
-        lock = atomic.DirectoryLock(folder)
+        lock = DirectoryLock(folder)
         try:
             resumed = config_path.exists()
             recorded = recorded_config(folder) or {}

@@ -37,7 +37,8 @@ from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
-from coderl_tasks.journal.atomic import DirectoryLock, make_folder
+from coderl_tasks.journal.atomic import make_folder
+from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA

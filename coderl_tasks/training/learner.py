@@ -22,8 +22,8 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.journal.atomic import require_in_place
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, save_checkpoint_async
+from coderl_tasks.journal.directory_lock import require_in_place
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy import clients

@@ -9,8 +9,9 @@ import pytest
 
 from coderl_tasks.cli import main
 from coderl_tasks.cli.clean import expired_checkpoints, never_started, pool_parts, unnamed_checkpoints
-from coderl_tasks.journal.atomic import DirectoryLock, write_json
+from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
+from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit

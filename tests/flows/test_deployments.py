@@ -26,7 +26,7 @@ from prefect.deployments import arun_deployment
 from prefect.flow_runs import aresume_flow_run
 from prefect.states import AwaitingRetry
 
-from coderl_tasks.journal.atomic import DirectoryLock
+from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE

@@ -9,7 +9,8 @@ import pytest
 
 from coderl_tasks.cli import main
 from coderl_tasks.insight.record import pools_table, run_state, runs_table
-from coderl_tasks.journal.atomic import held_by, read_json, write_json
+from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
@@ -69,7 +70,7 @@ def test_who_holds_a_run_is_seen_without_taking_the_lock(tmp_path: Path) -> None
     assert held_by(path) is None
     with RunDirectory.open(path, CONFIG):
         assert held_by(path) == "this process"
-        asked = "import sys; from pathlib import Path; from coderl_tasks.journal.atomic import held_by; "
+        asked = "import sys; from pathlib import Path; from coderl_tasks.journal.directory_lock import held_by; "
         command = [sys.executable, "-c", asked + "print(held_by(Path(sys.argv[1])))", str(path)]
         for _ in range(2):  # asking leaves it as it is
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

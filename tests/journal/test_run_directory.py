@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
+from coderl_tasks.journal.directory_lock import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
 from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, index_files, index_step

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.addresses import filesystem, joined
-from coderl_tasks.journal.atomic import DirectoryBusyError, make_folder, write_bytes
+from coderl_tasks.journal.atomic import make_folder, write_bytes
+from coderl_tasks.journal.directory_lock import DirectoryBusyError
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.runtime.remote_shards import Mirror, recorded_at
 

@@ -1,0 +1,275 @@
+"""One process at a time works in a folder, whichever host it is on.
+
+1. On one host the kernel decides, by a POSIX record lock (`lockf`) on a file in the folder. It ends with the process
+   that took it, however it ends; a forked child does not keep it, as it would keep its parent's `flock`. It does not
+   tell two users in one process apart, so a table in the process does.
+2. Between hosts it may not be enough: some network file systems keep such a lock to one host, others keep that of a
+   host that is gone for minutes. So the lock file says who holds the folder, and its holder writes it anew every BEAT_S
+   (a lease). A process on another host takes the folder once it has seen no beat for LEASE_S. It measures by its own
+   clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
+3. A holder that was not able to beat (a stopped machine, a network away) looks into the file before it writes anything
+   else (`require_in_place`), and writes nothing more in a folder that has another holder.
+4. A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
+   in its place. So `require_in_place` also asks whether the folder is still there.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coderl_tasks.errors import ConfigError
+
+RUN_LOCK = "run.lock"
+BEAT_S, LEASE_S = 3.0, 15.0
+OUTLIVED_S = 180.0
+"""How long the lock of a host that is gone may outlive it: NFS servers drop it after 90 s or so."""
+_RECORD_BYTES = 256  # the file keeps its size, so that a beat needs no room on the disk
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
+logger = logging.getLogger(__name__)
+
+
+class DirectoryBusyError(ConfigError):
+    """Another run is working in the directory."""
+
+
+class DirectoryMovedError(ConfigError):
+    """The directory that this process works in is not where it was, or is another one's by now."""
+
+
+@cache
+def _this_host() -> dict[str, str]:
+    """What tells this host from others. Two containers on one machine differ by name, as two machines do."""
+    return {"host": socket.gethostname(), "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
+
+
+def _now() -> float:
+    """Seconds that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A folder that this process holds: what tells it from another one put in its place, and the descriptor of its lock
+    file, which knows where the folder is now. `process` is whose it is: a forked child inherits the table of holds, but
+    not the locks."""
+
+    process: int
+    folder: os.stat_result
+    descriptor: int
+    record: dict[str, Any]
+    beats: int = 0
+    beaten: float = field(default_factory=_now)
+    taken_by: str | None = None  # the holder that the file names in our place
+
+    def beat(self) -> None:
+        """Show in the lock file that the holder lives; or note who else has taken the folder."""
+        if self.taken_by is not None:
+            return
+        there = _read(self.descriptor)
+        if self.beats and there.get("id") != self.record["id"]:
+            self.taken_by = _in_words(there)
+            return
+        self.beats += 1
+        self.write({"beat": self.beats})
+        self.beaten = _now()
+
+    def write(self, more: dict[str, Any]) -> None:
+        data = json.dumps(self.record | more).encode().ljust(_RECORD_BYTES - 1) + b"\n"
+        os.pwrite(self.descriptor, data, 0)
+        os.ftruncate(self.descriptor, len(data))
+        os.fdatasync(self.descriptor)  # to the other hosts
+
+
+_held: dict[Path, _Hold] = {}  # by lock file
+_held_guard = threading.RLock()
+
+
+class DirectoryLock:
+    """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
+
+    def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
+        """Take the lock on file `name`, or raise DirectoryBusyError. Its message names the holder and ends with
+        `instead`, which says what else to do. It is taken at once, but from a holder on another host after LEASE_S
+        without a sign of life, or, where the file system keeps that host's lock, up to OUTLIVED_S."""
+        self._key = folder.resolve() / name
+        watched: tuple[dict[str, Any], float] | None = None  # the other host's last record, since when
+        begun = _now()
+        while True:
+            with _held_guard:
+                # Before opening the file: closing any descriptor of it would end this process's POSIX lock.
+                if _is_held(self._key):
+                    raise _busy_error(folder, "another run of this process", instead)
+                descriptor = os.open(self._key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                is_locked, there = _lock(descriptor), _read(descriptor)
+                if is_locked and (not _is_others(there) or _is_silent(there, watched)):
+                    self._hold(descriptor)
+                    break
+                os.close(descriptor)
+            # Of a process on this host the kernel knows whether it lives.
+            is_alive = watched is not None and there != watched[0]
+            if not _is_others(there) or is_alive or _now() - begun > OUTLIVED_S:
+                raise _busy_error(folder, _in_words(there), instead)
+            if watched is None:
+                logger.warning(
+                    "%s was held by %s: taken over after %g s without a sign of life", folder, _in_words(there), LEASE_S
+                )
+                watched = there, _now()
+            time.sleep(BEAT_S / 2)
+        if watched is not None:
+            self._confirm(folder, instead)
+
+    def _hold(self, descriptor: int) -> None:
+        since = f"{datetime.now():%F %T}"
+        record = {"pid": os.getpid(), **_this_host(), "since": since, "id": secrets.token_hex(8)}
+        hold = _held[self._key] = _Hold(os.getpid(), self._key.parent.stat(), descriptor, record)
+        hold.beat()
+        _start_beating()
+        self._owner = os.getpid()  # a forked child has another id, and does not have the lock
+
+    def _confirm(self, folder: Path, instead: str) -> None:
+        """After a takeover: of two hosts that do so at once, the last to write is the holder."""
+        time.sleep(2 * BEAT_S)
+        with _held_guard:
+            (hold := _held[self._key]).beat()
+        if hold.taken_by is not None:
+            self.release()
+            raise _busy_error(folder, hold.taken_by, instead)
+
+    def release(self) -> None:
+        """Release the directory; a second call, or one in a forked child, does nothing."""
+        if self._owner != os.getpid():
+            return
+        with _held_guard:
+            # The file stays: were it removed, a process that has it open could lock a file that nobody else finds.
+            self._owner, hold = 0, _held.pop(self._key)
+            try:
+                if hold.taken_by is None:
+                    hold.write({"released": True})
+            finally:
+                os.close(hold.descriptor)
+
+
+_beating: int | None = None  # the process whose thread beats; a forked child has none
+
+
+def _start_beating() -> None:
+    global _beating
+    if _beating != os.getpid():
+        _beating = os.getpid()
+        threading.Thread(target=_beat_on, name="directory-locks", daemon=True).start()
+
+
+def _beat_on() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        with _held_guard:
+            for key, hold in _held.items():
+                if hold.process == os.getpid():
+                    try:
+                        hold.beat()
+                    except OSError as error:  # as the next write in the folder will, which counts
+                        logger.debug("no beat in %s: %s", key, error)
+
+
+def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
+    """Who holds `folder` by its lock file `name`, None if nobody does. It asks without taking the lock, so that nobody
+    finds it taken. A holder on another host is one that has given a sign of life lately, by this host's clock."""
+    key = folder.resolve() / name
+    with _held_guard:
+        # To open the file here, and to close it again, would end this process's own lock.
+        if _is_held(key):
+            return "this process"
+        if not key.is_file():
+            return None
+        with key.open("rb") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            there = _read(file.fileno())
+            lives = _is_others(there) and abs(time.time() - os.fstat(file.fileno()).st_mtime) < LEASE_S
+            return _in_words(there) if lives or kind != fcntl.F_UNLCK else None
+
+
+def require_in_place(path: Path) -> None:
+    """Raise DirectoryMovedError if this process has locked a folder above `path` (or `path`) that was moved, removed,
+    replaced, or taken over by another host since. A lock follows its folder, not the path: what is written at `path`
+    would be unprotected."""
+    written = path.absolute()
+    # Iterate over a copy: other threads take and release locks meanwhile.
+    for key, hold in list(_held.items()):
+        folder = key.parent
+        if hold.process != os.getpid() or not written.is_relative_to(folder):
+            continue
+        if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
+            with _held_guard, suppress(OSError):  # the write that follows fails too, and names the file
+                if key in _held:
+                    hold.beat()
+        if hold.taken_by is not None:
+            raise DirectoryMovedError(
+                f"{folder} was taken over by {hold.taken_by}, as this process gave no sign of life for {LEASE_S:g} s: "
+                "it goes on there, with all that was recorded"
+            )
+        with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
+            if os.path.samestat(folder.stat(), hold.folder):
+                continue
+        lock_file = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where Linux says that it is now
+        if lock_file == key:  # still in place: some file systems renumber inodes
+            continue
+        removed = lock_file.name.endswith(" (deleted)")  # Linux adds this to the name
+        raise DirectoryMovedError(
+            f"{folder} was {'removed' if removed else f'moved to {lock_file.parent}'} while this process worked there: "
+            f"what was recorded until then is {'lost' if removed else 'in its new place: move it back, or go on there'}"
+        )
+
+
+def _is_held(key: Path) -> bool:
+    return key in _held and _held[key].process == os.getpid()
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    """What the lock file says, empty if it says nothing or is being written."""
+    try:
+        there = json.loads(os.pread(descriptor, 4 * _RECORD_BYTES, 0))
+    except ValueError:
+        return {}
+    return there if isinstance(there, dict) else {}
+
+
+def _is_others(there: dict[str, Any]) -> bool:
+    """Whether the file names a holder on another host that has not released the folder."""
+    ours = _this_host()
+    return "host" in there and not there.get("released") and any(there.get(key) != ours[key] for key in ours)
+
+
+def _is_silent(there: dict[str, Any], watched: tuple[dict[str, Any], float] | None) -> bool:
+    return watched is not None and there == watched[0] and _now() - watched[1] > LEASE_S
+
+
+def _in_words(there: dict[str, Any]) -> str:
+    try:
+        return f"process {there['pid']} on {there['host']} since {there['since']}"
+    except KeyError:  # its holder is just writing it
+        return "another process"
+
+
+def _busy_error(folder: Path, holder: str, instead: str) -> DirectoryBusyError:
+    return DirectoryBusyError(f"{folder} is in use by {holder}: wait for it, stop it, or {instead}")
