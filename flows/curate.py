@@ -38,6 +38,7 @@ from coderl_tasks.runtime.display import (
     command_line,
     is_part,
     name_flow_run,
+    once_free,
     publish_or_warn,
     saying_what_next,
 )
@@ -48,6 +49,7 @@ from coderl_tasks.settings.setting import words_of
 
 
 @flow(name="curate")
+@once_free
 async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems; keep those in the pass rate band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)

@@ -21,13 +21,21 @@ from coderl_tasks.planning import flow_plans
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.rollouts.engine import open_session
-from coderl_tasks.runtime.display import Display, command_line, name_flow_run, publish_or_warn, saying_what_next
+from coderl_tasks.runtime.display import (
+    Display,
+    command_line,
+    name_flow_run,
+    once_free,
+    publish_or_warn,
+    saying_what_next,
+)
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 
 @flow(name="evaluate")
+@once_free
 async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint, or of both sides of `compare`. Returns the (last) folder with rollouts and summary."""
     display = Display()

@@ -45,6 +45,7 @@ from coderl_tasks.runtime.display import (
     forget_old_results,
     is_part,
     name_flow_run,
+    once_free,
     publish_or_warn,
     saying_what_next,
     suspended_in_outages,
@@ -66,6 +67,7 @@ ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
 
 
 @flow(name="train")
+@once_free
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
     with early_lines():

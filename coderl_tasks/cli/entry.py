@@ -244,6 +244,8 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."
     what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
     parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
+    most = "the most flow runs at once on this machine (default: one per core, and two at least)"
+    parser.add_argument("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
 
 
 @_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")

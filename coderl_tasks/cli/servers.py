@@ -38,15 +38,8 @@ def serve(options: Namespace) -> int:
 
 def up(options: Namespace) -> int:
     """Runs a Prefect server and a worker until interrupted. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
-    from coderl_tasks.runtime.prefect_server import (
-        deploy_all,
-        exports,
-        is_open,
-        not_joined,
-        run_worker,
-        shared_prefect_server,
-        ui_address,
-    )
+    from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
+    from coderl_tasks.runtime.worker import deploy_all, run_worker, runs_at_once
     from coderl_tasks.services import load_environment
 
     load_environment()
@@ -69,5 +62,5 @@ def up(options: Namespace) -> int:
         stop = threading.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, lambda *_: stop.set())
-        code = run_worker(stop)
+        code = run_worker(stop, options.limit or runs_at_once())
     return 0 if stop.is_set() else code

@@ -32,7 +32,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError
 
 RUN_LOCK = "run.lock"
-BEAT_S, LEASE_S = 3.0, 15.0
+BEAT_S, LEASE_S = 2.0, 10.0
 OUTLIVED_S = 180.0
 """How long the lock of a host that is gone may outlive it: NFS servers drop it after 90 s or so."""
 _RECORD_BYTES = 256  # the file keeps its size, so that a beat needs no room on the disk
@@ -140,7 +140,7 @@ class DirectoryLock:
 
     def _confirm(self, folder: Path, instead: str) -> None:
         """After a takeover: of two hosts that do so at once, the last to write is the holder."""
-        time.sleep(2 * BEAT_S)
+        time.sleep(BEAT_S)  # longer than the other one takes from its last look to its write
         with _held_guard:
             (hold := _held[self._key]).beat()
         if hold.taken_by is not None:

@@ -8,12 +8,12 @@ import asyncio
 import logging
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID, uuid4
 
 import httpx
@@ -44,6 +44,7 @@ from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.report import publish
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.warning_signs import Notice
+from coderl_tasks.journal.directory_lock import DirectoryBusyError
 from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
@@ -63,7 +64,9 @@ LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 PAUSE_S = 600.0
+BUSY_POLL_S = 10.0
 Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 
 
 class _Counted(ProgressColumn):
@@ -348,6 +351,29 @@ def forget_old_results(kept: int = 200) -> None:
     if context is not None:
         for result in list(context.run_results)[:-kept]:
             del context.run_results[result]
+
+
+def once_free(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
+    """A flow that, where a deployment's run has been begun again, waits for another process to leave its directory. Its
+    earlier worker may only have been out of reach, and be still at work: then all that is left is to report the end."""
+
+    @wraps(work)
+    async def waiting(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        said = ""
+        while True:
+            try:
+                return await work(*arguments, **named)
+            except DirectoryBusyError as error:
+                context = FlowRunContext.get()
+                is_again = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
+                if not is_again or not is_deployed():
+                    raise
+                if str(error) != said:
+                    Display().say(f"waiting: {error}")
+                said = str(error)
+                await asyncio.sleep(BUSY_POLL_S)
+
+    return waiting
 
 
 @asynccontextmanager

@@ -5,14 +5,12 @@ import resource
 import socket
 import sqlite3
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import httpx
 import pytest
@@ -36,12 +34,9 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime import prefect_server as servers
 from coderl_tasks.runtime.prefect_server import (
     DEFAULT_API_URL,
-    WORK_POOL,
     auth_string,
-    closed_template,
     configured_api_url,
     database_damage,
-    deploy_all,
     embedded_prefect,
     exports,
     found_api_url,
@@ -54,6 +49,7 @@ from coderl_tasks.runtime.prefect_server import (
     ui_address,
     used,
 )
+from coderl_tasks.runtime.worker import WORK_POOL, closed_template, deploy_all
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
 
@@ -334,36 +330,3 @@ def flow_of(deployment: dict[str, Any]) -> str:
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     parts = {key: merged(base[key], part) if isinstance(part, dict) else part for key, part in over.items()}
     return {**base, **parts}
-
-
-PARENT_AND_PART = """
-import sys, time
-from prefect import flow, runtime
-
-@flow
-def part():
-    print(runtime.flow_run.id, flush=True)
-    time.sleep(600)
-
-@flow
-def whole():
-    print(runtime.flow_run.id, flush=True)
-    part()
-
-whole()
-"""
-
-
-async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: Path) -> None:
-    (script := tmp_path / "whole.py").write_text(PARENT_AND_PART)
-    process = subprocess.Popen([sys.executable, script], env=os.environ, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    runs = [UUID((await asyncio.to_thread(process.stdout.readline)).strip()) for _ in range(2)]
-    process.kill()
-    process.wait()
-    async with get_client() as client:
-        await client.update_flow_run_labels(runs[0], {"prefect.worker.name": "of-this-test"})
-        (line,) = await servers._end_runs_of("of-this-test")
-        assert f"`prefect flow-run retry {runs[0]}` goes on" in line
-        states = [(await client.read_flow_run(run)).state for run in runs]
-    assert [state and state.name for state in states] == ["Crashed", "Crashed"]

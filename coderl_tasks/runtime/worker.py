@@ -1,0 +1,359 @@
+"""What `coderl up` runs: the deployments of prefect.yaml, the work pool that they run in, which takes no job variables
+that say what is executed, and a Prefect worker, which is replaced when it ends.
+
+A flow run that nobody works on any more is Crashed, and goes on where a worker is free, by what its directory has
+recorded. Its end is noticed
+
+1. by the `coderl up` that it ran under: its process has ended, or the worker has, or it was told to stop;
+2. by every other one (`LostRuns`): its worker has sent no heartbeat for three times as long as it should. By its own
+   clock, and only while the Prefect server answers: after an outage of the server it begins to count anew.
+
+The run's directory has a lock. So a worker that was only out of reach does no harm: whoever comes second waits.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from coderl_tasks.errors import CoderlError
+from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
+from coderl_tasks.runtime.prefect_server import QUIET
+from coderl_tasks.services import guard
+from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import FlowRun, State, StateType
+
+WORK_POOL = "local-pool"
+FIXED_VARIABLES = ("command", "env", "working_dir")
+WORKER_VARIABLE = "CODERL_WORKER"
+"""Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
+WORKER_LABEL = "prefect.worker.name"
+"""The label by which Prefect says whose a flow run is."""
+MISSED_HEARTBEATS, DEFAULT_HEARTBEAT_S = 3, 30.0
+MOST_CRASHES = 20
+"""Crashes of a flow run within a day after which it is not begun again."""
+LONGEST_PAUSE_S = 60.0
+SETTLED_S = 15.0
+"""Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
+PAGE = 200  # the most that Prefect returns at once
+
+Item = TypeVar("Item")
+
+
+def runs_at_once() -> int:
+    """How many flow runs a worker takes unless it is told: one per core, and two at least."""
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+def deploy_all() -> None:
+    """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
+    pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
+    asyncio.run(_provide_work_pool())
+    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml")]
+    command, environment = [sys.executable, "-m", "prefect", *arguments], {**os.environ, **QUIET, LEAN_VARIABLE: "1"}
+    # In CODE_ROOT: prefect.yaml's entrypoints are relative to it.
+    done = subprocess.run(command, cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
+
+
+async def _provide_work_pool() -> None:
+    """See to it that the pool is there and closed; it is never there without being closed."""
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    async with get_client() as client:
+        try:
+            template = (await client.read_work_pool(WORK_POOL)).base_job_template
+        except ObjectNotFound:
+            closed = closed_template(ProcessWorker.get_default_base_job_template())
+            pool = WorkPoolCreate(name=WORK_POOL, type=ProcessWorker.type, base_job_template=closed)
+            await client.create_work_pool(pool)
+            return
+        if (closed := closed_template(template)) != template:
+            await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))
+
+
+def closed_template(template: dict[str, Any]) -> dict[str, Any]:
+    """A process pool's base job template under which a run's job variables cannot say what is executed. The variables
+    that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that it imports
+    from) are taken out and fixed at their defaults, and the server refuses every variable that is not there."""
+    if "variables" not in template:
+        return template
+    variables, configuration = dict(template["variables"]), dict(template["job_configuration"])
+    properties = dict(variables.get("properties", {}))
+    for name in FIXED_VARIABLES:
+        default = properties.pop(name, {}).get("default")
+        if name in configuration and configuration[name] == f"{{{{ {name} }}}}":
+            configuration[name] = default
+            if default is None:
+                del configuration[name]
+    required = [name for name in variables.get("required", []) if name not in FIXED_VARIABLES]
+    variables |= {"properties": properties, "additionalProperties": False, "required": required}
+    return {**template, "job_configuration": configuration, "variables": variables}
+
+
+def run_worker(stop: threading.Event, limit: int) -> int:
+    """Run a worker of the pool, with at most `limit` flow runs at once, until `stop` is set. Returns its exit code. A
+    worker that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S. With a worker its flow
+    runs end, and go on with the next one; a line says so for each."""
+    lost = LostRuns()
+    # In this context: it has the address of the Prefect server, and a new thread's has not.
+    looking = partial(copy_context().run, lost.look_on, stop)
+    threading.Thread(target=looking, name="lost-runs", daemon=True).start()
+    quick_deaths = 0
+    while True:
+        name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
+        started = time.monotonic()
+        lost.own.append(name)
+        code = _one_worker(name, stop, limit)
+        # Kill its processes before setting states: a live run could set its own state afterwards. They have its name in
+        # their environment. Repeat until none is left: one may start another between the listing and the kill.
+        while pids := processes_with(WORKER_VARIABLE, name):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if stop.is_set():
+            lost.end(name, "was stopped")
+            return code
+        quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
+        restart = quick_deaths < MAX_QUICK_DEATHS
+        # By a signal: -n if the guard itself was killed, 128 + n if the worker was, as the guard then exits.
+        signal_number = -code if code < 0 else code - 128
+        ending = signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
+        print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
+        lost.end(name, f"ended ({ending})")
+        if not restart:
+            return code or 1  # nobody asked it to end, so 0 is a failure too
+
+
+def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
+    worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
+    worker_command += ["--pool", WORK_POOL, "--name", name, "--limit", str(limit)]
+    # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
+    # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
+    defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
+    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
+    command = [sys.executable, guard.__file__, *worker_command]
+    # The guard ends the worker when this pipe closes, and so even if this process is killed.
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)
+    while worker.poll() is None and not stop.wait(0.2):
+        continue
+    assert worker.stdin is not None
+    worker.stdin.close()
+    return worker.wait()
+
+
+@dataclass
+class LostRuns:
+    """Ends flow runs of the pool that nobody works on any more, and begins them again. `own` are the names of this
+    process's workers, the last one's last; `gone` says what became of those that have ended."""
+
+    own: list[str] = field(default_factory=list)
+    gone: dict[str, str] = field(default_factory=dict)
+    _heard: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a worker's last heartbeat, by its name
+    _states: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a run's state and worker, by its id
+    _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
+    _answered: bool = True
+
+    def look_on(self, stop: threading.Event) -> None:
+        """Look again and again until `stop` is set."""
+        from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
+
+        pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
+        while not stop.wait(pause_s):
+            self._ask(self.look)
+
+    def end(self, worker: str, how: str) -> None:
+        """End the runs of a worker of this process, which has ended; if the server does not answer now, they end when
+        this process or another one looks."""
+        self.gone[worker] = how
+
+        async def end_runs(client: "PrefectClient") -> None:
+            await self._end_runs_of({worker: how}, client, await unfinished_runs(client), at_once=True)
+            await self._begin_crashed_again(client, at_once=True)
+
+        if not self._ask(end_runs):
+            print("its flow runs still say Running: they end, and go on, when the Prefect server answers", flush=True)
+
+    def _ask(self, request: "Callable[[PrefectClient], Awaitable[None]]") -> bool:
+        """Whether the server answered the request."""
+        import httpx
+        from prefect import get_client
+
+        async def asked() -> None:
+            async with get_client() as client:
+                await request(client)
+
+        try:
+            asyncio.run(asked())
+        except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
+            if self._answered:
+                print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
+            self._answered = False
+            self._heard.clear()  # as no heartbeat reached it
+            return False
+        if not self._answered:
+            print("the Prefect server answers again", flush=True)
+        self._answered = True
+        return True
+
+    async def look(self, client: "PrefectClient") -> None:
+        """End the runs of workers that are lost; begin them again, and those that crashed under a worker of ours."""
+        silent_s, allowed_s = {}, {}
+        for worker in await client.read_workers_for_work_pool(WORK_POOL):  # those heard of last come first
+            silent_s[worker.name] = self._heard.for_s(worker.name, worker.last_heartbeat_time)
+            allowed_s[worker.name] = MISSED_HEARTBEATS * (worker.heartbeat_interval_seconds or DEFAULT_HEARTBEAT_S)
+        alive = sorted(name for name in silent_s if silent_s[name] <= allowed_s[name] and name not in self.gone)
+        # One of the live workers acts at once; the next one does later, should the first not have.
+        later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
+        runs, lost = await unfinished_runs(client), dict(self.gone)
+        for name in {worker_of(run) for run in runs} - {*alive, *lost}:
+            since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
+            if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
+                lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
+        await self._end_runs_of(lost, client, runs, at_once=False)
+        await self._begin_crashed_again(client, at_once=False)
+
+    async def _end_runs_of(
+        self, workers: dict[str, str], client: "PrefectClient", runs: "list[FlowRun]", *, at_once: bool
+    ) -> None:
+        """End those of the unfinished `runs` that are of these workers, and begin them again. Unless `at_once`, only
+        what was seen like this before: one that is just taken up has its earlier worker's label for a moment."""
+        for run in runs:
+            if run.state is not None and (name := worker_of(run)) in workers:
+                seen_s = self._states.for_s(run.id, (run.state.id, name))
+                if seen_s or at_once:
+                    cancelled, why = run.state.is_cancelling(), f"its worker {name} {workers[name]}"
+                    await end_run(client, run, cancelled=cancelled, why=why)
+                    if not cancelled:
+                        await self._begin_again(client, run, why)
+
+    async def _begin_crashed_again(self, client: "PrefectClient", *, at_once: bool) -> None:
+        """Begin runs of this process's workers again whose own process ended: one that was short of memory, or that
+        heard of its worker's end before this process marked it."""
+        from prefect.client.schemas.objects import StateType
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        crashed = of_pool([StateType.CRASHED])
+        for run in await client.read_flow_runs(**crashed, sort=FlowRunSort.END_TIME_DESC, limit=PAGE):
+            if run.state is None or worker_of(run) not in self.own or run.id in self._given_up:
+                continue
+            if self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once:
+                await self._begin_again(client, run, f"its process ended ({run.state.message})")
+
+    async def _begin_again(self, client: "PrefectClient", run: "FlowRun", why: str) -> None:
+        """Let the next free worker take up a run that crashed. What another run started is begun again by that."""
+        from prefect.states import AwaitingRetry
+
+        if run.parent_task_run_id is not None:
+            return
+        since = datetime.now(UTC) - timedelta(days=1)
+        states: list[State[Any]] = await client.read_flow_run_states(run.id)
+        crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
+        if crashes > MOST_CRASHES:
+            self._given_up.add(run.id)
+            goes_on = (
+                f"it crashed {crashes} times within a day and is not begun again (`prefect flow-run retry {run.id}`)"
+            )
+        else:
+            at = datetime.now(UTC) + timedelta(seconds=min(LONGEST_PAUSE_S, 5.0 * max(0, crashes - 1)))
+            await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
+            goes_on = f"it goes on with the next free worker, unless `prefect flow-run cancel {run.id}` ends it"
+        await say(client, run, f"{why}; {goes_on}")
+
+
+class _FirstSeen(dict[object, tuple[object, float]]):
+    """Values by key, and when each was first seen there, by this process's clock."""
+
+    def for_s(self, key: object, value: object) -> float:
+        """For how many seconds this value has been there: 0 if it is new."""
+        if key not in self or self[key][0] != value:
+            self[key] = value, time.monotonic()
+            return 0.0
+        return time.monotonic() - self[key][1]
+
+
+def worker_of(run: "FlowRun") -> str:
+    """The name of the worker that took up a run of the pool. One that ended before it could say so has a name that no
+    worker has."""
+    return str(run.labels.get(WORKER_LABEL, f"of flow run {run.id}"))
+
+
+async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":
+    """The pool's flow runs that a worker has taken up, and that have not ended."""
+    selected = of_pool(unfinished_types())
+    return await all_pages(lambda offset: client.read_flow_runs(**selected, limit=PAGE, offset=offset))
+
+
+def unfinished_types() -> "list[StateType]":
+    from prefect.client.schemas.objects import StateType
+
+    return [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+
+
+def of_pool(types: "list[StateType]") -> dict[str, Any]:
+    """What selects the pool's runs with a state of these types."""
+    from prefect.client.schemas import filters
+
+    of_state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
+    pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[WORK_POOL]))
+    return {"flow_run_filter": filters.FlowRunFilter(state=of_state), "work_pool_filter": pool}
+
+
+async def all_pages(read: Callable[[int], Awaitable[list[Item]]]) -> list[Item]:
+    """All that `read` returns from an offset on, a page at a time."""
+    items = page = await read(0)
+    while len(page) == PAGE:
+        page = await read(len(items))
+        items = [*items, *page]
+    return items
+
+
+async def end_run(client: "PrefectClient", run: "FlowRun", *, cancelled: bool, why: str) -> None:
+    """End a flow run and its parts: Cancelled, or Crashed."""
+    from prefect.client.schemas import filters
+    from prefect.states import Cancelled, Crashed
+
+    state: State[Any] = Cancelled() if cancelled else Crashed(message=why)
+    await client.set_flow_run_state(run.id, state, force=True)  # force: Prefect may not refuse or alter it
+    of_state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=unfinished_types()))
+    # A deployment's run that this one has started has a worker of its own.
+    parts = filters.FlowRunFilter(
+        parent_flow_run_id=filters.FlowRunFilterParentFlowRunId(any_=[run.id]),
+        deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
+        state=of_state,
+    )
+    for part in await all_pages(lambda offset: client.read_flow_runs(flow_run_filter=parts, limit=PAGE, offset=offset)):
+        await end_run(client, part, cancelled=cancelled, why=why)
+
+
+async def say(client: "PrefectClient", run: "FlowRun", words: str) -> None:
+    """A line on the console, and in the flow run's log."""
+    from prefect.client.schemas.actions import LogCreate
+
+    print(f"flow run {run.name}: {words}", flush=True)
+    now = datetime.now(UTC)
+    line = LogCreate(name="coderl", level=logging.WARNING, message=words, timestamp=now, flow_run_id=run.id)
+    await client.create_logs([line])

@@ -1,0 +1,182 @@
+"""Flow runs that nobody works on any more, on a Prefect server of the session's: what they ran on is only said here."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import get_client
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.states import Cancelling, Crashed, Running, State
+
+from coderl_tasks.runtime import worker
+from coderl_tasks.runtime.prefect_server import used
+from coderl_tasks.runtime.worker import WORK_POOL, WORKER_LABEL, LostRuns, deploy_all, end_run
+from coderl_tasks.services.supervisor import free_port
+
+HEARTBEAT_S = 1
+TakeUp = Callable[[str, State], Awaitable[UUID]]
+"""Makes a run of train/local that the worker of this name has taken up, in this state."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deployed(prefect_api: str) -> None:
+    deploy_all()
+
+
+@pytest.fixture
+async def client(prefect_api: str) -> AsyncIterator[PrefectClient]:
+    async with get_client() as client:
+        yield client
+
+
+@pytest.fixture
+def take_up(client: PrefectClient) -> TakeUp:
+    async def taken_up(name: str, state: State) -> UUID:
+        deployment = await client.read_deployment_by_name("train/local")
+        run = await client.create_flow_run_from_deployment(deployment.id)
+        await client.update_flow_run_labels(run.id, {WORKER_LABEL: name})
+        await client.set_flow_run_state(run.id, state, force=True)
+        return run.id
+
+    return taken_up
+
+
+@pytest.fixture
+def names() -> tuple[str, str]:
+    """A live worker of this process, and one that is gone. The live one acts first: it is first by name."""
+    unique = uuid4().hex
+    return f"a-{unique}", f"b-{unique}"
+
+
+async def states_of(client: PrefectClient, run: UUID) -> list[str]:
+    states = await client.read_flow_run_states(run)
+    return [state.name or "" for state in sorted(states, key=lambda state: state.timestamp)]
+
+
+async def heartbeat(client: PrefectClient, name: str) -> None:
+    await client.send_worker_heartbeat(WORK_POOL, name, heartbeat_interval_seconds=HEARTBEAT_S)
+
+
+async def look_until(client: PrefectClient, lost: LostRuns, is_done: Callable[[], Awaitable[bool]]) -> None:
+    """Look as `coderl up` does while its worker lives, until it `is_done`."""
+    while not await is_done():
+        await heartbeat(client, lost.own[-1])
+        await lost.look(client)
+        await asyncio.sleep(0.1)
+
+
+async def test_runs_of_a_worker_without_heartbeats_are_ended_and_begun_again(
+    client: PrefectClient, take_up: TakeUp, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, gone = names
+    monkeypatch.setattr(worker, "PAGE", 1)  # as with more runs than Prefect returns at once
+    await heartbeat(client, gone)
+    working = await take_up(live, Running())
+    runs = [await take_up(gone, Running()) for _ in range(2)]
+    being_cancelled = await take_up(gone, Cancelling())
+
+    async def all_begun() -> bool:
+        return all([(await states_of(client, run))[-1] == "AwaitingRetry" for run in runs])
+
+    await look_until(client, LostRuns(own=[live]), all_begun)
+    for run in runs:
+        assert (await states_of(client, run))[-3:] == ["Running", "Crashed", "AwaitingRetry"]
+        (log,) = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))
+        assert log.message.startswith(f"its worker {gone} has sent no heartbeat for ")
+        assert f"unless `prefect flow-run cancel {run}` ends it" in log.message
+    assert (await states_of(client, being_cancelled))[-1] == "Cancelled"
+    assert (await states_of(client, working))[-1] == "Running"
+
+
+async def test_an_outage_of_the_server_loses_no_worker(
+    client: PrefectClient, take_up: TakeUp, names: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    live, other = names
+    lost, run = LostRuns(own=[live]), await take_up(other, Running())
+    await heartbeat(client, other)
+    await lost.look(client)
+    lost._heard = worker._FirstSeen({key: (value, at - 60) for key, (value, at) in lost._heard.items()})
+    with used(f"http://127.0.0.1:{free_port()}/api"):
+        assert not await asyncio.to_thread(lost._ask, lost.look)
+    for _ in range(3):  # it answers again, and the worker has not come to send a heartbeat yet
+        await lost.look(client)
+    assert (await states_of(client, run))[-1] == "Running"
+    assert capfd.readouterr().out.count("the Prefect server does not answer") == 1
+
+
+async def test_a_run_whose_process_crashed_is_begun_again_a_number_of_times(
+    client: PrefectClient,
+    take_up: TakeUp,
+    names: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    live, other = names
+    monkeypatch.setattr(worker, "SETTLED_S", 0.0)
+    monkeypatch.setattr(worker, "MOST_CRASHES", 1)
+    lost, run = LostRuns(own=[live]), await take_up(live, Crashed(message="out of memory"))
+    others = await take_up(other, Crashed())
+
+    async def is_begun() -> bool:
+        return (await states_of(client, run))[-1] == "AwaitingRetry"
+
+    await look_until(client, lost, is_begun)
+    assert "its process ended (out of memory); it goes on with" in capfd.readouterr().out
+    await client.set_flow_run_state(run, Crashed(), force=True)
+    said = ""
+    while "crashed 2 times within a day and is not begun again" not in said:
+        await lost.look(client)
+        said += capfd.readouterr().out
+    await lost.look(client)
+    assert capfd.readouterr().out == ""  # it is said once
+    assert [(await states_of(client, each))[-1] for each in (run, others)] == ["Crashed", "Crashed"]
+
+
+async def test_runs_end_with_their_worker_whether_or_not_they_said_so_themselves(
+    client: PrefectClient, take_up: TakeUp, names: tuple[str, str]
+) -> None:
+    live, other = names
+    unsaid, said, others = (
+        await take_up(live, Running()),
+        await take_up(live, Crashed()),
+        await take_up(other, Running()),
+    )
+    lost = LostRuns(own=[live])
+    await asyncio.to_thread(lost.end, live, "was stopped")
+    assert [(await states_of(client, run))[-1] for run in (unsaid, said)] == ["AwaitingRetry", "AwaitingRetry"]
+    assert (await states_of(client, others))[-1] == "Running"
+
+
+PARENT_AND_PART = """
+import sys, time
+from prefect import flow, runtime
+
+@flow
+def part():
+    print(runtime.flow_run.id, flush=True)
+    time.sleep(600)
+
+@flow
+def whole():
+    print(runtime.flow_run.id, flush=True)
+    part()
+
+whole()
+"""
+
+
+async def test_the_parts_of_a_flow_run_end_with_it(client: PrefectClient, tmp_path: Path) -> None:
+    (script := tmp_path / "whole.py").write_text(PARENT_AND_PART)
+    process = subprocess.Popen([sys.executable, script], env=os.environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    runs = [UUID((await asyncio.to_thread(process.stdout.readline)).strip()) for _ in range(2)]
+    process.kill()
+    process.wait()
+    await end_run(client, await client.read_flow_run(runs[0]), cancelled=False, why="of this test")
+    assert [(await states_of(client, run))[-1] for run in runs] == ["Crashed", "Crashed"]
