@@ -38,9 +38,9 @@ from coderl_tasks.runtime.display import (
     command_line,
     is_part,
     name_flow_run,
-    once_free,
-    publish_or_warn,
+    publish_later,
     saying_what_next,
+    shown_and_alone,
 )
 from coderl_tasks.runtime.remote_shards import profile_elsewhere
 from coderl_tasks.services import services
@@ -49,7 +49,7 @@ from coderl_tasks.settings.setting import words_of
 
 
 @flow(name="curate")
-@once_free
+@shown_and_alone
 async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems; keep those in the pass rate band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)
@@ -60,7 +60,7 @@ async def curate(settings: CurateSettings) -> str:
         if shares and not math.isclose(total := sum(shares.values()), 1):  # shares are weights
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
-    await name_flow_run(folder.name)
+    name_flow_run(folder.name)
     if recorded_settings(folder) == content:
         if finished_with(folder) == content:
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
@@ -249,7 +249,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     if profiled is not None:
         measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
     write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=filtered.kept)
-    await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
+    publish_later("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool
 

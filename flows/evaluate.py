@@ -25,9 +25,9 @@ from coderl_tasks.runtime.display import (
     Display,
     command_line,
     name_flow_run,
-    once_free,
-    publish_or_warn,
+    publish_later,
     saying_what_next,
+    shown_and_alone,
 )
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
@@ -35,7 +35,7 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 
 @flow(name="evaluate")
-@once_free
+@shown_and_alone
 async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint, or of both sides of `compare`. Returns the (last) folder with rollouts and summary."""
     display = Display()
@@ -45,7 +45,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     folder, content = flow_plans.evaluation_folder(settings, policy), flow_plans.evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
-    await name_flow_run(folder.name)
+    name_flow_run(folder.name)
     if recorded_settings(folder) == content:
         if (folder / "summary.json").is_file():
             display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")
@@ -120,7 +120,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     # Even if it was recorded: this comparison may be a new one.
     journal.write(rollouts, summary)
     markdown = evaluation_markdown(_eval_record(journal, folder.name), before, dataset=settings.dataset)
-    await publish_or_warn("evaluation", folder.name, markdown)
+    publish_later("evaluation", folder.name, markdown)
     return summary
 
 

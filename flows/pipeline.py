@@ -16,7 +16,7 @@ from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import POOLS
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.flow_plans import plan_pipeline
-from coderl_tasks.runtime.display import Display, command_line, once_free, saying_what_next, suspended_in_outages
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next, shown_and_alone, suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate
@@ -28,7 +28,7 @@ SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 
 @flow(name="pipeline")
-@once_free
+@shown_and_alone
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation get the name
     of the pipeline's folder unless named. The next start with these settings goes on with an unfinished one."""

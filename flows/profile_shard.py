@@ -12,7 +12,7 @@ from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
-from coderl_tasks.runtime.display import Display, once_free
+from coderl_tasks.runtime.display import Display, shown_and_alone
 from coderl_tasks.runtime.remote_shards import PROFILE, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
@@ -22,7 +22,7 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 
 
 @flow(name="profile-shard")
-@once_free
+@shown_and_alone
 async def profile_shard(
     problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1
 ) -> int:

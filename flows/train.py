@@ -45,9 +45,9 @@ from coderl_tasks.runtime.display import (
     forget_old_results,
     is_part,
     name_flow_run,
-    once_free,
-    publish_or_warn,
+    publish_later,
     saying_what_next,
+    shown_and_alone,
     suspended_in_outages,
 )
 from coderl_tasks.services import services
@@ -67,7 +67,7 @@ ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
 
 
 @flow(name="train")
-@once_free
+@shown_and_alone
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
     with early_lines():
@@ -88,7 +88,7 @@ async def _run(settings: TrainSettings) -> str:
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         display.say(f"run directory: {directory.path} ({start_note(directory)})")
-        await name_flow_run(directory.path.name, root=True)
+        name_flow_run(directory.path.name, root=True)
         if doubted is not None:  # a deployment's run: any other would have been refused
             display.say(f"warning: {doubted}")
         if directory.resumed and settings.log_path is None and deployed_name() is None:  # nobody named the run
@@ -314,7 +314,7 @@ async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger
     commit, notices = await phases.run_step(
         run, step, sampled, phases.score, phases.update, logger, lambda phase: display.phase(f"step {step}: {phase}")
     )
-    await display.step(commit.metrics)
+    display.step(commit.metrics)
     display.notices(notices)
 
 
@@ -327,7 +327,7 @@ async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, d
 
 
 async def _publish_history(run: RunRecord) -> None:
-    await publish_or_warn("step-history", run.path.name, await asyncio.to_thread(step_history_markdown, run))
+    publish_later("step-history", run.path.name, await asyncio.to_thread(step_history_markdown, run))
 
 
 async def _finish(directory: RunDirectory, settings: TrainSettings, display: Display) -> None:

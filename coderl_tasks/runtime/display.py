@@ -1,6 +1,6 @@
 """What people see of a flow run: lines and bars on the console, and its name, artifacts and state in the Prefect UI.
 
-The work does not depend on what is published in Prefect. Only when a service stays away after all retries does a
+The work does not wait for what is published in Prefect. Only when a service stays away after all retries does a
 deployment's run wait there to be resumed (`suspended_in_outages`).
 """
 
@@ -10,9 +10,9 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID, uuid4
 
@@ -63,8 +63,12 @@ RECENT = 0.2  # of the time per step: how much the last one counts
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
-PAUSE_S = 600.0
+ANSWER_S, AWAY_S = 15.0, 5.0
+"""How long an answer of the Prefect server may take, and the pause before the next request if none comes."""
+LAST_S = 10.0
+"""How long a flow run that ends waits for what it has published to arrive."""
 BUSY_POLL_S = 10.0
+Request = Callable[[], Coroutine[Any, Any, object]]
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
@@ -242,7 +246,7 @@ class Display:
     async def steps(self, last_step: int | None, done: int) -> AsyncIterator[None]:
         """Shows training steps while the block runs; `done` of them were done before."""
         with StepProgress(self._console, None if last_step is None else last_step + 1, done) as self._steps:
-            await self._move_artifact()
+            self._move_artifact()
             yield
         self._steps = None
 
@@ -255,21 +259,24 @@ class Display:
         """Shows a row of metrics.jsonl, which the run's logger has logged."""
         self._show(step_line(row) if self._steps is None else self._steps.line(row))
 
-    async def step(self, row: Mapping[str, Any]) -> None:
+    def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""
         self.row(row)
-        await self._move_artifact()
+        self._move_artifact()
 
-    async def _move_artifact(self) -> None:
-        steps, artifact, what = self._steps, self._artifact, "the progress artifact"
-        if steps is None or not steps.total:
+    def _move_artifact(self) -> None:
+        if self._steps is None or not self._steps.total:
             return
-        progress = 100.0 * steps.done / steps.total
-        if artifact is None:
-            create = partial(acreate_progress_artifact, progress, key="training", description="steps trained")
-            self._artifact = await best_effort(what, create)
-        else:
-            await best_effort(what, lambda: aupdate_progress_artifact(artifact, progress))
+        progress = 100.0 * self._steps.done / self._steps.total
+
+        async def move() -> None:
+            if self._artifact is None:
+                text = "steps trained"
+                self._artifact = await acreate_progress_artifact(progress, key="training", description=text)
+            else:
+                await aupdate_progress_artifact(self._artifact, progress)
+
+        _outbox.put("the progress artifact", move)
 
 
 def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:
@@ -310,25 +317,56 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
         _in_a_block.reset(token)
 
 
-_next_try = 0.0  # time.monotonic() before which `best_effort` asks nothing of the Prefect server
+class _Outbox:
+    """What is published in the Prefect UI, sent in the background and in order: no work waits for it. While the server
+    does not answer, the newest of each kind is kept, and sent when it answers again."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Request, Context]] = {}  # the context says which flow run it is of
+        self._sending: asyncio.Task[None] | None = None
+
+    def put(self, what: str, request: Request) -> None:
+        self._waiting[what] = request, copy_context()
+        if self._sending is None or self._sending.done() or self._sending.get_loop() is not asyncio.get_running_loop():
+            self._sending = asyncio.create_task(self._send())
+
+    async def emptied(self, within_s: float) -> None:
+        """Wait for all to be sent, but not longer, and warn of what is not."""
+        if self._sending is None or self._sending.get_loop() is not asyncio.get_running_loop():
+            return
+        await asyncio.wait({self._sending}, timeout=within_s)
+        self._sending.cancel()
+        await asyncio.gather(self._sending, return_exceptions=True)
+        if self._waiting:
+            logger.warning("the Prefect server does not answer; not published: %s", ", ".join(self._waiting))
+        self._waiting.clear()
+
+    async def _send(self) -> None:
+        is_away = False
+        while self._waiting:
+            what, (request, context) = next(iter(self._waiting.items()))
+            try:
+                await asyncio.wait_for(asyncio.create_task(request(), context=context), ANSWER_S)
+            except (TimeoutError, httpx.HTTPError, PrefectException) as error:
+                if not isinstance(error, httpx.HTTPStatusError) or error.response.is_server_error:
+                    if not is_away:
+                        reason = str(error) or type(error).__name__
+                        logger.warning("no answer from the Prefect server: the work goes on without it (%s)", reason)
+                    is_away = True
+                    await asyncio.sleep(AWAY_S)
+                    continue
+                logger.warning("%s was not published: %s", what, error)  # it is refused, now and later
+            if is_away:
+                logger.warning("the Prefect server answers again")
+            is_away = False
+            if self._waiting[what][0] is request:  # else there is a newer one by now
+                del self._waiting[what]
 
 
-async def best_effort(what: str, request: Callable[[], Awaitable[Answer]]) -> Answer | None:
-    """Returns the answer to `request`, a call to the Prefect server that the work does not depend on. If there is none,
-    warns once, naming `what`, and returns None. It and all others then do so for PAUSE_S without a call: Prefect's
-    client takes a minute to fail on a lost server."""
-    global _next_try
-    if time.monotonic() < _next_try:
-        return None
-    try:
-        return await request()
-    except (httpx.HTTPError, PrefectException) as error:
-        logger.warning("%s was not published: %s", what, str(error) or type(error).__name__)
-        _next_try = time.monotonic() + PAUSE_S
-        return None
+_outbox = _Outbox()
 
 
-async def name_flow_run(name: str, *, root: bool = False) -> None:
+def name_flow_run(name: str, *, root: bool = False) -> None:
     """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
 
     async def rename() -> None:
@@ -337,11 +375,12 @@ async def name_flow_run(name: str, *, root: bool = False) -> None:
             for run in runs:
                 await client.update_flow_run(UUID(run), name=name)
 
-    await best_effort(f"the name {name}", rename)
+    _outbox.put(f"the name {name}", rename)
 
 
-async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
-    await best_effort(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
+def publish_later(kind: str, name: str, markdown: str) -> None:
+    """Publish an artifact; a newer one of this name takes the place of one that is not sent yet."""
+    _outbox.put(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
 
 
 def forget_old_results(kept: int = 200) -> None:
@@ -353,12 +392,12 @@ def forget_old_results(kept: int = 200) -> None:
             del context.run_results[result]
 
 
-def once_free(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
-    """A flow that, where a deployment's run has been begun again, waits for another process to leave its directory. Its
-    earlier worker may only have been out of reach, and be still at work: then all that is left is to report the end."""
+def shown_and_alone(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
+    """A flow that ends when what it has published has arrived. Where a deployment's run has been begun again, it waits
+    for another process to leave its directory: its earlier worker may only have been out of reach, and be at work."""
 
     @wraps(work)
-    async def waiting(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+    async def flow_of(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         said = ""
         while True:
             try:
@@ -372,8 +411,10 @@ def once_free(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Argument
                     Display().say(f"waiting: {error}")
                 said = str(error)
                 await asyncio.sleep(BUSY_POLL_S)
+            finally:
+                await _outbox.emptied(LAST_S)
 
-    return waiting
+    return flow_of
 
 
 @asynccontextmanager
