@@ -42,10 +42,11 @@ from coderl_tasks.runtime.display import (
     saying_what_next,
     shown_and_alone,
 )
-from coderl_tasks.runtime.remote_shards import profile_elsewhere
+from coderl_tasks.runtime.remote_shards import Elsewhere, profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of
+from flows.profile_shard import profile_at
 
 
 @flow(name="curate")
@@ -137,7 +138,11 @@ class Curation:
         shards = self.shards(problems, "shards")
         if self.settings.shards == "deployment":
             parts = [shard.problems for shard in shards]
-            return await profile_elsewhere(self.settings, parts, self.folder, self.display)
+
+            async def here(number: int, address: str) -> None:
+                await profile_at(address, shards[number], number)
+
+            return await profile_elsewhere(Elsewhere(self.settings, self.display, here), parts, self.folder)
         frames = [pl.DataFrame(schema=SHARD_SCHEMA)]
         what = "sampling for labels" if rule_of and self.policy is None else "profiling"
         for number, shard in enumerate(shards):

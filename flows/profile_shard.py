@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
@@ -35,16 +37,22 @@ async def profile_shard(
     display = Display()
     problems_of_shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
-    async with concurrency(LIMITS), recorded_at(output) as (folder, changed):
+    async with concurrency(LIMITS):
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:
-                shard = Shard(session, settings, problems_of_shard, folder)
-                frame = await profile(shard, start, lambda done, total: changed())  # `start` only names the task
+                shard = Shard(session, settings, problems_of_shard, Path())
+                await profile_at(output, shard, start)  # which only names the task
+    display.say(f"{len(problems_of_shard)} problems profiled: {output}")
+    return len(problems_of_shard)
+
+
+async def profile_at(output: str, shard: Shard, number: int) -> None:
+    """Profile a shard, recorded at the address `output`."""
+    async with recorded_at(output) as (folder, changed):
+        frame = await profile(replace(shard, folder=folder), number, lambda done, total: changed())
         write_parquet(folder / PROFILE, frame)
-    display.say(f"{frame.height} problems profiled: {output}")
-    return frame.height
 
 
 if __name__ == "__main__":

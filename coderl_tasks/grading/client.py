@@ -2,7 +2,8 @@
 
 Wire format. POST /run_code takes a program, its files and the names of those to send back, as JSON.
 
-Choice of a server. Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer,
+Choice of a server. The one that gets to a request first: it has the fewest requests of ours, or is the fastest where
+another one is several times slower than it. What went wrong on the way (no connection, 5xx, a cut or senseless answer,
 SandboxError, no answer in time) is retried on another server with growing pauses. A full server (503, 429) is asked
 again after its Retry-After. While no server is up, requests wait for the first to come back, for a time counted from
 the beginning of the outage: a long one fails a whole batch at once, not request by request. What remains after that is
@@ -16,6 +17,8 @@ Circuit. A server that failed has its circuit open: it gets nothing before it an
 without a success in between, it rests first, longer each time, and is half-open afterwards: it gets one request at a
 time as long as there is another server to send to. One whose answers are well-formed and no good is quarantined: its
 circuit stays open for a minute, and then until it answers a ping.
+
+What people see. A line in the log for each change: a server is down, failing, quarantined, slow, or back.
 """
 
 import asyncio
@@ -25,9 +28,11 @@ import logging
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from statistics import median
 from typing import Any, Self
 
 import aiohttp
@@ -47,6 +52,11 @@ _HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes al
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
 _LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
+_SLOW_FROM = 5.0  # times the fastest one's seconds: below, the difference may be the programs'
+_SHORTEST_S = 0.05
+_FEWEST_TIMES = 5  # before these, nothing is known of a server
+_TIMES_LAST_S = 60.0  # then a slow server may be fast again, and gets a request
+_UP, _DOWN, _FAILING, _QUARANTINED, _SLOW = "up", "down", "failing", "quarantined", "slow"
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +150,7 @@ class _Turn:
 
     since: float  # monotonic seconds: from then on it waits for its turn
     takes_s: float  # what it may take once it is its turn
+    sent: float = field(default_factory=time.monotonic)
 
 
 class ServerLink:
@@ -160,17 +171,46 @@ class ServerLink:
         self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
         self.failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
+        self.faults = 0  # requests that came to nothing here
+        self.state = _UP  # what was last said
+        self._state_since = time.monotonic()
+        self._times_s: deque[float] = deque(maxlen=16)  # of the last requests, from sending to the result
+        self._answered_at = -math.inf
+
+    def say(self, state: str, why: str) -> None:
+        """Log that the server's state is another one now."""
+        if state == self.state:
+            return
+        if state == _UP:
+            logger.warning("the sandbox at %s is back, %s for %.0f s", self.url, self.state, self._in_state_s())
+        else:
+            logger.warning("the sandbox at %s is %s: %s", self.url, state, why)
+        self.state, self._state_since = state, time.monotonic()
+
+    def _in_state_s(self) -> float:
+        return time.monotonic() - self._state_since
+
+    def seconds(self) -> float | None:
+        """What a request takes here: the median of the last ones, or of those under way for longer; None if unknown."""
+        now = time.monotonic()
+        under_way = [now - turn.sent for turn in self.turns]
+        if len(self._times_s) < _FEWEST_TIMES:
+            return median(under_way) if len(under_way) >= _FEWEST_TIMES else None
+        if not under_way and now - self._answered_at > _TIMES_LAST_S:
+            return None
+        return median(self._times_s)
 
     @property
     def is_open(self) -> bool:
         """Whether its circuit is open: it gets nothing."""
         return self.probe is not None
 
-    def cost(self, *, avoided: bool) -> tuple[float, ...]:
+    def cost(self, slowness: float, *, avoided: bool) -> tuple[float, ...]:
         """What a request sent here may cost, to compare servers by: an open circuit takes nothing, a full server
-        makes wait, one that is half-open may fail and has with one request all that is to show that it works again."""
+        makes wait, one that is half-open may fail and has with one request all that is to show that it works again.
+        `slowness` is 1, or how many times slower than the fastest one it is."""
         is_full, is_tried = self.retry_at > time.monotonic(), self.failures >= _HALF_OPEN_FAILURES and bool(self.turns)
-        return (self.is_open, is_full, is_tried, avoided, len(self.turns), random.random())
+        return (self.is_open, is_full, is_tried, avoided, slowness * (len(self.turns) + 1), random.random())
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code and wait for the result: at most `takes_s` after the time that earlier requests may take, and
@@ -208,6 +248,10 @@ class ServerLink:
             later.since = time.monotonic()
         self.failures = self._errors = 0
         self.has_answered = True
+        self._answered_at = time.monotonic()
+        self._times_s.append(self._answered_at - turn.sent)
+        if self.state == _FAILING:
+            self.say(_UP, "")
         return result
 
     def quarantine(self, fault: str) -> None:
@@ -215,6 +259,7 @@ class ServerLink:
         if self.probe is not None:
             self.probe.cancel()
         self.is_quarantined = True
+        self.say(_QUARANTINED, fault)
         self._open_circuit(fault, _QUARANTINE_S)
 
     def _open_circuit(self, fault: str, rest_s: float) -> None:
@@ -260,6 +305,8 @@ class ServerLink:
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
             self.failures += 1
+            if self.failures >= _HALF_OPEN_FAILURES:  # though it answers pings
+                self.say(_FAILING, fault)
             rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) if self.failures > 1 else 0
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
@@ -268,8 +315,12 @@ class ServerLink:
         await asyncio.sleep(rest_s)
         pause = self._backoff_s
         while not await self._answers_ping():
+            self.say(_DOWN, self.fault)
             await asyncio.sleep(pause)
             pause = min(5.0, 2 * pause)
+        if self.state in (_DOWN, _QUARANTINED):
+            self.say(_UP, "")
+        self._times_s.clear()  # a server that was restarted may be another machine
         self.probe, self.is_quarantined = None, False
 
     async def _answers_ping(self) -> bool:
@@ -293,6 +344,28 @@ class ServerLink:
         return False
 
 
+def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
+    """How many times slower than the fastest one each server is, by its address: 1 below _SLOW_FROM, and where that is
+    not known. A change is logged."""
+    if len(links) == 1:
+        return {links[0].url: 1.0}
+    known = {link.url: own for link in links if not link.is_open and (own := link.seconds()) is not None}
+    fastest = max(_SHORTEST_S, min(known.values(), default=0.0))  # among milliseconds, times say nothing
+    slowness = dict.fromkeys((link.url for link in links), 1.0)
+    if len(known) < 2:  # nothing to compare with
+        return slowness
+    for link in links:
+        times = known.get(link.url, fastest) / fastest
+        if times >= _SLOW_FROM:
+            slowness[link.url] = times
+            if link.state == _UP:
+                own = known[link.url]
+                link.say(_SLOW, f"a request takes {own:.2g} s, {times:.0f} times as long as at the fastest one")
+        elif link.state == _SLOW and link.url in known and times < _SLOW_FROM / 2:
+            link.say(_UP, "")
+    return slowness
+
+
 def _retry_after_s(header: str | None) -> float:
     try:
         return min(_LONGEST_RETRY_AFTER_S, max(0.05, float(header or 1.0)))
@@ -308,7 +381,7 @@ class SandboxClient:
     doubles too, because others may use the server. A full server is asked again for up to `busy_patience_s`. While no
     server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an embedded
     server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After `notice_s` the
-    log says, once per outage, that requests wait, and later that a server answers again. A server that is silent for
+    log says, once per outage, that requests wait. A server that is silent for
     `watch_every_s` is pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds
     `max_answer_bytes` is the program's doing, and its result says so.
     """
@@ -374,7 +447,8 @@ class SandboxClient:
             # Wait without a slot, here and in the pause below: a waiting request must not keep others from running.
             await self._wait_for_a_server(links)
             async with self._slots:
-                link = min(links, key=lambda server: server.cost(avoided=server is avoid))
+                slowness = slownesses(links)
+                link = min(links, key=lambda server: server.cost(slowness[server.url], avoided=server is avoid))
                 if link.is_open:  # all have gone down while this waited for a slot
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
@@ -389,6 +463,7 @@ class SandboxClient:
                     full_for_s = min(server.retry_at for server in up) - time.monotonic()
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
+                    link.faults += 1
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None  # not full any more: patience starts anew
                     exhausted = failures >= self._attempts
@@ -403,6 +478,14 @@ class SandboxClient:
                 message = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
                 raise InfraError(message) from problem
             await asyncio.sleep(pause)
+
+    def take_faults(self) -> dict[str, int]:
+        """How many requests have come to nothing at each server since this was last asked; without those at which none
+        has. All of them were sent again."""
+        faults = {link.url: link.faults for link in self._links if link.faults}
+        for link in self._links:
+            link.faults = 0
+        return faults
 
     def quarantine(self, url: str, fault: str) -> bool:
         """Send nothing to this server for a while, whatever it answers to pings, if another one is up; whether it is.
@@ -435,6 +518,4 @@ class SandboxClient:
             pause = left_s if self._outage_logged else min(left_s, until_notice_s)  # until the next is due
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        if self._outage_logged:
-            self._outage_logged = False
-            logger.warning("the sandbox answers again: %s", ", ".join(link.url for link in links if not link.is_open))
+        self._outage_logged = False

@@ -21,7 +21,6 @@ report was within the program's reach, so it is parsed strictly: any but a well-
 import asyncio
 import base64
 import json
-import logging
 import math
 import re
 import secrets
@@ -58,7 +57,6 @@ _KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well
 _ISSUED: deque[str] = deque(maxlen=10_000)
 """The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
 another program's: whoever passes requests on has mixed them up."""
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +324,6 @@ async def require_sandbox(client: SandboxClient) -> None:
     # Only once all are known: nothing is quarantined where no other server is up.
     for url, fault in found.items():
         client.quarantine(url, fault)
-        logger.warning("%s; the other sandboxes are used", fault)
 
 
 async def driver_fault(client: SandboxClient, server: str) -> str | None:

@@ -83,6 +83,7 @@ SHOWN = {
     "kl_base": Shown(line="kl to base {:.3f}", panel="KL to the base model, nats per token"),
     # faults
     "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
+    "sandbox_faults": Shown(line="sandbox faults {}", column=("sandbox faults", "d"), is_fault=True),
     "samples_skipped": Shown(line="samples skipped {}", column=("samples skipped", "d"), is_fault=True),
     "duplicate_rate": Shown(column=("duplicates", ".1%"), is_fault=True),
     "clone_groups": Shown(line="groups of clones {}", is_fault=True),

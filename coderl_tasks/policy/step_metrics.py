@@ -10,7 +10,7 @@ goes to the end of its tuple.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
@@ -65,7 +65,8 @@ class ScoredRollouts:
 @dataclass(frozen=True, slots=True)
 class UpdatedStep:
     """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
-    with selection=adaptive also what was known when its problems were chosen; and what its tokens cost."""
+    with selection=adaptive also what was known when its problems were chosen; what its tokens cost; and how many
+    requests came to nothing, by the sandbox's address."""
 
     result: "UpdateResult"
     learning_rate: float
@@ -73,6 +74,7 @@ class UpdatedStep:
     seconds: Mapping[str, float]
     forecast: "Forecast | None" = None
     cost_usd: float | None = None
+    sandbox_faults: Mapping[str, int] = field(default_factory=dict)
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
@@ -244,6 +246,10 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "norm of the gradient before clipping, the greatest of the step's; null where the service does not say (Tinker "
         "says it where `grad_clip_norm` is set)",
         lambda step: step.result.grad_norm),
+    Metric("sandbox_faults",
+        "requests that came to nothing at a sandbox since the step before, in this process: each was sent again. "
+        "`sandbox_faults/ADDRESS` has those of one server, where there were any",
+        lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",
         "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
         "`kl.penalty_coef`, over those of some completions each `kl.base_every` steps; else null",

@@ -6,7 +6,8 @@
                                  profile.parquet    its result, written last
 
 A shard whose profile is there is done. A run that is still at work when a curation is started again is waited for, and
-not started a second time.
+not started a second time. One that was cancelled, crashed or lost is followed by another one, and one that no worker
+takes up is withdrawn: so a curation ends even where it has the only slot itself.
 
 The record lives at the address, so that another machine can go on where one was killed (`recorded_at`):
 
@@ -23,16 +24,22 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
+from typing import Any
+from uuid import UUID
 
+import httpx
 import polars as pl
 from prefect import get_client, task
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, State
 from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
@@ -44,53 +51,75 @@ from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
 from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.worker import LostRuns
 from coderl_tasks.settings import CurateSettings
 
 logger = logging.getLogger(__name__)
 PROBLEMS, JOB, PROFILE = "problems.parquet", "job.json", "profile.parquet"
 MOST_TRIES = 100
 POLL_S = 2.0
+TAKE_UP_S = 60.0
 Stamp = tuple[int, int, int]
 """When a file was written (ns), its inode and size: what tells whether it has been written again. The file renamed into
 place may have the old one's size, and its time within a clock tick."""
 
 
-async def profile_elsewhere(
-    settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
-) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What it takes to have a curation's shards profiled by runs of a deployment. `here` profiles a shard, by number,
+    at an address, in this process: one at a time, and only if no worker takes it up."""
+
+    settings: CurateSettings
+    display: Display
+    here: Callable[[int, str], Awaitable[None]]
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+async def profile_elsewhere(elsewhere: Elsewhere, shards: Sequence[Iterable[Problem]], folder: Path) -> pl.DataFrame:
     """Profile all shards by runs of a deployment, `shards_in_flight` at a time. Returns one frame (SHARD_SCHEMA) in the
     order of the shards. They are exchanged below `shard_address`, in a folder named as the pool's `folder`, or
     without it in that itself."""
+    settings = elsewhere.settings
     local = str(folder.resolve())  # absolute: a worker has another working directory
     address = local if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     done = 0
-    async with display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
+    # A worker may be lost where no `coderl up` is left to notice.
+    stop = threading.Event()
+    looking = asyncio.create_task(asyncio.to_thread(LostRuns().look_on, stop))
+    try:
+        async with elsewhere.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
-        async def profiled(number: int) -> pl.DataFrame:
-            nonlocal done
-            async with slots:
-                shard_address = joined(address, "shards", f"{number:04d}")
-                # quote: Prefect would look through every problem of the shard for results of other tasks.
-                frame = await dispatch(settings, quote(shards[number]), shard_address, number)
-            done += 1
-            on_progress(done, len(shards))
-            return frame
+            async def profiled(number: int) -> pl.DataFrame:
+                nonlocal done
+                async with slots:
+                    shard_address = joined(address, "shards", f"{number:04d}")
+                    # Prefect would look through every problem of the shard for results of other tasks. The task gets
+                    # what is quoted.
+                    quoted: Any = quote(elsewhere)
+                    frame = await dispatch(quoted, quote(shards[number]), shard_address, number)
+                done += 1
+                on_progress(done, len(shards))
+                return frame
 
-        frames = await asyncio.gather(*(profiled(number) for number in range(len(shards))))
+            frames = await asyncio.gather(*(profiled(number) for number in range(len(shards))))
+    finally:
+        stop.set()
+        await looking
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
 
 
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)
-async def dispatch(settings: CurateSettings, problems: Iterable[Problem], address: str, number: int) -> pl.DataFrame:
+async def dispatch(elsewhere: Elsewhere, problems: Iterable[Problem], address: str, number: int) -> pl.DataFrame:
     """The profile of one shard, from the deployment's run that makes it; nothing is run if it is there."""
-    job = await asyncio.to_thread(put_job, settings, problems, address)
-    profile = await asyncio.to_thread(read_profile, address)
-    if profile is None:
-        await run_shard(settings, address, job, number)
-        profile = await asyncio.to_thread(read_profile, address)
-    if profile is None:
-        raise CoderlError(f"shard {number}: its run left no {joined(address, PROFILE)}: can the worker write there?")
+    job = await asyncio.to_thread(put_job, elsewhere.settings, problems, address)
+    while (profile := await asyncio.to_thread(read_profile, address)) is None:
+        if await run_shard(elsewhere, address, job, number):
+            profile = await asyncio.to_thread(read_profile, address)
+            if profile is None:
+                path = joined(address, PROFILE)
+                raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
+            break
     return profile
 
 
@@ -123,9 +152,12 @@ def read_profile(address: str) -> pl.DataFrame | None:
         return pl.read_parquet(io.BytesIO(fs.cat_file(path))) if fs.exists(path) else None
 
 
-async def run_shard(settings: CurateSettings, address: str, job: str, number: int) -> None:
+async def run_shard(elsewhere: Elsewhere, address: str, job: str, number: int) -> bool:
     """Run the deployment on the shard and wait for its end. If a run of the same `job` is still at work, wait for that
-    one. Raises ConfigError without the deployment, InfraError if the run crashes, CoderlError if it fails."""
+    one; one that no worker takes up within TAKE_UP_S is withdrawn, and the shard profiled here, where that is possible.
+    Returns whether it is done; not if the run was cancelled, crashed or lost. Raises ConfigError without the
+    deployment, CoderlError if the run fails."""
+    settings, say = elsewhere.settings, elsewhere.display.say
     parameters = {
         "problems": [joined(address, PROBLEMS)],
         "output": address,
@@ -135,19 +167,49 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
             settings.shard_deployment,
             parameters=parameters,
-            poll_interval=POLL_S,
+            timeout=0,
             idempotency_key=await next_key(job),  # with the key of a run still at work Prefect returns that one
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
         missing = f"there is no deployment {settings.shard_deployment}"
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
-    state = run.state
-    if state is None or not state.is_completed():
-        how = f"{state.name}: {state.message}" if state else "lost: "
-        message = f"shard {number}: its run {run.name} is {how}"
-        # A crash is retryable: its cause was the machine. A run that failed would fail again.
-        raise InfraError(message) if state is not None and state.is_crashed() else CoderlError(message)
+    waits_since = time.monotonic()
+    while (state := await state_of(run.id)) is None or not state.is_final():
+        if state is not None and not state.is_scheduled():
+            waits_since = time.monotonic()
+        elif time.monotonic() - waits_since > TAKE_UP_S and not elsewhere.turn.locked():
+            async with elsewhere.turn:
+                if await is_withdrawn(run.id):
+                    say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
+                    await elsewhere.here(number, address)
+                    return True
+        await asyncio.sleep(POLL_S)
+    if state.is_failed():  # it would fail again
+        raise CoderlError(f"shard {number}: its run {run.name} is {state.name}: {state.message}")
+    if not state.is_completed():
+        say(f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another one goes on")
+    return state.is_completed()
+
+
+async def state_of(run: UUID) -> State[Any] | None:
+    """The state of a flow run; None while the Prefect server does not answer."""
+    try:
+        async with get_client() as client:
+            return (await client.read_flow_run(run)).state
+    except httpx.HTTPError as error:
+        logger.warning("no answer from the Prefect server (%s)", error or type(error).__name__)
+        return None
+
+
+async def is_withdrawn(run: UUID) -> bool:
+    """Cancels a flow run that no worker has taken up. Returns whether it is cancelled."""
+    async with get_client() as client:
+        state = (await client.read_flow_run(run)).state
+        if state is not None and state.is_scheduled():
+            await client.set_flow_run_state(run, Cancelled(message="the curation profiles this shard itself"))
+            state = (await client.read_flow_run(run)).state
+    return state is not None and state.is_cancelled()
 
 
 async def next_key(job: str) -> str:

@@ -256,6 +256,8 @@ class LostRuns:
         from prefect.client.schemas.objects import StateType
         from prefect.client.schemas.sorting import FlowRunSort
 
+        if not self.own:
+            return
         crashed = of_pool([StateType.CRASHED])
         for run in await client.read_flow_runs(**crashed, sort=FlowRunSort.END_TIME_DESC, limit=PAGE):
             if run.state is None or worker_of(run) not in self.own or run.id in self._given_up:

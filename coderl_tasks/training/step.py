@@ -340,8 +340,11 @@ def step_metrics(
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(result, learning_rate, settings.seed, seconds=spent, forecast=forecast, cost_usd=cost)
-    return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
+    faults = run.session.judge.client.take_faults()
+    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost, faults)
+    of_update = {metric.name: metric.compute(updated) for metric in UPDATE_METRICS}
+    by_server = {f"sandbox_faults/{url.partition('//')[2]}": count for url, count in faults.items()}
+    return {"step": step, **of_rollouts, **of_update, **by_server}
 
 
 @task(name="delete-old-states", **PHASE)

@@ -33,7 +33,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def step_rows(path: Path) -> list[dict[str, Any]]:
     """The training rows of a run's metrics without clocks."""
     metrics = [row for row in rows(path / "metrics.jsonl") if "mean_reward" in row]
-    return [{key: value for key, value in row.items() if not key.startswith("time_")} for row in metrics]
+    return [
+        {key: value for key, value in row.items() if not key.startswith(("time_", "sandbox_faults"))} for row in metrics
+    ]
 
 
 def rollouts(path: Path) -> pl.DataFrame:

@@ -1,18 +1,30 @@
 """Shards handed to a deployment: what is put out, which run is waited for."""
 
+import asyncio
 import io
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from uuid import UUID
 
 import polars as pl
 import pytest
 from prefect import get_client
-from prefect.states import Crashed, Scheduled
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterName,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.states import Cancelled, Crashed, Scheduled
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.problems.problem import Problem, Test, read_problem_rows
 from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
-from coderl_tasks.runtime.remote_shards import next_key, put_job, read_profile, run_shard
+from coderl_tasks.runtime import remote_shards
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.remote_shards import Elsewhere, dispatch, next_key, put_job, read_profile, run_shard
+from coderl_tasks.runtime.worker import deploy_all
 from coderl_tasks.settings import CurateSettings
 
 PROBLEMS = [
@@ -63,7 +75,47 @@ async def test_a_run_at_work_is_waited_for_and_one_that_ended_is_not(prefect_api
         assert await next_key("job") == "job-1"
 
 
+def elsewhere(here: Callable[[int, str], Awaitable[None]], **changes: str) -> Elsewhere:
+    return Elsewhere(SETTINGS.with_changes(**changes), Display(), here)
+
+
+async def not_here(number: int, address: str) -> None:
+    raise AssertionError(f"shard {number} is profiled here")
+
+
 async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, address: str) -> None:
-    settings = SETTINGS.with_changes(shard_deployment="profile-shard/nowhere")
+    nowhere = elsewhere(not_here, shard_deployment="profile-shard/nowhere")
     with pytest.raises(ConfigError, match="there is no deployment profile-shard/nowhere: `coderl up`"):
-        await run_shard(settings, address, "missing", 0)
+        await run_shard(nowhere, address, "missing", 0)
+
+
+async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
+    prefect_api: str, address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deploy_all()
+    monkeypatch.setattr(remote_shards, "TAKE_UP_S", 3.0)
+    monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
+    profiled = pl.DataFrame(schema=PROFILE_SCHEMA)
+
+    async def here(number: int, address: str) -> None:
+        buffer = io.BytesIO()
+        profiled.write_parquet(buffer)
+        fs, root = filesystem(address)
+        fs.pipe_file(joined(root, "profile.parquet"), buffer.getvalue())
+
+    async def runs_of(states: list[StateType]) -> list[UUID]:
+        of_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+        named = FlowRunFilter(name=FlowRunFilterName(any_=["shard-0007"]), state=of_state)
+        async with get_client() as client:
+            return [run.id for run in await client.read_flow_runs(flow_run_filter=named)]
+
+    dispatching = asyncio.create_task(dispatch.fn(elsewhere(here), PROBLEMS, address, 7))
+    while not (first := await runs_of([StateType.SCHEDULED])):
+        await asyncio.sleep(0.05)
+    async with get_client() as client:
+        await client.set_flow_run_state(first[0], Cancelled(message="by a person"), force=True)
+    assert (await dispatching).equals(profiled)
+    assert len(await runs_of([StateType.CANCELLED])) == 2  # the second one was withdrawn
+    said = capfd.readouterr().out
+    assert "shard 7: its run is Cancelled (by a person): another one goes on" in said
+    assert "shard 7: no worker has taken it up for 3 s: it is profiled here" in said

@@ -172,9 +172,61 @@ async def test_an_outage_is_waited_out_and_said_once(serve: Serve, caplog: pytes
         server.pings = True
         assert {result.stdout for result in await asyncio.gather(*waiting)} == {"hello"}
     said = [record.message for record in caplog.records]
-    assert len(said) == 2
-    assert said[0].startswith(f"no answer from the sandbox ({url}: HTTP 502): waiting, for up to ")
-    assert said[1] == f"the sandbox answers again: {url}"
+    assert next(line for line in said if "waiting" in line).startswith(
+        f"no answer from the sandbox ({url}: HTTP 502): "
+    )
+    assert len(said) == 3 and said_of(url, caplog) == ["down", "back"]
+
+
+def said_of(url: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of this server's state, up to the reason."""
+    lines = [record.getMessage().partition(f"the sandbox at {url} is ")[2] for record in caplog.records]
+    return [line.partition(":")[0].partition(",")[0] for line in lines if line]
+
+
+async def test_each_change_of_a_servers_state_is_a_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    failing, good = serve(FaultyServer(breaks, breaks, breaks, answers).app()), serve(FaultyServer(answers).app())
+    dead = closed_port()
+    async with SandboxClient([failing, good, dead], **QUICK) as client:
+        for _ in range(3):
+            await client.run_code(REQUEST, at=failing)
+        await asyncio.gather(*(client.run_code(REQUEST) for _ in range(10)))
+        assert client.quarantine(failing, "it says that all is right")
+        faults = client.take_faults()
+        assert faults.pop(dead) >= 1 and faults == {failing: 3}
+        assert client.take_faults() == {}
+    assert said_of(failing, caplog) == ["failing", "back", "quarantined"]
+    assert said_of(dead, caplog) == ["down"]
+    assert "is quarantined: it says that all is right" in caplog.text
+
+
+async def test_a_server_that_is_much_slower_gets_little_until_it_is_fast_again(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause_s = 2.0
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(pause_s)
+        return await answers(request)
+
+    fast, slow = FaultyServer(answers), FaultyServer(slowly)
+    urls = [serve(fast.app()), serve(slow.app())]
+    async with SandboxClient(urls, **QUICK) as client:
+
+        async def requests_of_slow() -> int:
+            before = slow.requests
+            await asyncio.gather(*(client.run_code(REQUEST) for _ in range(40)))
+            return slow.requests - before
+
+        assert await requests_of_slow() >= 3  # nothing is known of either yet
+        assert await requests_of_slow() <= 4  # of 40, all sent at once
+        assert said_of(urls[1], caplog) == ["slow"]
+        pause_s = 0.0
+        monkeypatch.setattr("coderl_tasks.grading.client._TIMES_LAST_S", 0.0)
+        while await requests_of_slow() < 10:
+            continue
+    assert said_of(urls[1], caplog) == ["slow", "back"]
+    assert said_of(urls[0], caplog) == []
 
 
 async def test_a_long_outage_fails_all_requests_at_once(serve: Serve) -> None:
