@@ -172,9 +172,8 @@ async def test_an_outage_is_waited_out_and_said_once(serve: Serve, caplog: pytes
         server.pings = True
         assert {result.stdout for result in await asyncio.gather(*waiting)} == {"hello"}
     said = [record.message for record in caplog.records]
-    assert next(line for line in said if "waiting" in line).startswith(
-        f"no answer from the sandbox ({url}: HTTP 502): "
-    )
+    (waiting_is_said,) = [line for line in said if "waiting" in line]
+    assert waiting_is_said.startswith(f"no answer from the sandbox ({url}: HTTP 502): waiting, for up to ")
     assert len(said) == 3 and said_of(url, caplog) == ["down", "back"]
 
 
@@ -218,8 +217,8 @@ async def test_a_server_that_is_much_slower_gets_little_until_it_is_fast_again(
             await asyncio.gather(*(client.run_code(REQUEST) for _ in range(40)))
             return slow.requests - before
 
-        assert await requests_of_slow() >= 3  # nothing is known of either yet
-        assert await requests_of_slow() <= 4  # of 40, all sent at once
+        at_first = await requests_of_slow()  # nothing is known of either yet
+        assert await requests_of_slow() < at_first / 2
         assert said_of(urls[1], caplog) == ["slow"]
         pause_s = 0.0
         monkeypatch.setattr("coderl_tasks.grading.client._TIMES_LAST_S", 0.0)
