@@ -18,8 +18,10 @@ class Gateway:
     others hang until who sent them hangs up.
     """
 
-    def __init__(self, target: str, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
-        self.target = target
+    def __init__(
+        self, target: str, admit: Callable[[str], Awaitable[None]] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.target, self._host = target, host
         self.most: int | None = None
         self.seeds: list[int] = []
         self.url = ""
@@ -38,7 +40,7 @@ class Gateway:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Serve on a free port of 127.0.0.1, in a thread, until the block ends."""
+        """Serve on a free port of the host, in a thread, until the block ends."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
@@ -57,9 +59,9 @@ class Gateway:
         app.router.add_route("*", "/{path:.*}", self._pass_on)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, self._host, 0)
         await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self.url = f"http://{self._host}:{runner.addresses[0][1]}"
         return runner
 
     async def _stop(self, runner: web.AppRunner) -> None:

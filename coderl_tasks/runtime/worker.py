@@ -53,6 +53,7 @@ MOST_CRASHES = 20
 LONGEST_PAUSE_S = 60.0
 SETTLED_S = 15.0
 """Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
+DEPLOY_TRIES = 3
 PAGE = 200  # the most that Prefect returns at once
 
 Item = TypeVar("Item")
@@ -70,16 +71,20 @@ def deploy_all() -> None:
     arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml")]
     command, environment = [sys.executable, "-m", "prefect", *arguments], {**os.environ, **QUIET, LEAN_VARIABLE: "1"}
     # In CODE_ROOT: prefect.yaml's entrypoints are relative to it.
-    done = subprocess.run(command, cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
+    for tries_left in reversed(range(DEPLOY_TRIES)):
+        done = subprocess.run(command, cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+        # What another host makes at the same moment may be refused here.
+        if not tries_left or "409" not in done.stdout + done.stderr:
+            raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
 
 
 async def _provide_work_pool() -> None:
     """See to it that the pool is there and closed; it is never there without being closed."""
     from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-    from prefect.exceptions import ObjectNotFound
+    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
     from prefect.workers.process import ProcessWorker
 
     async with get_client() as client:
@@ -88,7 +93,8 @@ async def _provide_work_pool() -> None:
         except ObjectNotFound:
             closed = closed_template(ProcessWorker.get_default_base_job_template())
             pool = WorkPoolCreate(name=WORK_POOL, type=ProcessWorker.type, base_job_template=closed)
-            await client.create_work_pool(pool)
+            with suppress(ObjectAlreadyExists):  # another host has just made it, closed as well
+                await client.create_work_pool(pool)
             return
         if (closed := closed_template(template)) != template:
             await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))

@@ -153,6 +153,14 @@ async def test_runs_end_with_their_worker_whether_or_not_they_said_so_themselves
     assert (await states_of(client, others))[-1] == "Running"
 
 
+async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient) -> None:
+    await client.delete_work_pool(WORK_POOL)
+    await asyncio.gather(worker._provide_work_pool(), worker._provide_work_pool())
+    template = (await client.read_work_pool(WORK_POOL)).base_job_template
+    assert worker.closed_template(template) == template
+    await asyncio.to_thread(deploy_all)
+
+
 PARENT_AND_PART = """
 import sys, time
 from prefect import flow, runtime
