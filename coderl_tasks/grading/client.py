@@ -29,7 +29,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
@@ -47,6 +47,7 @@ _BUSY_STATUSES = (429, 503)
 _LONGEST_RETRY_AFTER_S = 30.0
 _LONGEST_REST_S = 10.0
 _CONNECT_S = 10.0
+_CANCEL_AGAIN_S = 0.1
 _QUARANTINE_S = 60.0
 _HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
@@ -239,10 +240,8 @@ class ServerLink:
         finally:
             position = self.turns.index(turn)
             del self.turns[position]
-            # Await the cancelled post, so that its connection is closed before the caller goes on, even if cancelled.
-            if not post.done():
-                post.cancel()
-                await asyncio.gather(post, return_exceptions=True)
+            # So that its connection is closed before the caller goes on, even if that is cancelled.
+            await ended([post])
         # Only a result restarts the later requests' time: a failure does not show how far the server has got.
         for later in self.turns[position:]:
             later.since = time.monotonic()
@@ -318,6 +317,8 @@ class ServerLink:
             self.say(_DOWN, self.fault)
             await asyncio.sleep(pause)
             pause = min(5.0, 2 * pause)
+        if self.probe is not asyncio.current_task():  # a quarantine has begun meanwhile, which has its own
+            return
         if self.state in (_DOWN, _QUARANTINED):
             self.say(_UP, "")
         self._times_s.clear()  # a server that was restarted may be another machine
@@ -342,6 +343,15 @@ class ServerLink:
             except aiohttp.ClientError:
                 return False
         return False
+
+
+async def ended(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel these until they end: a cancellation at the moment of a time-out can be lost in aiohttp."""
+    while waiting := [task for task in tasks if not task.done()]:
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised counts as read
 
 
 def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
@@ -428,9 +438,7 @@ class SandboxClient:
     async def __aexit__(self, *_: object) -> None:
         probes = [link.probe for link in self._links if link.probe is not None]
         self._links = []
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+        await ended(probes)
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading import RunRequest, SandboxClient
+from coderl_tasks.grading.client import ServerLink
 from tests.conftest import Serve
 from tests.grading.faulty_servers import (
     Behaviour,
@@ -296,6 +297,27 @@ async def test_a_cancelled_request_leaves_nothing_behind(serve: Serve) -> None:
             await task
         assert (await client.run_code(REQUEST)).stdout == "hello"
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_cancellation_that_is_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As aiohttp loses one that comes at the moment of a time-out: the ping fails, and the next one is sent."""
+    lost = 0
+
+    async def ping(_: ServerLink) -> bool:
+        nonlocal lost
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            lost += 1
+            if lost > 2:
+                raise
+        return False
+
+    monkeypatch.setattr(ServerLink, "_answers_ping", ping)
+    async with SandboxClient([closed_port()], attempts=1, **QUICK) as client:
+        with pytest.raises(InfraError):
+            await client.run_code(REQUEST)
+    assert lost == 3
 
 
 async def test_misuse_is_told() -> None:
