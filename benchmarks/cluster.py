@@ -145,21 +145,22 @@ class Host:
 
     def remove(self) -> None:
         self.kill()
-        subprocess.run(["ip", "netns", "del", self._namespace], check=False, capture_output=True)
+        ip("link", "del", self._link)  # now: the namespace goes when its last process has ended
+        ip("netns", "del", self._namespace)
 
 
 class Cluster:
     """The hosts, started and stopped as a whole, and the folder that workers share."""
 
-    def __init__(self, folder: Path, heartbeat_s: float) -> None:
+    def __init__(self, folder: Path, heartbeat_s: float, stack: ExitStack) -> None:
         self.folder, self.shared = folder, folder / "shared"
         self.shared.mkdir()
         self._heartbeat = str(heartbeat_s)
         names = ("postgres", "prefect", "sandbox-a", "sandbox-b", "tinker", "worker-a", "worker-b")
-        self.hosts = {
-            name: Host(10 + number, name, folder, user=NOBODY if name == "postgres" else 0)
-            for number, name in enumerate(names)
-        }
+        self.hosts: dict[str, Host] = {}
+        for number, name in enumerate(names):
+            self.hosts[name] = Host(10 + number, name, folder, user=NOBODY if name == "postgres" else 0)
+            stack.callback(self.hosts[name].remove)
         self.gateway = Gateway(f"http://{self.hosts['tinker'].address}:8410", host=f"{NETWORK}.1")
         self.api = f"http://{self.hosts['prefect'].address}:4200/api"
 
@@ -179,8 +180,12 @@ class Cluster:
         self.start_one("prefect")
         until(lambda: is_listening(self.hosts["prefect"].address, 4200), "the Prefect server does not listen")
         until(lambda: is_listening(self.hosts["tinker"].address, 8410), "the Tinker server does not listen")
-        for name in ("worker-a", "worker-b"):
+        workers = ("worker-a", "worker-b")
+        for name in workers:
             self.start_one(name)
+        for name in workers:
+            ready = self.hosts[name].log
+            until(lambda ready=ready: "prefect deployment run" in ready.read_text(), f"{name} is not ready")  # type: ignore[misc]
 
     def start_one(self, name: str) -> None:
         """Start a host's service: for the first time, or again."""
@@ -222,10 +227,6 @@ class Cluster:
                 SANDBOX_URL=",".join(f"http://coderl:{KEY}@{address}:8080" for address in sandboxes),
             )
 
-    def remove(self) -> None:
-        for host in self.hosts.values():
-            host.remove()
-
     def lines(self) -> list[str]:
         """What the workers have printed so far that tells of a fault."""
         printed = [line for name in ("worker-a", "worker-b") for line in self.hosts[name].log.read_text().splitlines()]
@@ -258,8 +259,7 @@ def clustered(heartbeat_s: float) -> Iterator[Cluster]:
         stack.callback(ip, "link", "del", PREFIX)
         ip("addr", "add", f"{NETWORK}.1/24", "dev", PREFIX)
         ip("link", "set", PREFIX, "up")
-        cluster = Cluster(folder, heartbeat_s)
-        stack.callback(cluster.remove)
+        cluster = Cluster(folder, heartbeat_s, stack)
         stack.enter_context(cluster.gateway.serving())
         os.environ["CODERL_HOME"] = str(cluster.hosts["tinker"].folder / "coderl")  # where the weights are
         stack.enter_context(temporary_settings({PREFECT_API_URL: cluster.api, PREFECT_API_AUTH_STRING: SECRET}))
