@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 from prefect import flow
+from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.find_pool import finished_with
@@ -46,7 +47,7 @@ from coderl_tasks.runtime.remote_shards import Elsewhere, profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of
-from flows.profile_shard import profile_at
+from flows.profile_shard import LIMITS, profile_at
 
 
 @flow(name="curate")
@@ -140,7 +141,8 @@ class Curation:
             parts = [shard.problems for shard in shards]
 
             async def here(number: int, address: str) -> None:
-                await profile_at(address, shards[number], number)
+                async with concurrency(LIMITS):
+                    await profile_at(address, shards[number], number)
 
             return await profile_elsewhere(Elsewhere(self.settings, self.display, here), parts, self.folder)
         frames = [pl.DataFrame(schema=SHARD_SCHEMA)]

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from prefect import flow
@@ -24,7 +25,7 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 
 
 @flow(name="profile-shard")
-@shown_and_alone
+@partial(shown_and_alone, shared=True)  # a shard that is run again is another flow run
 async def profile_shard(
     problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1
 ) -> int:

@@ -489,7 +489,7 @@ class SandboxClient:
 
     def take_faults(self) -> dict[str, int]:
         """How many requests have come to nothing at each server since this was last asked; without those at which none
-        has. All of them were sent again."""
+        has. They were sent again, unless that was their last attempt."""
         faults = {link.url: link.faults for link in self._links if link.faults}
         for link in self._links:
             link.faults = 0

@@ -56,6 +56,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             # The data before the name: else a power cut can leave an empty file under the final name.
             os.fsync(file.fileno())
+        require_in_place(path)  # again: on a file system that was away, the lines above may have taken minutes
         temporary.replace(path)
     except BaseException:
         # BaseException: Ctrl-C and a cancelled task must leave no temporary file either.

@@ -3,16 +3,17 @@
 1. On one host the kernel decides, by a POSIX record lock (`lockf`) on a file in the folder. It ends with the process
    that took it, however it ends; a forked child does not keep it, as it would keep its parent's `flock`. It does not
    tell two users in one process apart, so a table in the process does.
-2. Between hosts it may not be enough: some network file systems keep such a lock to one host, others keep that of a
-   host that is gone for minutes. So the lock file says who holds the folder, and its holder writes it anew every BEAT_S
-   (a lease). A process on another host takes the folder once it has seen no beat for LEASE_S. It measures by its own
-   clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
+2. Between hosts it may not be enough: some network file systems keep such a lock to one host, and others keep it for
+   minutes after its host is gone. So the lock file says who holds the folder, and its holder writes it anew every
+   BEAT_S (a lease). A process on another host takes the folder once it has seen no beat for LEASE_S. It measures by its
+   own clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
 3. A holder that was not able to beat (a stopped machine, a network away) looks into the file before it writes anything
    else (`require_in_place`), and writes nothing more in a folder that has another holder.
 4. A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
    in its place. So `require_in_place` also asks whether the folder is still there.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -22,14 +23,15 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, InfraError
 
 RUN_LOCK = "run.lock"
 BEAT_S, LEASE_S = 2.0, 10.0
@@ -45,7 +47,11 @@ class DirectoryBusyError(ConfigError):
 
 
 class DirectoryMovedError(ConfigError):
-    """The directory that this process works in is not where it was, or is another one's by now."""
+    """The directory that this process works in is not where it was."""
+
+
+class DirectoryTakenError(DirectoryMovedError):
+    """Another process has taken over the directory that this process works in."""
 
 
 @cache
@@ -88,7 +94,8 @@ class _Hold:
     def write(self, more: dict[str, Any]) -> None:
         data = json.dumps(self.record | more).encode().ljust(_RECORD_BYTES - 1) + b"\n"
         os.pwrite(self.descriptor, data, 0)
-        os.ftruncate(self.descriptor, len(data))
+        if os.fstat(self.descriptor).st_size != len(data):  # another version's
+            os.ftruncate(self.descriptor, len(data))
         os.fdatasync(self.descriptor)  # to the other hosts
 
 
@@ -112,19 +119,23 @@ class DirectoryLock:
                 if _is_held(self._key):
                     raise _busy_error(folder, "another run of this process", instead)
                 descriptor = os.open(self._key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                is_locked, there = _lock(descriptor), _read(descriptor)
-                if is_locked and (not _is_others(there) or _is_silent(there, watched)):
-                    self._hold(descriptor)
-                    break
+                try:
+                    is_locked, there = _lock(descriptor), _read(descriptor)
+                    if is_locked and (not _is_others(there) or _is_silent(there, watched)):
+                        self._hold(descriptor)
+                        break
+                except BaseException:
+                    _held.pop(self._key, None)
+                    os.close(descriptor)
+                    raise
                 os.close(descriptor)
             # Of a process on this host the kernel knows whether it lives.
             is_alive = watched is not None and there != watched[0]
             if not _is_others(there) or is_alive or _now() - begun > OUTLIVED_S:
                 raise _busy_error(folder, _in_words(there), instead)
             if watched is None:
-                logger.warning(
-                    "%s was held by %s: taken over after %g s without a sign of life", folder, _in_words(there), LEASE_S
-                )
+                unless = f"it is taken over unless it gives a sign of life within {LEASE_S:g} s"
+                logger.warning("%s was held by %s: %s", folder, _in_words(there), unless)
                 watched = there, _now()
             time.sleep(BEAT_S / 2)
         if watched is not None:
@@ -156,7 +167,8 @@ class DirectoryLock:
             self._owner, hold = 0, _held.pop(self._key)
             try:
                 if hold.taken_by is None:
-                    hold.write({"released": True})
+                    with suppress(OSError):  # the next one on another host then waits for its lease
+                        hold.write({"released": True})
             finally:
                 os.close(hold.descriptor)
 
@@ -185,7 +197,7 @@ def _beat_on() -> None:
 
 def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
     """Who holds `folder` by its lock file `name`, None if nobody does. It asks without taking the lock, so that nobody
-    finds it taken. A holder on another host is one that has given a sign of life lately, by this host's clock."""
+    finds it taken. That a holder on another host lives is guessed by the time of its last sign of life."""
     key = folder.resolve() / name
     with _held_guard:
         # To open the file here, and to close it again, would end this process's own lock.
@@ -212,11 +224,11 @@ def require_in_place(path: Path) -> None:
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
         if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
-            with _held_guard, suppress(OSError):  # the write that follows fails too, and names the file
+            with _held_guard, naming_lost(folder):
                 if key in _held:
                     hold.beat()
         if hold.taken_by is not None:
-            raise DirectoryMovedError(
+            raise DirectoryTakenError(
                 f"{folder} was taken over by {hold.taken_by}, as this process gave no sign of life for {LEASE_S:g} s: "
                 "it goes on there, with all that was recorded"
             )
@@ -233,15 +245,26 @@ def require_in_place(path: Path) -> None:
         )
 
 
+@contextmanager
+def naming_lost(folder: Path) -> Iterator[None]:
+    """InfraError for an error of the file system in the block: a file server drops the lock of a host that was away for
+    longer than its lease, and nobody knows then who holds the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise InfraError(f"the lock of {folder} is lost: {error.strerror or error}") from error
+
+
 def _is_held(key: Path) -> bool:
     return key in _held and _held[key].process == os.getpid()
 
 
 def _lock(descriptor: int) -> bool:
+    """Whether this process has the kernel's lock; where the file system knows none, the lease alone decides."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
     return True
 
 

@@ -247,7 +247,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "says it where `grad_clip_norm` is set)",
         lambda step: step.result.grad_norm),
     Metric("sandbox_faults",
-        "requests that came to nothing at a sandbox since the step before, in this process: each was sent again. "
+        "requests that came to nothing at a sandbox since the step before, in this process; they were sent again. "
         "`sandbox_faults/ADDRESS` has those of one server, where there were any",
         lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",

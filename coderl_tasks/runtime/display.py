@@ -16,11 +16,10 @@ from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID, uuid4
 
-import httpx
 from prefect import get_client, get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.exceptions import PrefectException
+from prefect.exceptions import Abort
 from prefect.flow_runs import asuspend_flow_run
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
@@ -44,10 +43,11 @@ from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.report import publish
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.warning_signs import Notice
-from coderl_tasks.journal.directory_lock import DirectoryBusyError
+from coderl_tasks.journal.directory_lock import DirectoryBusyError, DirectoryTakenError
 from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
+from coderl_tasks.runtime.prefect_server import is_outage
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.setting import words_of
 
@@ -347,8 +347,8 @@ class _Outbox:
             what, (request, context) = next(iter(self._waiting.items()))
             try:
                 await asyncio.wait_for(asyncio.create_task(request(), context=context), ANSWER_S)
-            except (TimeoutError, httpx.HTTPError, PrefectException) as error:
-                if not isinstance(error, httpx.HTTPStatusError) or error.response.is_server_error:
+            except Exception as error:  # whatever Prefect's client raises: no other request may wait for this one
+                if is_outage(error):
                     if not is_away:
                         reason = str(error) or type(error).__name__
                         logger.warning("no answer from the Prefect server: the work goes on without it (%s)", reason)
@@ -369,8 +369,11 @@ _outbox = _Outbox()
 def name_flow_run(name: str, *, root: bool = False) -> None:
     """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
 
+    def ids() -> set[str]:
+        return {run for run in (flow_run.id, flow_run.root_flow_run_id if root else None) if run is not None}
+
     async def rename() -> None:
-        runs = {flow_run.id, flow_run.root_flow_run_id if root else None} - {None}
+        runs = await asyncio.to_thread(ids)  # Prefect asks the server for the root, and would block the event loop
         async with get_client() as client:
             for run in runs:
                 await client.update_flow_run(UUID(run), name=name)
@@ -392,9 +395,12 @@ def forget_old_results(kept: int = 200) -> None:
             del context.run_results[result]
 
 
-def shown_and_alone(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
-    """A flow that ends when what it has published has arrived. Where a deployment's run has been begun again, it waits
-    for another process to leave its directory: its earlier worker may only have been out of reach, and be at work."""
+def shown_and_alone(
+    work: Callable[Arguments, Awaitable[Answer]], *, shared: bool = False
+) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
+    """A flow that ends when what it has published has arrived, or LAST_S later. Where a deployment's run has been begun
+    again, or with `shared` in any case, it waits for another process to leave its directory: its earlier worker may
+    only have been out of reach, and be at work."""
 
     @wraps(work)
     async def flow_of(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
@@ -402,10 +408,14 @@ def shown_and_alone(work: Callable[Arguments, Awaitable[Answer]]) -> Callable[Ar
         while True:
             try:
                 return await work(*arguments, **named)
+            except DirectoryTakenError as error:
+                if not is_deployed():
+                    raise
+                raise Abort(str(error)) from error  # no state is set: it is the other process's flow run too
             except DirectoryBusyError as error:
                 context = FlowRunContext.get()
                 is_again = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
-                if not is_again or not is_deployed():
+                if not (is_again or shared) or not is_deployed():
                     raise
                 if str(error) != said:
                     Display().say(f"waiting: {error}")

@@ -141,6 +141,16 @@ def secret_file(port: int | None) -> Path:
     return _home() / f"secret-{port}"
 
 
+def is_outage(error: BaseException) -> bool:
+    """Whether an error of Prefect's client says that the server does not answer, and not that it answers something."""
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.is_server_error
+    # RuntimeError: what the client raises where it cannot find out which version the server has.
+    return isinstance(error, httpx.TransportError | TimeoutError | RuntimeError | OSError)
+
+
 def is_open(api_url: str) -> bool:
     """Whether the server answers requests for its data without any secret."""
     return _status(api_url, None) == HTTPStatus.OK

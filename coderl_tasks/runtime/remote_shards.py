@@ -174,6 +174,8 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: str, number: int) -
     except ObjectNotFound as error:
         missing = f"there is no deployment {settings.shard_deployment}"
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
+    except httpx.HTTPError as error:  # which the task tries again
+        raise InfraError(f"no answer from the Prefect server: {error or type(error).__name__}") from error
     waits_since = time.monotonic()
     while (state := await state_of(run.id)) is None or not state.is_final():
         if state is not None and not state.is_scheduled():
@@ -184,19 +186,23 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: str, number: int) -
                     say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
                     await elsewhere.here(number, address)
                     return True
+                waits_since = time.monotonic()
         await asyncio.sleep(POLL_S)
     if state.is_failed():  # it would fail again
         raise CoderlError(f"shard {number}: its run {run.name} is {state.name}: {state.message}")
     if not state.is_completed():
         say(f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another one goes on")
+        await asyncio.sleep(POLL_S)
     return state.is_completed()
 
 
 async def state_of(run: UUID) -> State[Any] | None:
-    """The state of a flow run; None while the Prefect server does not answer."""
+    """The state of a flow run, Cancelled if it is deleted; None while the Prefect server does not answer."""
     try:
         async with get_client() as client:
             return (await client.read_flow_run(run)).state
+    except ObjectNotFound:
+        return Cancelled(message="deleted")
     except httpx.HTTPError as error:
         logger.warning("no answer from the Prefect server (%s)", error or type(error).__name__)
         return None
@@ -204,11 +210,12 @@ async def state_of(run: UUID) -> State[Any] | None:
 
 async def is_withdrawn(run: UUID) -> bool:
     """Cancels a flow run that no worker has taken up. Returns whether it is cancelled."""
-    async with get_client() as client:
-        state = (await client.read_flow_run(run)).state
-        if state is not None and state.is_scheduled():
-            await client.set_flow_run_state(run, Cancelled(message="the curation profiles this shard itself"))
-            state = (await client.read_flow_run(run)).state
+    state = await state_of(run)
+    if state is not None and state.is_scheduled():
+        with suppress(httpx.HTTPError):
+            async with get_client() as client:
+                await client.set_flow_run_state(run, Cancelled(message="the curation profiles this shard itself"))
+        state = await state_of(run)
     return state is not None and state.is_cancelled()
 
 

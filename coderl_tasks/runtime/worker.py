@@ -5,8 +5,8 @@ A flow run that nobody works on any more is Crashed, and goes on where a worker 
 recorded. Its end is noticed
 
 1. by the `coderl up` that it ran under: its process has ended, or the worker has, or it was told to stop;
-2. by every other one (`LostRuns`): its worker has sent no heartbeat for three times as long as it should. By its own
-   clock, and only while the Prefect server answers: after an outage of the server it begins to count anew.
+2. by every other one (`LostRuns`): its worker has sent no heartbeat for three times as long as it should. That is
+   measured by the observer's clock, and anew after each time that the Prefect server did not answer.
 
 The run's directory has a lock. So a worker that was only out of reach does no harm: whoever comes second waits.
 """
@@ -33,7 +33,7 @@ from uuid import UUID
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
-from coderl_tasks.runtime.prefect_server import QUIET
+from coderl_tasks.runtime.prefect_server import QUIET, is_outage
 from coderl_tasks.services import guard
 from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 
@@ -54,6 +54,8 @@ LONGEST_PAUSE_S = 60.0
 SETTLED_S = 15.0
 """Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
 DEPLOY_TRIES = 3
+ANSWER_S, LATE_S = 60.0, 20.0
+"""Prefect's client tries again for minutes. A look is given up before, and one that comes late trusts no silence."""
 PAGE = 200  # the most that Prefect returns at once
 
 Item = TypeVar("Item")
@@ -182,13 +184,16 @@ class LostRuns:
     _states: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a run's state and worker, by its id
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
     _answered: bool = True
+    _pause_s: float = 0.0
+    _looked_at: float = 0.0
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def look_on(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set."""
         from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
 
-        pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
-        while not stop.wait(pause_s):
+        self._pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
+        while not stop.wait(self._pause_s):
             self._ask(self.look)
 
     def end(self, worker: str, how: str) -> None:
@@ -201,38 +206,49 @@ class LostRuns:
             await self._begin_crashed_again(client, at_once=True)
 
         if not self._ask(end_runs):
-            print("its flow runs still say Running: they end, and go on, when the Prefect server answers", flush=True)
+            print(
+                "its flow runs still say Running: a `coderl up` ends them when the Prefect server answers", flush=True
+            )
 
     def _ask(self, request: "Callable[[PrefectClient], Awaitable[None]]") -> bool:
         """Whether the server answered the request."""
-        import httpx
         from prefect import get_client
 
         async def asked() -> None:
             async with get_client() as client:
                 await request(client)
 
-        try:
-            asyncio.run(asked())
-        except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
-            if self._answered:
-                print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
-            self._answered = False
-            self._heard.clear()  # as no heartbeat reached it
-            return False
-        if not self._answered:
-            print("the Prefect server answers again", flush=True)
-        self._answered = True
+        with self._one_at_a_time:
+            try:
+                asyncio.run(asyncio.wait_for(asked(), ANSWER_S))
+            except Exception as error:  # whatever the client raises: the next look must come
+                if not is_outage(error):
+                    print(f"looking for lost flow runs: {error or type(error).__name__}", flush=True)
+                    return False
+                if self._answered:
+                    print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
+                self._answered = False
+                self._heard.clear()  # as no heartbeat reached it
+                return False
+            if not self._answered:
+                print("the Prefect server answers again", flush=True)
+            self._answered = True
         return True
 
     async def look(self, client: "PrefectClient") -> None:
         """End the runs of workers that are lost; begin them again, and those that crashed under a worker of ours."""
         silent_s, allowed_s = {}, {}
+        if (
+            time.monotonic() - self._looked_at > self._pause_s + LATE_S
+        ):  # the server, or this process, was held up meanwhile
+            self._heard.clear()
+        self._looked_at = time.monotonic()
         for worker in await client.read_workers_for_work_pool(WORK_POOL):  # those heard of last come first
             silent_s[worker.name] = self._heard.for_s(worker.name, worker.last_heartbeat_time)
             allowed_s[worker.name] = MISSED_HEARTBEATS * (worker.heartbeat_interval_seconds or DEFAULT_HEARTBEAT_S)
-        alive = sorted(name for name in silent_s if silent_s[name] <= allowed_s[name] and name not in self.gone)
-        # One of the live workers acts at once; the next one does later, should the first not have.
+        is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own for name in silent_s}
+        alive = sorted(name for name in silent_s if is_alive[name] and name not in self.gone)
+        # The first of the live workers acts at once, the second one SETTLED_S later, if it is still needed.
         later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
         runs, lost = await unfinished_runs(client), dict(self.gone)
         for name in {worker_of(run) for run in runs} - {*alive, *lost}:
@@ -250,7 +266,8 @@ class LostRuns:
         for run in runs:
             if run.state is not None and (name := worker_of(run)) in workers:
                 seen_s = self._states.for_s(run.id, (run.state.id, name))
-                if seen_s or at_once:
+                # Now, as the list may be old: a person may have cancelled it, or it has ended.
+                if (seen_s or at_once) and await is_still(client, run):
                     cancelled, why = run.state.is_cancelling(), f"its worker {name} {workers[name]}"
                     await end_run(client, run, cancelled=cancelled, why=why)
                     if not cancelled:
@@ -268,7 +285,7 @@ class LostRuns:
         for run in await client.read_flow_runs(**crashed, sort=FlowRunSort.END_TIME_DESC, limit=PAGE):
             if run.state is None or worker_of(run) not in self.own or run.id in self._given_up:
                 continue
-            if self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once:
+            if (self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once) and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
     async def _begin_again(self, client: "PrefectClient", run: "FlowRun", why: str) -> None:
@@ -307,6 +324,17 @@ def worker_of(run: "FlowRun") -> str:
     """The name of the worker that took up a run of the pool. One that ended before it could say so has a name that no
     worker has."""
     return str(run.labels.get(WORKER_LABEL, f"of flow run {run.id}"))
+
+
+async def is_still(client: "PrefectClient", run: "FlowRun") -> bool:
+    """Whether a run is there, and in the state that it had when it was read."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        state = (await client.read_flow_run(run.id)).state
+    except ObjectNotFound:
+        return False
+    return state is not None and run.state is not None and state.id == run.state.id
 
 
 async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":

@@ -92,7 +92,7 @@ async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, addr
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
     prefect_api: str, address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    deploy_all()
+    await asyncio.to_thread(deploy_all)
     monkeypatch.setattr(remote_shards, "TAKE_UP_S", 3.0)
     monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
     profiled = pl.DataFrame(schema=PROFILE_SCHEMA)
