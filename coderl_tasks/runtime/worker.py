@@ -238,9 +238,8 @@ class LostRuns:
     async def look(self, client: "PrefectClient") -> None:
         """End the runs of workers that are lost; begin them again, and those that crashed under a worker of ours."""
         silent_s, allowed_s = {}, {}
-        if (
-            time.monotonic() - self._looked_at > self._pause_s + LATE_S
-        ):  # the server, or this process, was held up meanwhile
+        # The server, or this process, was held up meanwhile.
+        if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
             self._heard.clear()
         self._looked_at = time.monotonic()
         for worker in await client.read_workers_for_work_pool(WORK_POOL):  # those heard of last come first
