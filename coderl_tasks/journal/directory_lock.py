@@ -78,18 +78,29 @@ class _Hold:
     beats: int = 0
     beaten: float = field(default_factory=_now)
     taken_by: str | None = None  # the holder that the file names in our place
+    released: threading.Event = field(default_factory=threading.Event)
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
     def beat(self) -> None:
         """Show in the lock file that the holder lives; or note who else has taken the folder."""
-        if self.taken_by is not None:
-            return
-        there = _read(self.descriptor)
-        if self.beats and there.get("id") != self.record["id"]:
-            self.taken_by = _in_words(there)
-            return
-        self.beats += 1
-        self.write({"beat": self.beats})
-        self.beaten = _now()
+        with self.guard:
+            if self.taken_by is not None or self.released.is_set():
+                return
+            there = _read(self.descriptor)
+            if self.beats and there.get("id") != self.record["id"]:
+                self.taken_by = _in_words(there)
+                return
+            self.beats += 1
+            self.write({"beat": self.beats})
+            self.beaten = _now()
+
+    def beat_on(self) -> None:
+        """Beat until the folder is released. In a thread of its own: a file system that hangs must hold up no other."""
+        while not self.released.wait(BEAT_S):
+            try:
+                self.beat()
+            except OSError as error:  # as the next write in the folder will, which counts
+                logger.debug("no beat in the folder held since %s: %s", self.record["since"], error)
 
     def write(self, more: dict[str, Any]) -> None:
         data = json.dumps(self.record | more).encode().ljust(_RECORD_BYTES - 1) + b"\n"
@@ -100,7 +111,7 @@ class _Hold:
 
 
 _held: dict[Path, _Hold] = {}  # by lock file
-_held_guard = threading.RLock()
+_held_guard = threading.Lock()
 
 
 class DirectoryLock:
@@ -125,7 +136,7 @@ class DirectoryLock:
                         self._hold(descriptor)
                         break
                 except BaseException:
-                    _held.pop(self._key, None)
+                    _held.pop(self._key, None)  # if its first beat failed
                     os.close(descriptor)
                     raise
                 os.close(descriptor)
@@ -146,14 +157,13 @@ class DirectoryLock:
         record = {"pid": os.getpid(), **_this_host(), "since": since, "id": secrets.token_hex(8)}
         hold = _held[self._key] = _Hold(os.getpid(), self._key.parent.stat(), descriptor, record)
         hold.beat()
-        _start_beating()
+        threading.Thread(target=hold.beat_on, name="directory-lock", daemon=True).start()
         self._owner = os.getpid()  # a forked child has another id, and does not have the lock
 
     def _confirm(self, folder: Path, instead: str) -> None:
         """After a takeover: of two hosts that do so at once, the last to write is the holder."""
         time.sleep(BEAT_S)  # longer than the other one takes from its last look to its write
-        with _held_guard:
-            (hold := _held[self._key]).beat()
+        (hold := _held[self._key]).beat()
         if hold.taken_by is not None:
             self.release()
             raise _busy_error(folder, hold.taken_by, instead)
@@ -162,37 +172,15 @@ class DirectoryLock:
         """Release the directory; a second call, or one in a forked child, does nothing."""
         if self._owner != os.getpid():
             return
-        with _held_guard:
+        # Closed before another thread may open the file: closing it later would end that one's lock.
+        with _held_guard, (hold := _held.pop(self._key)).guard:
+            self._owner = 0
+            hold.released.set()
+            if hold.taken_by is None:
+                with suppress(OSError):  # the next one on another host then waits for its lease
+                    hold.write({"released": True})
             # The file stays: were it removed, a process that has it open could lock a file that nobody else finds.
-            self._owner, hold = 0, _held.pop(self._key)
-            try:
-                if hold.taken_by is None:
-                    with suppress(OSError):  # the next one on another host then waits for its lease
-                        hold.write({"released": True})
-            finally:
-                os.close(hold.descriptor)
-
-
-_beating: int | None = None  # the process whose thread beats; a forked child has none
-
-
-def _start_beating() -> None:
-    global _beating
-    if _beating != os.getpid():
-        _beating = os.getpid()
-        threading.Thread(target=_beat_on, name="directory-locks", daemon=True).start()
-
-
-def _beat_on() -> None:
-    while True:
-        time.sleep(BEAT_S)
-        with _held_guard:
-            for key, hold in _held.items():
-                if hold.process == os.getpid():
-                    try:
-                        hold.beat()
-                    except OSError as error:  # as the next write in the folder will, which counts
-                        logger.debug("no beat in %s: %s", key, error)
+            os.close(hold.descriptor)
 
 
 def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
@@ -224,9 +212,8 @@ def require_in_place(path: Path) -> None:
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
         if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
-            with _held_guard, naming_lost(folder):
-                if key in _held:
-                    hold.beat()
+            with naming_lost(folder):
+                hold.beat()
         if hold.taken_by is not None:
             raise DirectoryTakenError(
                 f"{folder} was taken over by {hold.taken_by}, as this process gave no sign of life for {LEASE_S:g} s: "
@@ -269,12 +256,13 @@ def _lock(descriptor: int) -> bool:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """What the lock file says, empty if it says nothing or is being written."""
+    """What the lock file says, empty if it is new."""
+    data = os.pread(descriptor, 4 * _RECORD_BYTES, 0)
     try:
-        there = json.loads(os.pread(descriptor, 4 * _RECORD_BYTES, 0))
-    except ValueError:
-        return {}
-    return there if isinstance(there, dict) else {}
+        there = json.loads(data or b"{}")
+    except ValueError:  # its holder is just writing it
+        there = None
+    return there if isinstance(there, dict) else {"host": None}
 
 
 def _is_others(there: dict[str, Any]) -> bool:
@@ -290,7 +278,7 @@ def _is_silent(there: dict[str, Any], watched: tuple[dict[str, Any], float] | No
 def _in_words(there: dict[str, Any]) -> str:
     try:
         return f"process {there['pid']} on {there['host']} since {there['since']}"
-    except KeyError:  # its holder is just writing it
+    except KeyError:
         return "another process"
 
 
