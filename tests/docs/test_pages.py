@@ -92,17 +92,38 @@ def test_every_benchmark_is_on_a_page_of_its_folder() -> None:
             assert f"python benchmarks/{script}" in pages[name], f"{name} does not have the command of {script}"
 
 
-def test_the_manifests_are_valid() -> None:
+def test_the_manifests_are_valid_and_give_a_pod_no_more_than_it_needs() -> None:
     text = (PROJECT_ROOT / "docs" / "kubernetes" / "coderl.yaml").read_text()
     manifests = list(yaml.safe_load_all(text))
     for manifest in manifests:
         kubernetes_validate.validate(manifest, "1.37", strict=True)
-    of_sandbox = yaml.safe_load(manifests[1]["data"]["local.yaml"])
+    named = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in manifests}
+    of_sandbox = yaml.safe_load(named["ConfigMap", "sandbox-config"]["data"]["local.yaml"])
     assert of_sandbox == yaml.safe_load((PROJECT_ROOT / "sandbox_config" / "local.yaml").read_text())
-    [sandbox] = [manifest for manifest in manifests if manifest["kind"] == "StatefulSet"]
-    [worker] = [manifest for manifest in manifests if manifest["metadata"]["name"] == "coderl-worker"]
-    environment = {one["name"]: one.get("value") for one in worker["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert len(sandbox_addresses([environment["SANDBOX_URL"]])) == sandbox["spec"]["replicas"]
+    (worker,) = named["Deployment", "coderl-worker"]["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one.get("value") for one in worker["env"]}
+    replicas = named["StatefulSet", "sandbox"]["spec"]["replicas"]
+    assert len(sandbox_addresses([environment["SANDBOX_URL"]])) == replicas
+    guarded = {value for each in named["NetworkPolicy", "coderl"]["spec"]["podSelector"]["matchExpressions"]
+               for value in each["values"]}  # fmt: skip
+    for manifest in manifests:
+        if manifest["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        template = manifest["spec"]["template"]
+        pod = template["spec"]
+        assert template["metadata"]["labels"]["app"] in guarded
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+            if container["name"] == "sandbox":  # whose image needs root
+                continue
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            secrets = [one for one in container["env"] if re.search("PASSWORD|KEY|AUTH", one["name"])]
+            assert secrets and all("secretKeyRef" in one["valueFrom"] for one in secrets)
 
 
 def test_commands_are_looked_at() -> None:
