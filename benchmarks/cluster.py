@@ -119,6 +119,7 @@ class Host:
         """As if the power failed: its network first, so that no connection is closed in order, then all processes."""
         self.link(up=False)
         if self._process is not None:
+            self.signal_all(signal.SIGKILL)
             self._process.kill()
             self._process.wait()
 
@@ -576,6 +577,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("namespaces with a network of their own need root")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the hosts are removed
     with clustered(arguments.heartbeat) as cluster:
         begun = time.monotonic()
         bench = Bench(cluster, arguments.steps, cluster.shared / "pool")

@@ -1,12 +1,15 @@
-"""`prefect worker start`, where a flow run that was suspended may be resumed before its process has ended.
+"""`prefect worker start` without two ways in which Prefect 3.8's worker ends, and its flow runs with it.
 
-Prefect 3.8's worker holds a slot of its `--limit` for a flow run until its process has ended. If the run is resumed
-before that, the worker asks for a second slot for it, is refused with an error, and ends with all its other runs.
+1. It holds a slot of its `--limit` for a flow run until its process has ended. If a suspended run is resumed before
+   that, it asks for a second slot for it, is refused with an error, and ends.
+2. It ends after a minute or two in which the Prefect server, or its database, does not answer.
 """
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
+import prefect.workers.base as workers
 from prefect.cli import app
 from prefect.workers.process import ProcessWorker
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import WorkerFlowRunResponse
 
 _submit = ProcessWorker._submit_scheduled_flow_runs
+_loop = workers.critical_service_loop
 
 
 async def _submit_those_that_have_ended(
@@ -25,7 +29,18 @@ async def _submit_those_that_have_ended(
     return await _submit(worker, [entry for entry in flow_run_response if entry.flow_run.id not in holding])
 
 
+async def _loop_through_outages(workload: Callable[..., Awaitable[Any]], interval: float, **options: Any) -> None:
+    while True:
+        try:
+            await _loop(workload, interval, **options)  # type: ignore[arg-type]
+            return
+        except RuntimeError as error:
+            if "error threshold" not in str(error):
+                raise
+
+
 if __name__ == "__main__":
     ProcessWorker._submit_scheduled_flow_runs = _submit_those_that_have_ended  # type: ignore[method-assign, assignment]
+    workers.critical_service_loop = _loop_through_outages  # type: ignore[assignment]
     sys.argv = ["prefect", *sys.argv[1:]]
     app()

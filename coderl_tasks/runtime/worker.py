@@ -158,7 +158,8 @@ def run_worker(stop: threading.Event, limit: int) -> int:
 
 def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
     worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
-    worker_command += ["--pool", WORK_POOL, "--name", name, "--limit", str(limit)]
+    # With its type, it starts while the server does not answer, too.
+    worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
     # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
