@@ -65,6 +65,7 @@ LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 ANSWER_S, AWAY_S = 15.0, 5.0
 """How long an answer of the Prefect server may take, and the pause before the next request if none comes."""
+LONGEST_OUTAGE_S = 3600.0
 LAST_S = 10.0
 """How long a flow run that ends waits for what it has published to arrive."""
 BUSY_POLL_S = 10.0
@@ -407,7 +408,9 @@ def shown_and_alone(
         said = ""
         while True:
             try:
-                return await work(*arguments, **named)
+                result = await work(*arguments, **named)
+                await _until_the_end_can_be_noted()
+                return result
             except DirectoryTakenError as error:
                 if not is_deployed():
                     raise
@@ -425,6 +428,25 @@ def shown_and_alone(
                 await _outbox.emptied(LAST_S)
 
     return flow_of
+
+
+async def _until_the_end_can_be_noted() -> None:
+    """Wait for the Prefect server where a deployment's run has ended: Prefect fails a run whose end it cannot note."""
+    context, waiting_since, is_said = FlowRunContext.get(), time.monotonic(), False
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return
+    while time.monotonic() - waiting_since < LONGEST_OUTAGE_S:
+        try:
+            async with asyncio.timeout(ANSWER_S), get_client() as client:
+                await client.read_flow_run(context.flow_run.id)
+            return
+        except Exception as error:  # whatever Prefect's client raises
+            if not is_outage(error):
+                return
+            if not is_said:
+                logger.warning("the work is done: waiting for the Prefect server to note it (%s)", type(error).__name__)
+            is_said = True
+        await asyncio.sleep(AWAY_S)
 
 
 @asynccontextmanager

@@ -163,6 +163,7 @@ def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
     # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
+    defaults["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"  # a server answers so while its database is away
     environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
