@@ -331,7 +331,8 @@ class ServerLink:
         for _ in range(_LATE_PINGS):
             asked = time.monotonic()
             try:
-                timeout = aiohttp.ClientTimeout(total=within_s)
+                # To the moment: aiohttp would prolong 5 s to the next full second, which looks late here.
+                timeout = aiohttp.ClientTimeout(total=within_s, ceil_threshold=math.inf)
                 async with self._session.get(f"{self._address}/v1/ping", timeout=timeout) as response:
                     up = response.status == 200
                     self.has_answered = self.has_answered or up

@@ -88,6 +88,17 @@ async def test_a_server_that_hangs_is_given_up(serve: Serve) -> None:
     assert {result.stdout for result in results} == {"hello"}
 
 
+async def test_a_server_that_hangs_is_pinged_once_before_others_are_asked(serve: Serve) -> None:
+    """With the usual times, of 10 and 5 s."""
+    hanging, good = FaultyServer(hangs, pings=False), FaultyServer(answers)
+    async with SandboxClient([serve(hanging.app()), serve(good.app())]) as client:
+        while not hanging.requests:
+            request = asyncio.ensure_future(client.run_code(REQUEST))
+            await asyncio.wait({request}, timeout=0.1)
+        assert (await request).stdout == "hello"
+        assert hanging.pinged <= 2  # and once more to see whether it is back
+
+
 async def test_a_ping_that_this_process_comes_to_late_is_asked_again(serve: Serve) -> None:
     """As where it takes large answers apart: the server's pong lies unread when the time-out fires."""
     loop = asyncio.get_running_loop()
