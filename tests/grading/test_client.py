@@ -89,7 +89,7 @@ async def test_a_server_that_hangs_is_given_up(serve: Serve) -> None:
 
 
 async def test_a_server_that_hangs_is_pinged_once_before_others_are_asked(serve: Serve) -> None:
-    """With the usual times, of 10 and 5 s, and just after a full second: aiohttp rounds time-outs up to the next one."""
+    """With the usual times, 10 and 5 s, and just after a full second: aiohttp rounds time-outs up to the next one."""
     hanging, good = FaultyServer(hangs, pings=False), FaultyServer(answers)
     async with SandboxClient([serve(hanging.app()), serve(good.app())]) as client:
         await asyncio.sleep(1.1 - asyncio.get_running_loop().time() % 1)
