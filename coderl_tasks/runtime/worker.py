@@ -27,6 +27,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -51,6 +52,7 @@ MISSED_HEARTBEATS, DEFAULT_HEARTBEAT_S = 3, 30.0
 MOST_CRASHES = 20
 """Crashes of a flow run within a day after which it is not begun again."""
 LONGEST_PAUSE_S = 60.0
+LATELY = timedelta(hours=1)
 SETTLED_S = 15.0
 """Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
 DEPLOY_TRIES = 3
@@ -186,6 +188,7 @@ class LostRuns:
     _states: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a run's state and worker, by its id
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
     _answered: bool = True
+    _said: str = ""
     _pause_s: float = 0.0
     _looked_at: float = 0.0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -205,12 +208,10 @@ class LostRuns:
 
         async def end_runs(client: "PrefectClient") -> None:
             await self._end_runs_of({worker: how}, client, await unfinished_runs(client), at_once=True)
-            await self._begin_crashed_again(client, at_once=True)
+            await self._begin_crashed_again({worker: how}, client, await crashed_runs(client), at_once=True)
 
         if not self._ask(end_runs):
-            print(
-                "its flow runs still say Running: a `coderl up` ends them when the Prefect server answers", flush=True
-            )
+            print("its flow runs still say Running: `coderl up` ends them once the Prefect server answers", flush=True)
 
     def _ask(self, request: "Callable[[PrefectClient], Awaitable[None]]") -> bool:
         """Whether the server answered the request."""
@@ -225,7 +226,9 @@ class LostRuns:
                 asyncio.run(asyncio.wait_for(asked(), ANSWER_S))
             except Exception as error:  # whatever the client raises: the next look must come
                 if not is_outage(error):
-                    print(f"looking for lost flow runs: {error or type(error).__name__}", flush=True)
+                    if str(error) != self._said:  # at each look it is the same
+                        print(f"looking for lost flow runs: {error or type(error).__name__}", flush=True)
+                    self._said = str(error)
                     return False
                 if self._answered:
                     print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
@@ -238,26 +241,35 @@ class LostRuns:
         return True
 
     async def look(self, client: "PrefectClient") -> None:
-        """End the runs of workers that are lost; begin them again, and those that crashed under a worker of ours."""
+        """End the runs of workers that are lost, and begin them again; those too that crashed, there or under a worker
+        of ours."""
+        from prefect.exceptions import PrefectHTTPStatusError
+
         silent_s, allowed_s = {}, {}
         # The server, or this process, was held up meanwhile.
         if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
             self._heard.clear()
         self._looked_at = time.monotonic()
-        for worker in await client.read_workers_for_work_pool(WORK_POOL):  # those heard of last come first
+        try:
+            workers = await client.read_workers_for_work_pool(WORK_POOL)  # those heard of last come first
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code == HTTPStatus.NOT_FOUND:  # no such pool, as for shards on another one
+                return
+            raise
+        for worker in workers:
             silent_s[worker.name] = self._heard.for_s(worker.name, worker.last_heartbeat_time)
             allowed_s[worker.name] = MISSED_HEARTBEATS * (worker.heartbeat_interval_seconds or DEFAULT_HEARTBEAT_S)
         is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own for name in silent_s}
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.gone)
         # The first of the live workers acts at once, the second one SETTLED_S later, if it is still needed.
         later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
-        runs, lost = await unfinished_runs(client), dict(self.gone)
-        for name in {worker_of(run) for run in runs} - {*alive, *lost}:
+        runs, crashed, lost = await unfinished_runs(client), await crashed_runs(client), dict(self.gone)
+        for name in {worker_of(run) for run in (*runs, *crashed)} - {*alive, *lost}:
             since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
             if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
                 lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
         await self._end_runs_of(lost, client, runs, at_once=False)
-        await self._begin_crashed_again(client, at_once=False)
+        await self._begin_crashed_again(lost, client, crashed, at_once=False)
 
     async def _end_runs_of(
         self, workers: dict[str, str], client: "PrefectClient", runs: "list[FlowRun]", *, at_once: bool
@@ -274,17 +286,13 @@ class LostRuns:
                     if not cancelled:
                         await self._begin_again(client, run, why)
 
-    async def _begin_crashed_again(self, client: "PrefectClient", *, at_once: bool) -> None:
-        """Begin runs of this process's workers again whose own process ended: one that was short of memory, or that
-        heard of its worker's end before this process marked it."""
-        from prefect.client.schemas.objects import StateType
-        from prefect.client.schemas.sorting import FlowRunSort
-
-        if not self.own:
-            return
-        crashed = of_pool([StateType.CRASHED])
-        for run in await client.read_flow_runs(**crashed, sort=FlowRunSort.END_TIME_DESC, limit=PAGE):
-            if run.state is None or worker_of(run) not in self.own or run.id in self._given_up:
+    async def _begin_crashed_again(
+        self, workers: dict[str, str], client: "PrefectClient", crashed: "list[FlowRun]", *, at_once: bool
+    ) -> None:
+        """Begin `crashed` runs of these workers, and of this process's, again: their own process was short of memory,
+        or heard of its worker's end before anybody marked the run."""
+        for run in crashed:
+            if run.state is None or run.id in self._given_up or worker_of(run) not in {*self.own, *workers}:
                 continue
             if (self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once) and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
@@ -304,7 +312,9 @@ class LostRuns:
                 f"it crashed {crashes} times within a day and is not begun again (`prefect flow-run retry {run.id}`)"
             )
         else:
-            at = datetime.now(UTC) + timedelta(seconds=min(LONGEST_PAUSE_S, 5.0 * max(0, crashes - 1)))
+            pause_s = min(LONGEST_PAUSE_S, 5.0 * (crashes - 1))
+            # At once is an hour ago: this host's clock may be ahead of the one of the host that takes it up.
+            at = datetime.now(UTC) + timedelta(seconds=pause_s if pause_s > 0 else -3600)
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             goes_on = f"it goes on with the next free worker, unless `prefect flow-run cancel {run.id}` ends it"
         await say(client, run, f"{why}; {goes_on}")
@@ -342,6 +352,16 @@ async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":
     """The pool's flow runs that a worker has taken up, and that have not ended."""
     selected = of_pool(unfinished_types())
     return await all_pages(lambda offset: client.read_flow_runs(**selected, limit=PAGE, offset=offset))
+
+
+async def crashed_runs(client: "PrefectClient") -> "list[FlowRun]":
+    """The pool's flow runs that crashed lately: who looks for the first time leaves old ones alone."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    selected, since = of_pool([StateType.CRASHED]), datetime.now(UTC) - LATELY
+    runs = await client.read_flow_runs(**selected, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
+    return [run for run in runs if run.state is not None and run.state.timestamp > since]
 
 
 def unfinished_types() -> "list[StateType]":

@@ -80,10 +80,12 @@ async def test_runs_of_a_worker_without_heartbeats_are_ended_and_begun_again(
     working = await take_up(live, Running())
     runs = [await take_up(gone, Running()) for _ in range(2)]
     being_cancelled = await take_up(gone, Cancelling())
+    crashed = await take_up(gone, Crashed(message="Execution was terminated by SIGTERM"))  # as it could still say
 
     async def all_begun() -> bool:
-        return all([(await states_of(client, run))[-1] == "AwaitingRetry" for run in runs])
+        return all([(await states_of(client, run))[-1] == "AwaitingRetry" for run in (*runs, crashed)])
 
+    monkeypatch.setattr(worker, "SETTLED_S", 0.0)
     await look_until(client, LostRuns(own=[live]), all_begun)
     for run in runs:
         assert (await states_of(client, run))[-3:] == ["Running", "Crashed", "AwaitingRetry"]
