@@ -9,7 +9,7 @@ its end; it uses no other network.
 
 A run of nano is trained undisturbed. Then, for each fault, one more with the same settings is started as a deployment's
 run, and the fault is made after some steps. The benchmark repairs what it broke as whoever runs the machines would: it
-starts a host again. Nobody touches a flow run: that would be a human action, of which each row says the number.
+starts a host again. Neither it nor anybody else touches a flow run.
 
 Columns: seconds from the fault until the next step was committed; steps per second during an outage, as a share of the
 undisturbed run's; whether rollouts, metrics without clocks, and weights equal the undisturbed run's; groups that were
@@ -278,10 +278,9 @@ class Job:
     def commits(self) -> int:
         return len(list(self.folder.glob("steps/*/commit.json")))
 
-    def shards(self) -> int:
-        return len(list(self.folder.glob("shards/*/groups/*"))) + 100 * len(
-            list(self.folder.glob("shards/*/profile.parquet"))
-        )
+    def shards(self, file: str) -> int:
+        """How many files of this name its shards have."""
+        return len(list(self.folder.glob(f"shards/*/{file}")))
 
     def state(self) -> str:
         """Its state's name; empty while the Prefect server does not answer."""
@@ -418,16 +417,39 @@ class Bench:
         different = [part for part in self.wanted or {} if found.get(part) != (self.wanted or {})[part]]
         again = sum(seed in recorded for seed in self.cluster.gateway.seeds[seeds:])
         lines = [] if said is None else self.cluster.lines()[said:] + log_lines(job.folder)
+        self.add(
+            name,
+            promise,
+            state,
+            went_on_s=went_on_s,
+            steps_made=None if share is None else f"{share:.0%}",
+            different=", ".join(different),
+            asked_again=again,
+            lines=lines,
+        )
+
+    def add(
+        self,
+        fault: str,
+        promise: str,
+        state: str,
+        *,
+        went_on_s: float | None = None,
+        steps_made: str | None = None,
+        different: str = "",
+        asked_again: int | None = None,
+        lines: list[str],
+    ) -> None:
+        """A row; None is what was not measured."""
         self.rows.append(
             {
-                "fault": name,
+                "fault": fault,
                 "promise": promise,
                 "went on after s": None if went_on_s is None else round(went_on_s, 1),
-                "steps made": None if share is None else f"{share:.0%}",
+                "steps made": steps_made,
                 "state": state,
-                "human actions": 0,
-                "different": ", ".join(different),
-                "asked again": again,
+                "different": different,
+                "asked again": asked_again,
                 "lines": lines[:6],
             }
         )
@@ -502,11 +524,11 @@ def curation(bench: Bench) -> None:
         raise RuntimeError("the undisturbed curation did not end")
     said = len(cluster.lines())
     job = bench.curate("in-shards", shard_size=6, shards="deployment", shards_in_flight=4)
-    until(lambda: job.shards() > 0, "no shard has begun")
-    before, at = job.shards(), time.monotonic()
+    until(lambda: job.shards("groups/*") > 0, "no shard has begun")
+    before, at = job.shards("profile.parquet"), time.monotonic()
     name = job.worker()
     cluster.hosts[name].kill()
-    until(lambda: job.shards() > before + 100, "no shard has ended")
+    until(lambda: job.shards("profile.parquet") > before, "no shard has ended")
     went_on_s = time.monotonic() - at
     cluster.start_one(name)
     state = job.finish()
@@ -515,14 +537,9 @@ def curation(bench: Bench) -> None:
         for file in ("pool.parquet", "profile.parquet")
         if state == "Completed"
     )
-    bench.rows.append(
-        {
-            "fault": "worker killed in a curation", "promise": "goes on", "went on after s": round(went_on_s, 1),
-            "steps made": None, "state": state, "human actions": 0, "different": "" if same else "pool",
-            "asked again": 0, "lines": cluster.lines()[said:][:6],
-        }
-    )  # fmt: skip
-    print(json.dumps(bench.rows[-1]), flush=True)
+    different = "" if same else "pool"
+    lines = cluster.lines()[said:]
+    bench.add("worker killed in a curation", "goes on", state, went_on_s=went_on_s, different=different, lines=lines)
 
 
 def placement(bench: Bench, runs: int = 20) -> None:
@@ -531,14 +548,8 @@ def placement(bench: Bench, runs: int = 20) -> None:
     jobs = [bench.train(f"placed-{number}", steps=1) for number in range(runs)]
     states = [job.finish() for job in jobs]
     counts = {name: sum(job.worker() == name for job in jobs) for name in ("worker-a", "worker-b")}
-    bench.rows.append(
-        {
-            "fault": f"{runs} runs at once", "promise": "even placement", "went on after s": None, "steps made": None,
-            "state": f"{states.count('Completed')} Completed", "human actions": 0, "different": "", "asked again": 0,
-            "lines": [f"{counts}, in {time.monotonic() - begun:.0f} s"],
-        }
-    )  # fmt: skip
-    print(json.dumps(bench.rows[-1]), flush=True)
+    lines = [f"{counts}, in {time.monotonic() - begun:.0f} s"]
+    bench.add(f"{runs} runs at once", "even placement", f"{states.count('Completed')} Completed", lines=lines)
 
 
 def many_kills(bench: Bench, kills: int, seed: int) -> None:

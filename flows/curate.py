@@ -3,7 +3,7 @@
 import math
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -43,11 +43,11 @@ from coderl_tasks.runtime.display import (
     saying_what_next,
     shown_and_alone,
 )
-from coderl_tasks.runtime.remote_shards import Elsewhere, profile_elsewhere
+from coderl_tasks.runtime.remote_shards import Elsewhere, profile_elsewhere, recorded_at
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of
-from flows.profile_shard import LIMITS, profile_at
+from flows.profile_shard import LIMITS, profile_recorded
 
 
 @flow(name="curate")
@@ -141,8 +141,8 @@ class Curation:
             parts = [shard.problems for shard in shards]
 
             async def here(number: int, address: str) -> None:
-                async with concurrency(LIMITS):
-                    await profile_at(address, shards[number], number)
+                async with concurrency(LIMITS), recorded_at(address) as (folder, changed):
+                    await profile_recorded(replace(shards[number], folder=folder), number, changed)
 
             return await profile_elsewhere(Elsewhere(self.settings, self.display, here), parts, self.folder)
         frames = [pl.DataFrame(schema=SHARD_SCHEMA)]

@@ -2,9 +2,8 @@
 
 import asyncio
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
@@ -38,22 +37,23 @@ async def profile_shard(
     display = Display()
     problems_of_shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
-    async with concurrency(LIMITS):
+    async with concurrency(LIMITS), recorded_at(output) as (folder, changed):
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:
-                shard = Shard(session, settings, problems_of_shard, Path())
-                await profile_at(output, shard, start)  # which only names the task
-    display.say(f"{len(problems_of_shard)} problems profiled: {output}")
-    return len(problems_of_shard)
+                shard = Shard(session, settings, problems_of_shard, folder)
+                profiled = await profile_recorded(shard, start, changed)  # `start` only names the task
+    display.say(f"{profiled} problems profiled: {output}")
+    return profiled
 
 
-async def profile_at(output: str, shard: Shard, number: int) -> None:
-    """Profile a shard, recorded at the address `output`."""
-    async with recorded_at(output) as (folder, changed):
-        frame = await profile(replace(shard, folder=folder), number, lambda done, total: changed())
-        write_parquet(folder / PROFILE, frame)
+async def profile_recorded(shard: Shard, number: int, changed: Callable[[], None]) -> int:
+    """Profile a shard in its folder, and call `changed` as it goes (see `recorded_at`). Returns how many problems were
+    profiled."""
+    frame = await profile(shard, number, lambda done, total: changed())
+    write_parquet(shard.folder / PROFILE, frame)
+    return frame.height
 
 
 if __name__ == "__main__":

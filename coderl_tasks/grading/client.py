@@ -183,13 +183,11 @@ class ServerLink:
         if state == self.state:
             return
         if state == _UP:
-            logger.warning("the sandbox at %s is back, %s for %.0f s", self.url, self.state, self._in_state_s())
+            lasted_s = time.monotonic() - self._state_since
+            logger.warning("the sandbox at %s is back, %s for %.0f s", self.url, self.state, lasted_s)
         else:
             logger.warning("the sandbox at %s is %s: %s", self.url, state, why)
         self.state, self._state_since = state, time.monotonic()
-
-    def _in_state_s(self) -> float:
-        return time.monotonic() - self._state_since
 
     def seconds(self) -> float | None:
         """What a request takes here: the median of the last ones, or of those under way for longer; None if unknown."""
@@ -392,9 +390,9 @@ class SandboxClient:
     doubles too, because others may use the server. A full server is asked again for up to `busy_patience_s`. While no
     server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an embedded
     server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After `notice_s` the
-    log says, once per outage, that requests wait. A server that is silent for
-    `watch_every_s` is pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds
-    `max_answer_bytes` is the program's doing, and its result says so.
+    log says, once per outage, that requests wait. A server that is silent for `watch_every_s` is pinged, and the
+    attempt fails if it does not answer in half that time. An answer that exceeds `max_answer_bytes` is the program's
+    doing, and its result says so.
     """
 
     def __init__(

@@ -23,8 +23,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -212,8 +211,10 @@ def require_in_place(path: Path) -> None:
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
         if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
-            with naming_lost(folder):
+            try:
                 hold.beat()
+            except OSError as error:  # a file server drops the lock of a host that was away: it may be another's by now
+                raise InfraError(f"the lock of {folder} is lost: {error.strerror or error}") from error
         if hold.taken_by is not None:
             raise DirectoryTakenError(
                 f"{folder} was taken over by {hold.taken_by}, as this process gave no sign of life for {LEASE_S:g} s: "
@@ -230,16 +231,6 @@ def require_in_place(path: Path) -> None:
             f"{folder} was {'removed' if removed else f'moved to {lock_file.parent}'} while this process worked there: "
             f"what was recorded until then is {'lost' if removed else 'in its new place: move it back, or go on there'}"
         )
-
-
-@contextmanager
-def naming_lost(folder: Path) -> Iterator[None]:
-    """InfraError for an error of the file system in the block: a file server drops the lock of a host that was away for
-    longer than its lease, and nobody knows then who holds the folder."""
-    try:
-        yield
-    except OSError as error:
-        raise InfraError(f"the lock of {folder} is lost: {error.strerror or error}") from error
 
 
 def _is_held(key: Path) -> bool:

@@ -164,8 +164,11 @@ def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
     worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
     # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
-    defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
-    defaults["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"  # a server answers so while its database is away
+    defaults = {
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server answers so while its database is away
+    }
     environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
@@ -177,6 +180,17 @@ def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
     return worker.wait()
 
 
+class _FirstSeen(dict[object, tuple[object, float]]):
+    """Values by key, and when each was first seen there, by this process's clock."""
+
+    def for_s(self, key: object, value: object) -> float:
+        """For how many seconds this value has been there: 0 if it is new."""
+        if key not in self or self[key][0] != value:
+            self[key] = value, time.monotonic()
+            return 0.0
+        return time.monotonic() - self[key][1]
+
+
 @dataclass
 class LostRuns:
     """Ends flow runs of the pool that nobody works on any more, and begins them again. `own` are the names of this
@@ -184,8 +198,8 @@ class LostRuns:
 
     own: list[str] = field(default_factory=list)
     gone: dict[str, str] = field(default_factory=dict)
-    _heard: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a worker's last heartbeat, by its name
-    _states: "_FirstSeen" = field(default_factory=lambda: _FirstSeen())  # a run's state and worker, by its id
+    _heard: _FirstSeen = field(default_factory=_FirstSeen)  # a worker's last heartbeat, by its name
+    _states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
     _answered: bool = True
     _said: str = ""
@@ -283,7 +297,7 @@ class LostRuns:
                 if (seen_s or at_once) and await is_still(client, run):
                     cancelled, why = run.state.is_cancelling(), f"its worker {name} {workers[name]}"
                     await end_run(client, run, cancelled=cancelled, why=why)
-                    if not cancelled:
+                    if not cancelled and run.parent_task_run_id is None:
                         await self._begin_again(client, run, why)
 
     async def _begin_crashed_again(
@@ -298,11 +312,9 @@ class LostRuns:
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
     async def _begin_again(self, client: "PrefectClient", run: "FlowRun", why: str) -> None:
-        """Let the next free worker take up a run that crashed. What another run started is begun again by that."""
+        """Let the next free worker take up a run that crashed. One that another run started is begun again by that."""
         from prefect.states import AwaitingRetry
 
-        if run.parent_task_run_id is not None:
-            return
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
@@ -318,17 +330,6 @@ class LostRuns:
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             goes_on = f"it goes on with the next free worker, unless `prefect flow-run cancel {run.id}` ends it"
         await say(client, run, f"{why}; {goes_on}")
-
-
-class _FirstSeen(dict[object, tuple[object, float]]):
-    """Values by key, and when each was first seen there, by this process's clock."""
-
-    def for_s(self, key: object, value: object) -> float:
-        """For how many seconds this value has been there: 0 if it is new."""
-        if key not in self or self[key][0] != value:
-            self[key] = value, time.monotonic()
-            return 0.0
-        return time.monotonic() - self[key][1]
 
 
 def worker_of(run: "FlowRun") -> str:
@@ -355,13 +356,15 @@ async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":
 
 
 async def crashed_runs(client: "PrefectClient") -> "list[FlowRun]":
-    """The pool's flow runs that crashed lately: who looks for the first time leaves old ones alone."""
+    """The pool's flow runs, but those that others started, that crashed lately: who looks for the first time leaves old
+    ones alone."""
     from prefect.client.schemas.objects import StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
     selected, since = of_pool([StateType.CRASHED]), datetime.now(UTC) - LATELY
     runs = await client.read_flow_runs(**selected, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
-    return [run for run in runs if run.state is not None and run.state.timestamp > since]
+    own = [run for run in runs if run.parent_task_run_id is None]
+    return [run for run in own if run.state is not None and run.state.timestamp > since]
 
 
 def unfinished_types() -> "list[StateType]":

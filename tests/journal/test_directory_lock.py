@@ -85,6 +85,15 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         yield lambda name: stack.enter_context(living(name))
 
 
+@pytest.fixture
+def lost(host: Callable[[str], Host]) -> Host:
+    """A host that is gone with the folder in its hands."""
+    holder = host("host-a")
+    assert holder.ask("take") == "held"
+    holder.signal(signal.SIGKILL)
+    return holder
+
+
 def test_a_live_holder_on_another_host_is_named_and_keeps_the_folder(
     host: Callable[[str], Host], tmp_path: Path
 ) -> None:
@@ -108,13 +117,10 @@ def test_a_folder_that_was_released_is_not_waited_for(
 
 
 def test_the_folder_of_a_lost_host_is_taken_after_its_lease(
-    host: Callable[[str], Host], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    lost: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = host("host-b")
-    assert other.ask("take") == "held"
-    other.signal(signal.SIGKILL)
     DirectoryLock(tmp_path).release()
-    assert f"was held by process {other.process.pid} on host-b since" in caplog.text
+    assert f"was held by process {lost.process.pid} on host-a since" in caplog.text
     assert f"taken over unless it gives a sign of life within {LEASE_S:g} s" in caplog.text
 
 
@@ -130,10 +136,9 @@ def test_a_host_that_was_stopped_for_longer_writes_nothing_more(host: Callable[[
     lock.release()
 
 
-def test_one_of_two_hosts_gets_the_folder_of_a_lost_one(host: Callable[[str], Host], tmp_path: Path) -> None:
-    lost, *others = host("host-a"), host("host-b"), host("host-c")
-    assert lost.ask("take") == "held"
-    lost.signal(signal.SIGKILL)
+@pytest.mark.usefixtures("lost")
+def test_one_of_two_hosts_gets_the_folder_of_a_lost_one(host: Callable[[str], Host]) -> None:
+    others = [host("host-b"), host("host-c")]
     for other in others:
         other.tell("take")
     answers = [other.answer() for other in others]
@@ -141,17 +146,15 @@ def test_one_of_two_hosts_gets_the_folder_of_a_lost_one(host: Callable[[str], Ho
     assert any("is in use by process" in answer for answer in answers)
 
 
+@pytest.mark.usefixtures("lost")
 def test_a_lock_that_outlives_its_host_is_waited_for_up_to_a_limit(
-    host: Callable[[str], Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = host("host-b")
-    assert other.ask("take") == "held"
-    other.signal(signal.SIGKILL)
     dropped_at = time.monotonic() + 2 * LEASE_S  # when the file server lets go of it
     taken = directory_lock._lock
     monkeypatch.setattr(directory_lock, "_lock", lambda file: time.monotonic() > dropped_at and taken(file))
     monkeypatch.setattr(directory_lock, "OUTLIVED_S", LEASE_S)
-    with pytest.raises(DirectoryBusyError, match="on host-b"):
+    with pytest.raises(DirectoryBusyError, match="on host-a"):
         DirectoryLock(tmp_path)
     monkeypatch.setattr(directory_lock, "OUTLIVED_S", 60)
     DirectoryLock(tmp_path).release()
