@@ -138,7 +138,7 @@ def labelled(data: Set, plan: SamplingPlan, budget: float = 0.0) -> Labelled:
     profile = profile_of(data, plan)
     if budget:
         rules, _ = rules_for_labels(profile, learn_prior(profile), plan, RULE, budget * len(profile))
-        profile = profile_of(data, replace(plan, rule_of=rules.get))
+        profile = profile_of(data, replace(plan, rules=rules))
     prior = learn_prior(profile)
     frame = with_labels(profile, prior)
     passes, samples = frame["n_correct"].to_numpy(), frame["n_samples"].to_numpy()

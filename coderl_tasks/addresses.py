@@ -3,18 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
+
+if TYPE_CHECKING:  # it takes a third of a second to import, and few commands need it
+    from fsspec import AbstractFileSystem
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 
-def filesystem(address: str) -> tuple[AbstractFileSystem, str]:
+def filesystem(address: str) -> "tuple[AbstractFileSystem, str]":
     """The file system of an address and the path in it. ConfigError for one that cannot be used here."""
+    from fsspec.core import url_to_fs
+
     with explained(address):
         try:
             fs, path = url_to_fs(address)
@@ -25,6 +27,8 @@ def filesystem(address: str) -> tuple[AbstractFileSystem, str]:
 
 def local_path(address: str) -> Path | None:
     """The path of an address on this machine's own file system, None for any other."""
+    from fsspec.implementations.local import LocalFileSystem
+
     fs, path = filesystem(address)
     return Path(path) if isinstance(fs, LocalFileSystem) else None
 
@@ -34,7 +38,7 @@ def joined(address: str, *names: str) -> str:
     return "/".join((address.rstrip("/"), *names))
 
 
-def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
+def make_folder_at(fs: "AbstractFileSystem", path: str) -> None:
     """Make the folder `path`. Not in an object store, where that may make a bucket of a misspelled name."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
     if not protocols & OBJECT_STORES:

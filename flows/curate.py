@@ -18,8 +18,17 @@ from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, 
 from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, split_by_solutions
-from coderl_tasks.curation.stopping_rule import Band, StoppingRule
-from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile, profile_plan
+from coderl_tasks.curation.stopping_rule import Band, Further
+from coderl_tasks.curation.tasks import (
+    ALL_ALIKE,
+    Asked,
+    Shard,
+    check_shard,
+    filter_problems,
+    profile,
+    profile_plan,
+    stopping_rule,
+)
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
@@ -33,7 +42,6 @@ from coderl_tasks.problems.loading import LoadResult, same_source
 from coderl_tasks.problems.problem import Drop
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
-from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
@@ -100,19 +108,25 @@ def pool_name(folder: Path) -> str:
 @dataclass(frozen=True, slots=True)
 class Curation:
     """The work on problems of a curation in `folder`, whose lock this process holds: it is divided into shards, and
-    recorded as they end. `policy` is the one of a run that is profiled, None for the base model."""
+    recorded as they end."""
 
     settings: CurateSettings
     folder: Path
     display: Display
     session: Session
-    policy: RunPolicy | None
 
-    def shards(self, problems: KeptProblems, kind: str) -> list[Shard]:
+    def shards(self, problems: KeptProblems, kind: str, asked: Asked = ALL_ALIKE) -> list[Shard]:
         """`problems` in shards, each recorded in a folder below `kind` of the curation's folder."""
         parts, folder = enumerate(problems.shards(self.settings.shard_size)), self.folder / kind
         return [
-            Shard(self.session, self.settings, part, folder / f"{number:04d}", self.policy) for number, part in parts
+            Shard(
+                self.session,
+                self.settings,
+                part,
+                folder / f"{number:04d}",
+                asked.of(part),
+            )
+            for number, part in parts
         ]
 
     async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
@@ -131,25 +145,27 @@ class Curation:
             self.display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
         return checks
 
-    async def profile_problems(
-        self, problems: KeptProblems, rule_of: RuleOf | None = None, sampled: frozenset[str] | None = None
-    ) -> pl.DataFrame:
-        """Profiles `problems`, or only those with ids in `sampled`, shard by shard, and returns the profiles
-        (SHARD_SCHEMA). `rule_of` gives a problem the stopping rule for further rounds, or None."""
-        shards = self.shards(problems, "shards")
+    async def profile_problems(self, problems: KeptProblems, asked: Asked = ALL_ALIKE) -> pl.DataFrame:
+        """Profiles those of `problems` that are asked for, shard by shard, and returns the profiles (SHARD_SCHEMA)."""
+        shards = self.shards(problems, "shards", asked)
         if self.settings.shards == "deployment":
-            parts = [shard.problems for shard in shards]
+            parts = {
+                number: (shard.problems, shard.asked.to_json())
+                for number, shard in enumerate(shards)
+                if shard.asked.sampled is None or shard.asked.sampled
+            }
 
-            async def here(number: int, address: str) -> None:
+            async def here(number: int, address: str, result: str) -> None:
                 async with concurrency(LIMITS), recorded_at(address) as (folder, changed):
-                    await profile_recorded(replace(shards[number], folder=folder), number, changed)
+                    await profile_recorded(replace(shards[number], folder=folder), number, result, changed)
 
-            return await profile_elsewhere(Elsewhere(self.settings, self.display, here), parts, self.folder)
+            elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
+            return await profile_elsewhere(elsewhere, parts, self.folder)
         frames = [pl.DataFrame(schema=SHARD_SCHEMA)]
-        what = "sampling for labels" if rule_of and self.policy is None else "profiling"
+        what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
         for number, shard in enumerate(shards):
             async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
-                frames.append(await profile(shard, number, on_progress, rule_of, sampled))
+                frames.append(await profile(shard, number, on_progress))
         return pl.concat(frames)
 
     async def screened_profile(self, problems: KeptProblems, screen: Screen) -> tuple[pl.DataFrame, list[Drop]]:
@@ -162,7 +178,7 @@ class Curation:
             worth_sampling, unlearnable = screen.split(part, profiles, self.settings.screen_skip)
             wanted |= {problem.problem_id for problem in worth_sampling}
             drops += unlearnable
-            profiles = await self.profile_problems(problems, sampled=frozenset(wanted))
+            profiles = await self.profile_problems(problems, Asked(sampled=frozenset(wanted)))
         if drops:
             count = f"{len(drops):,} of {len(problems):,}"
             self.display.say(f"screened: {count} problems are hardly learnable, and not sampled")
@@ -174,22 +190,23 @@ class Curation:
         told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
         plan = profile_plan(self.settings)
         names = problems.table["problem_id"].to_list()
-        unsettled = told.unsettled(names, plan)
+        rules = told.rules(stopping_rule(self.settings))
+        unsettled = told.unsettled(names, replace(plan, rules=rules))
         self.display.say(
             f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of "
             f"{len(names):,} problems and settle {len(names) - len(unsettled):,}, the others are sampled"
         )
-        return told.with_samples(names, await self.profile_problems(problems, told.rule_of(plan), unsettled))
+        return told.with_samples(names, await self.profile_problems(problems, Asked(rules, unsettled, policy)))
 
-    def label_rules(self, profiles: pl.DataFrame) -> dict[str, StoppingRule]:
+    def label_rules(self, profiles: pl.DataFrame) -> dict[str, Further]:
         """The rules, by problem id, of the problems worth further samples of the `label_samples` per problem."""
-        plan = profile_plan(self.settings)
-        if not self.settings.label_budget or not isinstance(plan.rule, StoppingRule) or self.policy is not None:
+        plan, rule = profile_plan(self.settings), stopping_rule(self.settings)
+        if not self.settings.label_budget or rule is None:
             return {}
         budget = self.settings.label_budget * len(profiles)
-        rules, expected = rules_for_labels(profiles, learn_prior(profiles), plan, plan.rule, budget)
+        rules, expected = rules_for_labels(profiles, learn_prior(profiles), plan, rule, budget)
         self.display.say(f"labels in doubt: about {expected:,.0f} further samples of {len(rules):,} problems")
-        return rules
+        return {name: Further(rule) for name, rule in rules.items()}
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
@@ -202,7 +219,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         used.require_hidden(folder)
         # Before the data are read: opening the session checks that all services can be used.
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
-            curation = Curation(settings, folder, display, session, policy)
+            curation = Curation(settings, folder, display, session)
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
@@ -230,8 +247,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             else:
                 profiled = await curation.profile_problems(whole)
             # A second pass: the problems whose labels are in doubt get further samples.
-            if profiled is not None and (rules := curation.label_rules(profiled)):
-                profiled = await curation.profile_problems(whole, rules.get)
+            if profiled is not None and policy is None and (rules := curation.label_rules(profiled)):
+                profiled = await curation.profile_problems(whole, Asked(rules))
     # The prior, learnt from all profiles, is what to believe of a problem before its own samples.
     prior = screened = None
     if profiled is not None and screen is not None:

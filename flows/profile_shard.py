@@ -7,15 +7,18 @@ from functools import partial
 
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
+from prefect.states import Failed, State
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.curation.tasks import Shard, profile
+from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard, profile
+from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.ledger import Budget, is_capped, shard_tokens
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display, shown_and_alone
-from coderl_tasks.runtime.remote_shards import PROFILE, recorded_at
+from coderl_tasks.runtime.remote_shards import profile_file, read_asked, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 
@@ -26,12 +29,18 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 @flow(name="profile-shard")
 @partial(shown_and_alone, shared=True)  # a shard that is run again is another flow run
 async def profile_shard(
-    problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1
-) -> int:
+    problems: list[str],
+    output: str,
+    settings: CurateSettings,
+    start: int = 0,
+    count: int = -1,
+    job: str | None = None,
+) -> int | State[int]:
     """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many were profiled.
 
     `output` (a folder) and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
-    as it goes, so that any machine can resume a killed run; the result is profile.parquet there.
+    as it goes, so that any machine can resume a killed run; the result is profile.parquet there. Caps count all that is
+    recorded there. A curation names the `job`, by a hash that its files have in their names.
     """
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()
@@ -41,18 +50,24 @@ async def profile_shard(
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
-            async with open_session(settings, used) as session:
-                shard = Shard(session, settings, problems_of_shard, folder)
-                profiled = await profile_recorded(shard, start, changed)  # `start` only names the task
+            budget = Budget(settings, [shard_tokens(str(folder))] if is_capped(settings) else ())
+            async with open_session(settings, used, budget) as session:
+                asked = ALL_ALIKE if job is None else Asked.from_json(read_asked(str(folder), job))
+                shard = Shard(session, settings, problems_of_shard, folder, asked)
+                result = "profile.parquet" if job is None else profile_file(job)
+                try:
+                    profiled = await profile_recorded(shard, start, result, changed)  # `start` only names the task
+                except BudgetReachedError as error:
+                    return Failed(name=f"{error.setting} is reached", message=str(error))
     display.say(f"{profiled} problems profiled: {output}")
     return profiled
 
 
-async def profile_recorded(shard: Shard, number: int, changed: Callable[[], None]) -> int:
-    """Profile a shard in its folder, and call `changed` as it goes (see `recorded_at`). Returns how many problems were
-    profiled."""
+async def profile_recorded(shard: Shard, number: int, result: str, changed: Callable[[], None]) -> int:
+    """Profile a shard in its folder, write the profile to the file `result` there, and call `changed` as it goes (see
+    `recorded_at`). Returns how many problems were profiled."""
     frame = await profile(shard, number, lambda done, total: changed())
-    write_parquet(shard.folder / PROFILE, frame)
+    write_parquet(shard.folder / result, frame)
     return frame.height
 
 

@@ -12,7 +12,7 @@ close to the newest one, so problems that they settle are not sampled again.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.curation.profile import Prices, profile_frame, rates
+from coderl_tasks.curation.stopping_rule import Further, StoppingRule
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
@@ -31,7 +32,7 @@ from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import SIDES, same_source
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, TOLD
-from coderl_tasks.rollouts.rounds import Rule, SamplingPlan
+from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings, about
 
 POLICY_FILE = "policy.json"
@@ -125,14 +126,14 @@ class Told:
     counts: Mapping[str, tuple[int, int]]
     profile: pl.DataFrame
 
-    def rule_of(self, plan: SamplingPlan) -> "Callable[[str], _Further]":
-        """By problem_id the rule of `plan`, which counts the rollouts in."""
-        return lambda name: _Further(plan.rule, *self.counts.get(name, (0, 0)))
+    def rules(self, rule: StoppingRule | None) -> dict[str, Further]:
+        """By problem_id `rule`, which counts the rollouts in."""
+        return {name: Further(rule, k, n) for name, (k, n) in self.counts.items()}
 
     def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
-        """Those of the problems that `plan` wants samples of."""
-        rule_of = self.rule_of(plan)
-        return frozenset(name for name in problem_ids if not rule_of(name).is_clear(0, 0, plan.max_samples))
+        """Those of the problems that `plan`, with the rules of `rules`, wants samples of."""
+        told = self.counts.keys()
+        return frozenset(name for name in problem_ids if name not in told or not plan.is_enough(0, 0, name))
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
         """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format
@@ -152,19 +153,6 @@ class Told:
                 row |= both | rates(k, n)
             rows.append(row)
         return pl.DataFrame(rows, schema=SHARD_SCHEMA | {TOLD: pl.Int64()})
-
-
-@dataclass(frozen=True, slots=True)
-class _Further:
-    """The rule of a problem of which `n_correct` of `n` completions are known beside its samples."""
-
-    rule: Rule | None
-    n_correct: int
-    n: int
-
-    def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
-        k, n = self.n_correct + n_correct, self.n + n
-        return n >= max_samples or (n > 0 and self.rule is not None and self.rule.is_clear(k, n, max_samples))
 
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:

@@ -74,6 +74,21 @@ class StoppingRule:
         return chance_of_change(self.band, n_correct, n, max_samples, self.prior) <= risk
 
 
+@dataclass(frozen=True, slots=True)
+class Further:
+    """The rule of a problem of which `n_correct` of `n` completions are known beside its samples. Without a `rule` all
+    samples are taken."""
+
+    rule: StoppingRule | None
+    n_correct: int = 0
+    n: int = 0
+
+    def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
+        """Whether what is known and `n_correct` of `n` samples settle what `max_samples` would decide."""
+        k, n = self.n_correct + n_correct, self.n + n
+        return n >= max_samples or (n > 0 and self.rule is not None and self.rule.is_clear(k, n, max_samples))
+
+
 @lru_cache(maxsize=4096)  # a few dozen counts, asked for once per problem and round
 def chance_of_change(band: Band, n_correct: int, n: int, max_samples: int, prior: Beta = JEFFREYS) -> float:
     """The probability that `max_samples` samples decide otherwise about the band than these `n_correct` of `n` do.

@@ -1,18 +1,21 @@
 """The phases of a curation as retried tasks: filter, check solutions, profile. What is recorded is not done again."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 from prefect import task
+from pydantic import TypeAdapter
 
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import check_solutions
-from coderl_tasks.curation.stopping_rule import Band, StoppingRule
+from coderl_tasks.curation.stopping_rule import Band, Further, StoppingRule
 from coderl_tasks.environments import environment_of
 from coderl_tasks.filtering.overlap import OverlapRules
+from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.filtering.rows import OnRows, RowRules
 from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
 from coderl_tasks.policy.clients import create_sampling_client
@@ -20,7 +23,7 @@ from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import Session, supervised
-from coderl_tasks.rollouts.rounds import Progress, RuleOf, SamplingPlan
+from coderl_tasks.rollouts.rounds import Progress, SamplingPlan
 from coderl_tasks.settings import CurateSettings
 
 
@@ -34,16 +37,44 @@ def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> 
     return filter_dataset(folder, FilterRequest(*data, rows, settings.near_duplicate, overlap, *how), on_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a profile asks of single problems, by problem id: `rules` has the stopping rules of those with one of their
+    own, `sampled` those sampled at all (None: every one). `policy` is the one of a run that is profiled, None for the
+    base model."""
+
+    rules: Mapping[str, Further] = field(default_factory=dict)
+    sampled: frozenset[str] | None = None
+    policy: RunPolicy | None = None
+
+    def of(self, problems: KeptProblems) -> "Asked":
+        """What is asked of these problems."""
+        problem_ids = problems.table["problem_id"].to_list()
+        rules = {name: self.rules[name] for name in problem_ids if name in self.rules}
+        sampled = None if self.sampled is None else self.sampled.intersection(problem_ids)
+        return replace(self, rules=rules, sampled=sampled)
+
+    def to_json(self) -> str:
+        """As `from_json` reads it: the same text for the same content."""
+        return json.dumps(asdict(self), default=sorted, sort_keys=True)  # sets are sorted
+
+    @staticmethod
+    def from_json(text: str) -> "Asked":
+        return TypeAdapter(Asked).validate_json(text)
+
+
+ALL_ALIKE = Asked()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it. `policy` is
-    the one of a run that is profiled, None for the base model."""
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it."""
 
     session: Session
     settings: CurateSettings
     problems: Iterable[Problem]
     folder: Path
-    policy: RunPolicy | None = None
+    asked: Asked = ALL_ALIKE
 
 
 @task(name="check-solutions", task_run_name="check-solutions-{number}", **PHASE)
@@ -56,16 +87,9 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
 @supervised
-async def profile(
-    shard: Shard,
-    number: int,
-    on_progress: Progress,
-    rule_of: RuleOf | None = None,
-    sampled: frozenset[str] | None = None,
-) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of one shard. By problem id, `rule_of` gives the stopping rules of problems that are
-    sampled further for their labels (`curation.labels`), and `sampled` has those sampled at all (None: every one)."""
-    settings, session, policy = shard.settings, shard.session, shard.policy
+async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
+    """The profile (SHARD_SCHEMA) of one shard."""
+    settings, session, policy = shard.settings, shard.session, shard.asked.policy
     service = await session.service()
     if policy is None:  # the base model
         sampler = await create_sampling_client(service, base_model=settings.model_name)
@@ -73,20 +97,25 @@ async def profile(
     else:
         sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
         engine = session.engine(settings, "profile", policy=policy.sampler_path, sampler_step=policy.step)
-    work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
+    work = (list(shard.problems), sampler, engine, profile_plan(settings, shard.asked))
     prices = Prices(settings.price_prompt, settings.price_completion)
     return await profile_shard(*work, prices=prices, folder=shard.folder, on_progress=on_progress)
 
 
-def profile_plan(
-    settings: CurateSettings, rule_of: RuleOf | None = None, sampled: frozenset[str] | None = None
-) -> SamplingPlan:
-    """How many samples of a problem `settings` want, where it has no rule of its own."""
+def profile_plan(settings: CurateSettings, asked: Asked = ALL_ALIKE) -> SamplingPlan:
+    """How many samples of a problem `settings` want, and what is asked of single ones."""
     if settings.profile_mode == "screen":
         one_round = min(settings.profile_round, settings.profile_samples)
-        return SamplingPlan(one_round, settings.profile_round, sampled=sampled)
-    rule = None
-    if settings.profile_mode == "adaptive":
-        band = Band(settings.band_low, settings.band_high)
-        rule = StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
-    return SamplingPlan(settings.profile_samples, settings.profile_round, rule, rule_of, sampled)
+        return SamplingPlan(one_round, settings.profile_round, sampled=asked.sampled)
+    return SamplingPlan(
+        settings.profile_samples, settings.profile_round, stopping_rule(settings), asked.rules, asked.sampled
+    )
+
+
+def stopping_rule(settings: CurateSettings) -> StoppingRule | None:
+    """The rule of problems without one of their own; None where all samples are taken."""
+    if settings.profile_mode != "adaptive":
+        return None
+    return StoppingRule(
+        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
+    )

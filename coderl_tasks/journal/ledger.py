@@ -23,12 +23,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
-from operator import add
+from operator import add, sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
+from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, Commit
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what
 
 LOST_FILE = "lost.json"
 MILLION = 1e6
+LEAST_USD = 1e-9  # a cap is above 0
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
 _GROUP_KEY = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
@@ -56,6 +58,9 @@ class Tokens:
 
     def __add__(self, other: Self) -> "Tokens":
         return Tokens(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Self) -> "Tokens":
+        return Tokens(*map(sub, astuple(self), astuple(other)))
 
     @property
     def counted(self) -> int:
@@ -112,6 +117,7 @@ class Budget:
         self.spent = sum(spent, Tokens())
         self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
         self._in_flight: list[Tokens] = []  # what each group reserved
+        self._parts: list[tuple[float, float]] = []  # tokens and USD that were set aside for other processes
         self._freed = asyncio.Event()
 
     @asynccontextmanager
@@ -125,7 +131,7 @@ class Budget:
         training = epochs * (n * prompt + completion)
         most = Tokens(prompt=prompt, cached=prompt * max(0, n - 1), completion=completion, training=training)
         while (passed_cap := self._too_much(most)) is not None:
-            if not self._in_flight:
+            if not self._in_flight and not self._parts:
                 raise BudgetReachedError(*passed_cap, flow=self.flow)
             self._freed.clear()
             await self._freed.wait()
@@ -144,6 +150,37 @@ class Budget:
             self._in_flight.remove(most)
             self._freed.set()
 
+    @asynccontextmanager
+    async def part(self, parts: int) -> AsyncIterator[Callable[[Tokens], dict[str, float]]]:
+        """Set aside one of `parts` equal parts of what is left while the block lasts, for another process. Wait while
+        that many are set aside. Yields what makes the settings of its caps, by what it has spent before."""
+        while len(self._parts) >= parts:
+            self._freed.clear()
+            await self._freed.wait()
+        shares, now = parts - len(self._parts), sum(self._in_flight, self.spent)
+        tokens = usd = 0.0
+        if self.max_tokens is not None:
+            tokens = max(0.0, self.max_tokens - now.counted - sum(tokens for tokens, _ in self._parts)) // shares
+        if self.max_usd is not None:
+            tokens_cost = self._usd(now)
+            usd = max(0.0, self.max_usd - tokens_cost - sum(usd for _, usd in self._parts)) / shares
+        mine = tokens, usd
+
+        def caps_after(before: Tokens) -> dict[str, float]:
+            caps: dict[str, float] = {}
+            if self.max_tokens is not None:
+                caps["max_tokens_total"] = max(1, before.counted + int(tokens))
+            if self.max_usd is not None:
+                caps["max_usd"] = max(LEAST_USD, self._usd(before) + usd)
+            return caps
+
+        self._parts.append(mine)
+        try:
+            yield caps_after
+        finally:
+            self._parts.remove(mine)
+            self._freed.set()
+
     def commit(self, step: int, trained: int) -> None:
         """Put right what `step` is charged with for training: `trained` tokens."""
         if step in self._training:
@@ -156,15 +193,20 @@ class Budget:
     def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
         """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
-        if self.max_tokens is not None and then.counted > self.max_tokens:
+        aside_tokens, aside_usd = (sum(parts) for parts in zip((0.0, 0.0), *self._parts, strict=True))
+        if self.max_tokens is not None and then.counted + aside_tokens > self.max_tokens:
             reason = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
             return "max_tokens_total", self.max_tokens, reason
         if self.max_usd is not None and self.price is not None:
-            spent, more, usd = self.price.usd(self.spent), self.price.usd(most), self.price.usd(then)
-            assert spent is not None and more is not None and usd is not None, "require_price has seen to it"
-            if usd > self.max_usd:
+            spent, more = self._usd(self.spent), self._usd(most)
+            if self._usd(then) + aside_usd > self.max_usd:
                 return "max_usd", self.max_usd, f"{spent:.4g} USD are spent, and the next group may cost {more:.4g}"
         return None
+
+    def _usd(self, tokens: Tokens) -> float:
+        usd = None if self.price is None else self.price.usd(tokens)
+        assert usd is not None, "require_price has seen to it"
+        return usd
 
 
 def cost_price(settings: FlowSettings) -> Price | None:
@@ -230,7 +272,7 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
     return Tokens(*totals.row(0))
 
 
-def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:
+def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
     """The tokens of recorded groups in parquet files; one that is missing or damaged, which is sampled again, has
     none."""
     total = Tokens()
@@ -287,19 +329,30 @@ def evaluation_tokens(folder: Path) -> Tokens:
     return folder_tokens(folder, "rollouts.parquet")
 
 
-def profile_tokens(pool: Path) -> Tokens:
-    """What the profile of the curation in the folder `pool` has spent."""
-    total = Tokens()
-    for shard in pool.glob("shards/*"):
-        whole = shard / "rollouts.parquet"
-        places = _places(whole)
-        # A finished shard that is sampled on has its new rounds here, beside those that the file has too.
-        groups = [file for file in shard.glob("groups/*.parquet") if not _places(file) <= places]
-        total += files_tokens([whole, *groups])
-    return total
+def profile_tokens(address: str) -> Tokens:
+    """What the profile of the curation whose record lies at `address` has spent."""
+    fs, root = filesystem(address)
+    with explained(address):
+        fs.invalidate_cache()
+        shards = fs.glob(joined(root, "shards", "*"))
+    return sum((shard_tokens(joined(address, "shards", shard.rpartition("/")[2])) for shard in shards), Tokens())
 
 
-def _places(file: Path) -> set[tuple[int, int]]:
+def shard_tokens(address: str) -> Tokens:
+    """What was spent on the profile of the shard whose record lies at `address`."""
+    fs, root = filesystem(address)
+    with explained(address):
+        fs.invalidate_cache()
+        wholes, parts = (
+            [fs.cat_file(file) for file in fs.glob(joined(root, name))]
+            for name in ("rollouts.parquet", "groups/*.parquet")
+        )
+    places = {place for whole in wholes for place in _places(whole)}
+    # A finished shard that is sampled on has its new rounds here, beside those that the file has too.
+    return files_tokens([*wholes, *(part for part in parts if not _places(part) <= places)])
+
+
+def _places(file: bytes) -> set[tuple[int, int]]:
     try:
         return set(pl.scan_parquet(file).select("group_index", "attempt").unique().collect().iter_rows())
     except (OSError, pl.exceptions.PolarsError):
@@ -315,7 +368,7 @@ def pool_spent(manifest: Mapping[str, Any]) -> Tokens:
 
 
 def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
-    return Budget(settings, [profile_tokens(folder)] if is_capped(settings) else ())
+    return Budget(settings, [profile_tokens(settings.record_address(folder))] if is_capped(settings) else ())
 
 
 def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:

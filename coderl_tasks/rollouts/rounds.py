@@ -10,7 +10,7 @@
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -48,9 +48,6 @@ class Rule(Protocol):
         """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
 
 
-RuleOf = Callable[[str], Rule | None]
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
     """At most `max_samples` completions per problem, in rounds of `round_size`."""
@@ -58,7 +55,7 @@ class SamplingPlan:
     max_samples: int
     round_size: int = ROUND_SIZE
     rule: Rule | None = None  # None: all samples are taken
-    rule_of: RuleOf | None = None  # by problem_id, a problem's own rule in place of `rule`
+    rules: Mapping[str, Rule] = field(default_factory=dict)  # by problem_id, a problem's own in place of `rule`
     sampled: frozenset[str] | None = None  # the ids of those that are sampled at all; None: every one
 
     def __post_init__(self) -> None:
@@ -75,7 +72,7 @@ class SamplingPlan:
         """Whether no further round of a problem is needed after `n_correct` of `n` samples."""
         if n >= self.max_samples:
             return True
-        rule = (self.rule_of(problem_id) if self.rule_of is not None else None) or self.rule
+        rule = self.rules.get(problem_id, self.rule)
         return rule is not None and rule.is_clear(n_correct, n, self.max_samples)
 
 

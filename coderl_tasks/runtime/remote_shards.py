@@ -1,13 +1,18 @@
 """Shards of a curation profiled by runs of a deployment: on whatever machines its work pool has workers.
 
-    <address>/<pool>/shards/0003/problems.parquet   the shard's problems
-                                 job.json           what is to be done with them
-                                 ...                the record of the run that does it (see `curation.profile`)
-                                 profile.parquet    its result, written last
+    <address>/<pool>/shards/0003/problems.parquet        the shard's problems
+                                 job-<job>.json          what is asked of each of them
+                                 ...                     the record of the run that does it (see `curation.profile`)
+                                 profile-<job>.parquet   its result, written last
 
-A shard whose profile is there is done. A run that is still at work when a curation is started again is waited for, and
-not started a second time. One that was cancelled, crashed or lost is followed by another one, and one that no worker
-takes up is withdrawn: so a curation ends even where it has the only slot itself.
+A shard whose profile is there is done. It has one for each pass over the problems (screening, labels), by the hash of
+what the pass asks; the record is that of all passes. A run that is still at work when a curation is started again is
+waited for, and not started a second time. One that was cancelled, crashed or lost is followed by another one, and one
+that no worker takes up is withdrawn: so a curation ends even where it has the only slot itself.
+
+A spending cap is handed out in parts. Each run in flight has an equal part of what is left, and what it did not spend
+goes back. Once a part was too small, one run at a time gets all that is left; where that does not do, the cap is
+reached.
 
 The record lives at the address, so that another machine can go on where one was killed (`recorded_at`):
 
@@ -25,9 +30,10 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -36,26 +42,38 @@ from uuid import UUID
 import httpx
 import polars as pl
 from prefect import get_client, task
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterIdempotencyKey,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, State
 from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
-from coderl_tasks.errors import CoderlError, ConfigError, InfraError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, ConfigError, InfraError
 from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.directory_lock import DirectoryLock
+from coderl_tasks.journal.ledger import Budget, is_capped, profile_tokens, shard_tokens
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.worker import LostRuns
+from coderl_tasks.runtime.worker import PAGE, LostRuns, all_pages
 from coderl_tasks.settings import CurateSettings
 
 logger = logging.getLogger(__name__)
-PROBLEMS, JOB, PROFILE = "problems.parquet", "job.json", "profile.parquet"
+PROBLEMS = "problems.parquet"
+WITHDRAWN = "withdrawn"
+CAPS = tuple(f"{cap} is reached" for cap in ("max_tokens_total", "max_usd"))
+"""Names of the state in which a shard's run ends that has spent its part of the cap."""
 MOST_TRIES = 100
 POLL_S = 2.0
 TAKE_UP_S = 60.0
@@ -66,24 +84,32 @@ place may have the old one's size, and its time within a clock tick."""
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What it takes to have a curation's shards profiled by runs of a deployment. `here` profiles a shard, by number,
-    at an address, in this process: one at a time, and only if no worker takes it up."""
+    """What it takes to have a curation's shards profiled by runs of a deployment, within `budget`. `here` profiles a
+    shard, by number, at an address, in this process, and writes its result to a file of that name: one at a time, and
+    only if no worker takes it up."""
 
     settings: CurateSettings
     display: Display
-    here: Callable[[int, str], Awaitable[None]]
+    budget: Budget
+    here: Callable[[int, str, str], Awaitable[None]]
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-async def profile_elsewhere(elsewhere: Elsewhere, shards: Sequence[Iterable[Problem]], folder: Path) -> pl.DataFrame:
-    """Profile all shards by runs of a deployment, `shards_in_flight` at a time. Returns one frame (SHARD_SCHEMA) in the
-    order of the shards. They are exchanged below `shard_address`, in a folder named as the pool's `folder`, or
-    without it in that itself."""
-    settings = elsewhere.settings
-    local = str(folder.resolve())  # absolute: a worker has another working directory
-    address = local if settings.shard_address is None else joined(settings.shard_address, folder.name)
+async def profile_elsewhere(
+    elsewhere: Elsewhere, shards: Mapping[int, tuple[Iterable[Problem], str]], folder: Path
+) -> pl.DataFrame:
+    """Profile all shards, by number, by runs of a deployment, `shards_in_flight` at a time. Each has its problems and,
+    as JSON, what is asked of them. Returns one frame (SHARD_SCHEMA) in the order of the shards, which are exchanged at
+    `settings.record_address(folder)`. Raises BudgetReachedError where the cap does not suffice."""
+    settings, budget = elsewhere.settings, elsewhere.budget
+    address = settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
+    parts = min(settings.shards_in_flight, len(shards))
     done = 0
+    if is_capped(settings):
+        # They may spend what an earlier start gave them.
+        await ended_runs(settings.shard_deployment, f"{address}/", elsewhere.display)
+        budget.spent = await asyncio.to_thread(profile_tokens, address)
     # A worker may be lost where no `coderl up` is left to notice.
     stop = threading.Event()
     looking = asyncio.create_task(asyncio.to_thread(LostRuns().look_on, stop))
@@ -91,77 +117,164 @@ async def profile_elsewhere(elsewhere: Elsewhere, shards: Sequence[Iterable[Prob
         async with elsewhere.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
             async def profiled(number: int) -> pl.DataFrame:
-                nonlocal done
+                nonlocal done, parts
+                shard_address = joined(address, "shards", f"{number:04d}")
                 async with slots:
-                    shard_address = joined(address, "shards", f"{number:04d}")
-                    # Prefect would look through every problem of the shard for results of other tasks. The task gets
-                    # what is quoted.
-                    quoted: Any = quote(elsewhere)
-                    frame = await dispatch(quoted, quote(shards[number]), shard_address, number)
+                    while True:
+                        given = parts
+                        async with part_of(elsewhere, shard_address, given) as caps:
+                            # Prefect would look through every problem of the shard for results of other tasks. The
+                            # task gets what is quoted.
+                            quoted: Any = quote(elsewhere)
+                            shard: Any = quote(shards[number])
+                            result = await dispatch(quoted, shard, shard_address, number, caps)
+                        if isinstance(result, pl.DataFrame):
+                            break
+                        if result == WITHDRAWN:
+                            async with elsewhere.turn:
+                                job = await asyncio.to_thread(put_job, settings, *shards[number], shard_address)
+                                await elsewhere.here(number, shard_address, profile_file(job))
+                        elif given == 1:
+                            cap = result.split()[0]
+                            said = f"{budget.spent.in_words()} are spent, and shard {number} needs more"
+                            raise BudgetReachedError(cap, getattr(settings, cap), said, flow="curate")
+                        else:
+                            parts = 1
                 done += 1
                 on_progress(done, len(shards))
-                return frame
+                return result
 
-            frames = await asyncio.gather(*(profiled(number) for number in range(len(shards))))
+            frames = await asyncio.gather(*(profiled(number) for number in shards))
     finally:
         stop.set()
         await looking
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
 
 
+@asynccontextmanager
+async def part_of(elsewhere: Elsewhere, address: str, parts: int) -> AsyncIterator[dict[str, float]]:
+    """Sets aside one of `parts` parts of what is left of the budget, and yields the caps that it makes for the shard's
+    record at `address`; none if the curation has none. What was spent at the end of the block is charged."""
+    if not is_capped(elsewhere.settings):
+        yield {}
+        return
+    async with elsewhere.budget.part(parts) as caps_after:
+        before = await asyncio.to_thread(shard_tokens, address)
+        yield caps_after(before)
+        elsewhere.budget.spent += await asyncio.to_thread(shard_tokens, address) - before
+
+
+async def ended_runs(deployment: str, below: str, display: Display) -> None:
+    """Wait for the end of all runs of a deployment on shards whose address begins with `below`. Those not begun are
+    cancelled."""
+    going_on = [state for state in StateType if state not in TERMINAL_STATES]
+    selected: dict[str, Any] = {
+        "deployment_filter": DeploymentFilter(name=DeploymentFilterName(any_=[deployment.rpartition("/")[2]])),
+        "flow_run_filter": FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=going_on))),
+    }
+    is_said = False
+    while True:
+        async with get_client() as client:
+            of_deployment = await all_pages(partial(client.read_flow_runs, limit=PAGE, **selected))
+            runs = [run for run in of_deployment if str(run.parameters.get("output", "")).startswith(below)]
+            for run in runs:
+                if run.state is not None and run.state.is_scheduled():
+                    await client.set_flow_run_state(run.id, Cancelled(message="the curation was started again"))
+        if not runs:
+            return
+        if not is_said:
+            display.say(f"waiting for {len(runs)} shards that an earlier start left at work")
+        is_said = True
+        await asyncio.sleep(POLL_S)
+
+
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)
-async def dispatch(elsewhere: Elsewhere, problems: Iterable[Problem], address: str, number: int) -> pl.DataFrame:
-    """The profile of one shard, from the deployment's run that makes it; nothing is run if it is there."""
-    job = await asyncio.to_thread(put_job, elsewhere.settings, problems, address)
-    while (profile := await asyncio.to_thread(read_profile, address)) is None:
-        if await run_shard(elsewhere, address, job, number):
-            profile = await asyncio.to_thread(read_profile, address)
+async def dispatch(
+    elsewhere: Elsewhere, shard: tuple[Iterable[Problem], str], address: str, number: int, caps: Mapping[str, float]
+) -> pl.DataFrame | str:
+    """The profile of one shard, from the deployment's run that makes it within `caps`; nothing is run if it is there.
+    WITHDRAWN if no worker takes it up, one of CAPS if that is reached."""
+    problems, asked = shard
+    job = await asyncio.to_thread(put_job, elsewhere.settings, problems, asked, address)
+    while (profile := await asyncio.to_thread(read_profile, address, job)) is None:
+        state = await run_shard(elsewhere, address, job, number, caps)
+        if state is None:
+            return WITHDRAWN
+        if state.name in CAPS:
+            return state.name
+        if state.is_failed():  # it would fail again
+            raise CoderlError(f"shard {number}: its run is {state.name}: {state.message}")
+        if state.is_completed():
+            profile = await asyncio.to_thread(read_profile, address, job)
             if profile is None:
-                path = joined(address, PROFILE)
+                path = joined(address, profile_file(job))
                 raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
-            break
+            return profile
+        elsewhere.display.say(
+            f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another one goes on"
+        )
+        await asyncio.sleep(POLL_S)
     return profile
 
 
-def put_job(settings: CurateSettings, problems: Iterable[Problem], address: str) -> str:
-    """Put the shard's problems and job where the worker finds them, if they are not there; the job's hash."""
+def put_job(settings: CurateSettings, problems: Iterable[Problem], asked: str, address: str) -> str:
+    """Put the shard's problems, and what is `asked` of them, where the worker finds them, if they are not there; the
+    job's hash."""
     buffer = io.BytesIO()
     problems_frame(list(problems)).write_parquet(buffer, compression="zstd")
     problems_sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
-    job = json.dumps({"problems": problems_sha256, "settings": settings.content()}).encode()
+    content = {"problems": problems_sha256, "settings": settings.content(), "asked": json.loads(asked)}
+    text = json.dumps(content).encode()
+    job = hashlib.sha256(address.encode() + text).hexdigest()
     fs, root = filesystem(address)
+    file = joined(root, job_file(job))
     with explained(address):
         fs.invalidate_cache()
-        if not fs.exists(joined(root, JOB)) or fs.cat_file(joined(root, JOB)) != job:
+        if not fs.exists(file):
             make_folder_at(fs, root)
-            # In this order: an earlier job's profile goes first, or it would be taken for this one's. The job comes
-            # last, since it says that its problems are there.
-            if fs.exists(joined(root, PROFILE)):
-                fs.rm_file(joined(root, PROFILE))
             fs.pipe_file(joined(root, PROBLEMS), buffer.getvalue())
-            fs.pipe_file(joined(root, JOB), job)
-    return hashlib.sha256(address.encode() + job).hexdigest()
+            fs.pipe_file(file, text)  # last, since it says that its problems are there
+    return job
 
 
-def read_profile(address: str) -> pl.DataFrame | None:
-    """The profile of the shard at `address`, None if it is not there."""
+def job_file(job: str) -> str:
+    """The name of the file that says what a job asks."""
+    return f"job-{job[:12]}.json"
+
+
+def profile_file(job: str) -> str:
+    """The name of a job's result."""
+    return f"profile-{job[:12]}.parquet"
+
+
+def read_profile(address: str, job: str) -> pl.DataFrame | None:
+    """A job's profile of the shard at `address`, None if it is not there."""
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
-        path = joined(root, PROFILE)
+        path = joined(root, profile_file(job))
         return pl.read_parquet(io.BytesIO(fs.cat_file(path))) if fs.exists(path) else None
 
 
-async def run_shard(elsewhere: Elsewhere, address: str, job: str, number: int) -> bool:
+def read_asked(address: str, job: str) -> str:
+    """What a job asks of the problems of the shard at `address`, as JSON."""
+    fs, root = filesystem(address)
+    with explained(address):
+        return json.dumps(json.loads(fs.cat_file(joined(root, job_file(job))))["asked"])
+
+
+async def run_shard(
+    elsewhere: Elsewhere, address: str, job: str, number: int, caps: Mapping[str, float]
+) -> State[Any] | None:
     """Run the deployment on the shard and wait for its end. If a run of the same `job` is still at work, wait for that
-    one; one that no worker takes up within TAKE_UP_S is withdrawn, and the shard profiled here, where that is possible.
-    Returns whether it is done; not if the run was cancelled, crashed or lost. Raises ConfigError without the
-    deployment, CoderlError if the run fails."""
-    settings, say = elsewhere.settings, elsewhere.display.say
+    one. Returns its last state; None if no worker takes it up within TAKE_UP_S and it is withdrawn, while no other
+    shard is profiled here. Raises ConfigError without the deployment, InfraError without an answer."""
+    settings = elsewhere.settings.with_changes(**caps)
     parameters = {
         "problems": [joined(address, PROBLEMS)],
         "output": address,
         "settings": settings.model_dump(mode="json", exclude={"name"}),  # name: the pool's, not the shard's
+        "job": job,
     }
     try:
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
@@ -181,19 +294,13 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: str, number: int) -
         if state is not None and not state.is_scheduled():
             waits_since = time.monotonic()
         elif time.monotonic() - waits_since > TAKE_UP_S and not elsewhere.turn.locked():
-            async with elsewhere.turn:
-                if await is_withdrawn(run.id):
-                    say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
-                    await elsewhere.here(number, address)
-                    return True
-                waits_since = time.monotonic()
+            if await is_withdrawn(run.id):
+                say = elsewhere.display.say
+                say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
+                return None
+            waits_since = time.monotonic()
         await asyncio.sleep(POLL_S)
-    if state.is_failed():  # it would fail again
-        raise CoderlError(f"shard {number}: its run {run.name} is {state.name}: {state.message}")
-    if not state.is_completed():
-        say(f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another one goes on")
-        await asyncio.sleep(POLL_S)
-    return state.is_completed()
+    return state
 
 
 async def state_of(run: UUID) -> State[Any] | None:

@@ -352,7 +352,7 @@ async def is_still(client: "PrefectClient", run: "FlowRun") -> bool:
 async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":
     """The pool's flow runs that a worker has taken up, and that have not ended."""
     selected = of_pool(unfinished_types())
-    return await all_pages(lambda offset: client.read_flow_runs(**selected, limit=PAGE, offset=offset))
+    return await all_pages(partial(client.read_flow_runs, **selected, limit=PAGE))
 
 
 async def crashed_runs(client: "PrefectClient") -> "list[FlowRun]":
@@ -382,11 +382,11 @@ def of_pool(types: "list[StateType]") -> dict[str, Any]:
     return {"flow_run_filter": filters.FlowRunFilter(state=of_state), "work_pool_filter": pool}
 
 
-async def all_pages(read: Callable[[int], Awaitable[list[Item]]]) -> list[Item]:
-    """All that `read` returns from an offset on, a page at a time."""
-    items = page = await read(0)
+async def all_pages(read: Callable[..., Awaitable[list[Item]]]) -> list[Item]:
+    """All that `read` returns from an `offset` on, a page at a time."""
+    items = page = await read(offset=0)
     while len(page) == PAGE:
-        page = await read(len(items))
+        page = await read(offset=len(items))
         items = [*items, *page]
     return items
 
@@ -405,7 +405,7 @@ async def end_run(client: "PrefectClient", run: "FlowRun", *, cancelled: bool, w
         deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
         state=of_state,
     )
-    for part in await all_pages(lambda offset: client.read_flow_runs(flow_run_filter=parts, limit=PAGE, offset=offset)):
+    for part in await all_pages(partial(client.read_flow_runs, flow_run_filter=parts, limit=PAGE)):
         await end_run(client, part, cancelled=cancelled, why=why)
 
 

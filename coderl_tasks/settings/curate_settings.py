@@ -1,10 +1,12 @@
 """The settings of `coderl curate`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from coderl_tasks.addresses import joined
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
 from coderl_tasks.settings.setting import about, refusing, setting
 
@@ -144,6 +146,11 @@ class CurateSettings(FlowSettings):
             return self.label_samples
         return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
 
+    def record_address(self, folder: Path) -> str:
+        """Where the shards of the pool in `folder` are recorded."""
+        local = str(folder.resolve())  # absolute: a worker has another working directory
+        return local if self.shard_address is None else joined(self.shard_address, folder.name)
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         """Raises ValueError for settings that contradict each other, and for what shards=deployment cannot do."""
@@ -152,20 +159,10 @@ class CurateSettings(FlowSettings):
                 default = field.get_default(call_default_factory=True, validated_data={})
                 if about(field).of_profile and getattr(self, key) != default:
                     raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
-        if self.shards == "deployment":
-            screens = self.profile_mode == "screen"
-            reasons = (
-                (self.reward_file, "reward_file is a file of this machine, and shards=deployment may run on others"),
-                (self.label_budget, "label_samples needs the profile of all shards before it goes on"),
-                (self.max_tokens_total or self.max_usd, "max_tokens_total and max_usd count what this process samples"),
-                (screens, "profile_mode=screen decides by the first shards what it samples of others"),
-                (self.from_run is not None, "from_run reads a run's rollouts on this machine"),
+        if self.shards == "deployment" and self.reward_file:
+            raise ValueError(
+                "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
             )
-            for is_set, reason in reasons:
-                if is_set:
-                    # `mix` alone sets a label budget. An explicit label_samples=0 turns that off, and keeps the mix.
-                    instead = ", or label_samples=0" if reason.startswith("label_samples") else ""
-                    raise ValueError(f"{reason}: use shards=here{instead}")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         if self.band_low > self.band_high:

@@ -150,7 +150,7 @@ def test_further_samples_go_where_labels_are_in_doubt_within_the_budget() -> Non
     for budget in (1, 800, 1600, 10**6):
         rules, expected = rules_for_labels(first, prior, PLAN, RULE, budget)
         assert budget == 10**6 or budget - 16 < expected <= budget
-        ended = shard(sampled(outcomes, replace(PLAN, rule_of=rules.get)))
+        ended = shard(sampled(outcomes, replace(PLAN, rules=rules)))
         spent = ended["n_samples"] - first["n_samples"]
         assert spent.sum() == pytest.approx(expected, rel=0.1, abs=16)
         assert not spent.to_numpy()[~kept].any(), "what is dropped has no label to sample for"

@@ -268,7 +268,7 @@ async def test_samples_for_labels_survive_a_kill_and_the_first_pass_that_follows
     first = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
     everywhere = frozenset((k, n) for n in (4, 8, 12) for k in range(n + 1))
     rules = {"one": StoppingRule(Band(0.1, 0.9), doubtful=everywhere)}
-    then = replace(first, rule_of=rules.get)
+    then = replace(first, rules=rules)
     profiled = await profile(measuring, problems, sampling=first)
     whole = await profile(measuring, problems, sampling=then)
     assert whole[0]["n_samples"].item() == 16 and whole[1:].equals(profiled[1:])

@@ -1,15 +1,17 @@
 """Flows as people run them: the command in its own process, on a real Prefect server and the embedded servers."""
 
 import fcntl
+import inspect
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from prefect.logging.handlers import APILogWorker
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
@@ -40,6 +42,17 @@ def flow_environment(embedded: Services, prefect_api: str, tmp_path_factory: pyt
 def coderl(flow_environment: dict[str, str]) -> Coderl:
     """Runs `coderl ARGUMENTS` to its end."""
     return partial(warm_start.run, flow_environment)
+
+
+@pytest.fixture
+async def servers(flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The session's servers, for flows run in this process."""
+    for name in ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL"):
+        monkeypatch.setitem(os.environ, name, flow_environment[name])
+    yield
+    drained = APILogWorker.drain_all(timeout=30)  # while the server they go to is there
+    if inspect.isawaitable(drained):
+        await drained
 
 
 @pytest.fixture

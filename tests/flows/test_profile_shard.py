@@ -1,12 +1,10 @@
 """One shard as a flow run, from address to address."""
 
-import inspect
 import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import fsspec
@@ -14,10 +12,10 @@ import polars as pl
 import pytest
 from prefect import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.logging.handlers import APILogWorker
 from sampling_gateway import Gateway
 
 from coderl_tasks.addresses import filesystem, joined
+from coderl_tasks.curation.tasks import ALL_ALIKE
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem, problems_frame
@@ -26,23 +24,11 @@ from coderl_tasks.runtime.remote_shards import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
 
-SERVERS = ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL")
 IN_A_PROCESS = """
 import asyncio, json, sys
 from flows.profile_shard import profile_shard
 asyncio.run(profile_shard([sys.argv[1]], sys.argv[2], json.loads(sys.argv[3])))
 """
-
-
-@pytest.fixture
-async def servers(flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """The session's servers, for flows run in this process."""
-    for name in SERVERS:
-        monkeypatch.setitem(os.environ, name, flow_environment[name])
-    yield
-    drained = APILogWorker.drain_all(timeout=30)  # while the server they go to is there
-    if inspect.isawaitable(drained):
-        await drained
 
 
 def some_problems(settings: CurateSettings) -> list[Problem]:
@@ -88,19 +74,19 @@ async def test_another_machine_goes_on_where_one_was_killed_and_samples_nothing_
     problems = some_problems(settings)
     rounds = {seed_for(0, "profile", number, problem.problem_id) for problem in problems for number in range(2)}
     address = joined(s3, "killed", "0000")
-    put_job(settings, problems, address)
+    job = put_job(settings, problems, ALL_ALIKE.to_json(), address)
     gateway = Gateway(flow_environment["TINKER_BASE_URL"])
     with gateway.serving():
         # Two rounds a problem, and so many answered that two problems at least are done, and not all of them.
         gateway.most = len(problems) + 2
         before = killed_in_the_middle(settings, address, gateway, flow_environment, tmp_path)
         assert before < rounds
-        assert read_profile(address) is None
+        assert read_profile(address, job) is None
         monkeypatch.setitem(os.environ, "TINKER_BASE_URL", gateway.url)
         gateway.seeds, gateway.most = [], None
-        assert await profile_shard([joined(address, PROBLEMS)], address, settings) == len(problems)
+        assert await profile_shard([joined(address, PROBLEMS)], address, settings, job=job) == len(problems)
     assert sorted(gateway.seeds) == sorted(rounds - before)
-    profile = read_profile(address)
+    profile = read_profile(address, job)
     assert profile is not None
     assert profile["problem_id"].to_list() == [problem.problem_id for problem in problems]
     assert profile["n_samples"].to_list() == [4] * len(problems)

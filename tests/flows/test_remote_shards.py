@@ -3,11 +3,12 @@
 import asyncio
 import io
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from uuid import UUID
 
 import polars as pl
 import pytest
-from prefect import get_client
+from prefect import flow, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterName,
@@ -18,18 +19,30 @@ from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelled, Crashed, Scheduled
 
 from coderl_tasks.addresses import filesystem, joined
+from coderl_tasks.curation.tasks import ALL_ALIKE, Asked
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.problems.problem import Problem, Test, read_problem_rows
-from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA, SHARD_SCHEMA
 from coderl_tasks.runtime import remote_shards
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.remote_shards import Elsewhere, dispatch, next_key, put_job, read_profile, run_shard
+from coderl_tasks.runtime.remote_shards import (
+    Elsewhere,
+    next_key,
+    profile_elsewhere,
+    profile_file,
+    put_job,
+    read_asked,
+    read_profile,
+    run_shard,
+)
 from coderl_tasks.runtime.worker import deploy_all
 from coderl_tasks.settings import CurateSettings
 
 PROBLEMS = [
     Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),), 1, 1, None, (), n) for n in range(3)
 ]
+ALIKE = ALL_ALIKE.to_json()
 SETTINGS = CurateSettings.model_validate({"preset": "nano"})
 
 
@@ -43,23 +56,29 @@ def address(s3: str) -> Iterator[str]:
 
 
 def test_a_profile_stands_for_its_job_only(address: str) -> None:
-    job = put_job(SETTINGS, PROBLEMS, address)
+    job = put_job(SETTINGS, PROBLEMS, ALIKE, address)
     assert read_problem_rows([f"{address}/problems.parquet"]) == PROBLEMS
-    assert read_profile(address) is None
+    assert read_profile(address, job) is None
     buffer = io.BytesIO()
     pl.DataFrame(schema=PROFILE_SCHEMA).write_parquet(buffer)
     fs, root = filesystem(address)
-    fs.pipe_file(joined(root, "profile.parquet"), buffer.getvalue())
+    fs.pipe_file(joined(root, profile_file(job)), buffer.getvalue())
     elsewhere = SETTINGS.with_changes(shards="deployment", shards_in_flight=9, name="other")
-    assert put_job(elsewhere, iter(PROBLEMS), address) == job
-    assert read_profile(address) is not None
-    assert put_job(SETTINGS.with_changes(seed=1), PROBLEMS, address) != job
-    assert read_profile(address) is None
+    assert put_job(elsewhere, iter(PROBLEMS), ALIKE, address) == job
+    assert read_profile(address, job) is not None
+    others = [
+        put_job(SETTINGS.with_changes(seed=1), PROBLEMS, ALIKE, address),
+        put_job(SETTINGS, PROBLEMS[1:], ALIKE, address),
+        put_job(SETTINGS, PROBLEMS, Asked(sampled=frozenset({"p1"})).to_json(), address),
+    ]
+    assert len({job, *others}) == 4
+    assert all(read_profile(address, other) is None for other in others)
+    assert Asked.from_json(read_asked(address, others[2])) == Asked(sampled=frozenset({"p1"}))
 
 
 def test_a_bucket_that_is_not_there_is_not_made(s3: str) -> None:
     with pytest.raises(DataError, match="s3://bukket/shards"):
-        put_job(SETTINGS, PROBLEMS, "s3://bukket/shards")
+        put_job(SETTINGS, PROBLEMS, ALIKE, "s3://bukket/shards")
     assert not filesystem(s3)[0].exists("bukket")
 
 
@@ -75,41 +94,43 @@ async def test_a_run_at_work_is_waited_for_and_one_that_ended_is_not(prefect_api
         assert await next_key("job") == "job-1"
 
 
-def elsewhere(here: Callable[[int, str], Awaitable[None]], **changes: str) -> Elsewhere:
-    return Elsewhere(SETTINGS.with_changes(**changes), Display(), here)
+def elsewhere(here: Callable[[int, str, str], Awaitable[None]], **changes: str) -> Elsewhere:
+    return Elsewhere(SETTINGS.with_changes(**changes), Display(), Budget(), here)
 
 
-async def not_here(number: int, address: str) -> None:
+async def not_here(number: int, address: str, result: str) -> None:
     raise AssertionError(f"shard {number} is profiled here")
 
 
 async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, address: str) -> None:
     nowhere = elsewhere(not_here, shard_deployment="profile-shard/nowhere")
     with pytest.raises(ConfigError, match="there is no deployment profile-shard/nowhere: `coderl up`"):
-        await run_shard(nowhere, address, "missing", 0)
+        await run_shard(nowhere, address, "missing", 0, {})
 
 
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
-    prefect_api: str, address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await asyncio.to_thread(deploy_all)
     monkeypatch.setattr(remote_shards, "TAKE_UP_S", 3.0)
     monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
-    profiled = pl.DataFrame(schema=PROFILE_SCHEMA)
+    profiled = pl.DataFrame(schema=SHARD_SCHEMA)
 
-    async def here(number: int, address: str) -> None:
-        buffer = io.BytesIO()
-        profiled.write_parquet(buffer)
-        fs, root = filesystem(address)
-        fs.pipe_file(joined(root, "profile.parquet"), buffer.getvalue())
+    async def here(number: int, address: str, result: str) -> None:
+        profiled.write_parquet(Path(address) / result)
 
     async def runs_of(states: list[StateType]) -> list[UUID]:
         of_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
-        named = FlowRunFilter(name=FlowRunFilterName(any_=["shard-0007"]), state=of_state)
+        named = FlowRunFilter(name=FlowRunFilterName(any_=["shard-0000"]), state=of_state)
         async with get_client() as client:
-            return [run.id for run in await client.read_flow_runs(flow_run_filter=named)]
+            runs = await client.read_flow_runs(flow_run_filter=named)
+            return [run.id for run in runs if run.parameters["output"].startswith(str(tmp_path))]
 
-    dispatching = asyncio.create_task(dispatch.fn(elsewhere(here), PROBLEMS, address, 7))
+    @flow
+    async def curation() -> pl.DataFrame:
+        return await profile_elsewhere(elsewhere(here), {0: (PROBLEMS, ALIKE)}, tmp_path)
+
+    dispatching = asyncio.create_task(curation())
     while not (first := await runs_of([StateType.SCHEDULED])):
         await asyncio.sleep(0.05)
     async with get_client() as client:
@@ -117,5 +138,5 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
     assert (await dispatching).equals(profiled)
     assert len(await runs_of([StateType.CANCELLED])) == 2  # the second one was withdrawn
     said = capfd.readouterr().out
-    assert "shard 7: its run is Cancelled (by a person): another one goes on" in said
-    assert "shard 7: no worker has taken it up for 3 s: it is profiled here" in said
+    assert "shard 0: its run is Cancelled (by a person): another one goes on" in said
+    assert "shard 0: no worker has taken it up for 3 s: it is profiled here" in said
