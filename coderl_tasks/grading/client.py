@@ -57,7 +57,10 @@ _SLOW_FROM = 5.0  # times the fastest one's seconds: below, the difference may b
 _SHORTEST_S = 0.05
 _FEWEST_TIMES = 5  # before these, nothing is known of a server
 _TIMES_LAST_S = 60.0  # then a slow server may be fast again, and gets a request
-_UP, _DOWN, _FAILING, _QUARANTINED, _SLOW = "up", "down", "failing", "quarantined", "slow"
+UP, _DOWN, _FAILING, _QUARANTINED, _SLOW = "up", "down", "failing", "quarantined", "slow"
+
+SERVER_STATES: dict[str, str] = {}
+"""What was last said of each server that this process asks, by address."""
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +176,7 @@ class ServerLink:
         self.failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
         self.faults = 0  # requests that came to nothing here
-        self.state = _UP  # what was last said
+        self.state = SERVER_STATES[self.url] = UP  # what was last said
         self._state_since = time.monotonic()
         self._times_s: deque[float] = deque(maxlen=16)  # of the last requests, from sending to the result
         self._answered_at = -math.inf
@@ -182,12 +185,13 @@ class ServerLink:
         """Log that the server's state is another one now."""
         if state == self.state:
             return
-        if state == _UP:
+        if state == UP:
             lasted_s = time.monotonic() - self._state_since
             logger.warning("the sandbox at %s is back, %s for %.0f s", self.url, self.state, lasted_s)
         else:
             logger.warning("the sandbox at %s is %s: %s", self.url, state, why)
         self.state, self._state_since = state, time.monotonic()
+        SERVER_STATES[self.url] = state
 
     def seconds(self) -> float | None:
         """What a request takes here: the median of the last ones, or of those under way for longer; None if unknown."""
@@ -248,7 +252,7 @@ class ServerLink:
         self._answered_at = time.monotonic()
         self._times_s.append(self._answered_at - turn.sent)
         if self.state == _FAILING:
-            self.say(_UP, "")
+            self.say(UP, "")
         return result
 
     def quarantine(self, fault: str) -> None:
@@ -318,7 +322,7 @@ class ServerLink:
         if self.probe is not asyncio.current_task():  # a quarantine has begun meanwhile, which has its own
             return
         if self.state in (_DOWN, _QUARANTINED):
-            self.say(_UP, "")
+            self.say(UP, "")
         self._times_s.clear()  # a server that was restarted may be another machine
         self.probe, self.is_quarantined = None, False
 
@@ -367,11 +371,11 @@ def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
         times = known.get(link.url, fastest) / fastest
         if times >= _SLOW_FROM:
             slowness[link.url] = times
-            if link.state == _UP:
+            if link.state == UP:
                 own = known[link.url]
                 link.say(_SLOW, f"a request takes {own:.2g} s, {times:.0f} times as long as at the fastest one")
         elif link.state == _SLOW and link.url in known and times < _SLOW_FROM / 2:
-            link.say(_UP, "")
+            link.say(UP, "")
     return slowness
 
 

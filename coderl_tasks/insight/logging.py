@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from coderl_tasks.insight.prometheus import RunEndpoint
 from coderl_tasks.insight.shown_metrics import line_texts
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.trackers import StepSpans, Tracker, TrackioTracker, WandbTracker, import_tracker
@@ -218,8 +219,9 @@ def setup_logging(
             run.track(WandbTracker(wandb_project, wandb_name, tracked_config, folder), rows)
         if trackio_project is not None:
             run.track(TrackioTracker(trackio_project, trackio_name, tracked_config, folder), rows)
-        if (spans := StepSpans.of_environment(folder.name)) is not None:  # None: OTEL_* names no collector
-            run.track(spans, rows)
+        for kind in (StepSpans, RunEndpoint):
+            if (tracker := kind.of_environment(folder.name)) is not None:  # None: the environment asks for none
+                run.track(tracker, rows)
     except BaseException:  # a tracker refused: end those that were opened before it
         run.close(failed=True)
         raise

@@ -21,7 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -41,8 +42,11 @@ from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processe
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.objects import FlowRun, State, StateType
+    from prometheus_client.core import Metric
 
 WORK_POOL = "local-pool"
+METRICS_VARIABLE = "CODERL_METRICS"
+"""Where this process has a Prometheus endpoint, [HOST:]PORT."""
 FIXED_VARIABLES = ("command", "env", "working_dir")
 WORKER_VARIABLE = "CODERL_WORKER"
 """Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
@@ -131,6 +135,13 @@ def run_worker(stop: threading.Event, limit: int) -> int:
     # In this context: it has the address of the Prefect server, and a new thread's has not.
     looking = partial(copy_context().run, lost.look_on, stop)
     threading.Thread(target=looking, name="lost-runs", daemon=True).start()
+    from coderl_tasks.insight.prometheus import endpoint
+
+    with endpoint(lost.counted):
+        return _workers(stop, limit, lost)
+
+
+def _workers(stop: threading.Event, limit: int, lost: "LostRuns") -> int:
     quick_deaths = 0
     while True:
         name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -170,6 +181,7 @@ def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
         "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server answers so while its database is away
     }
     environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
+    environment.pop(METRICS_VARIABLE, None)  # the port is this process's
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)
@@ -200,12 +212,23 @@ class LostRuns:
     gone: dict[str, str] = field(default_factory=dict)
     _heard: _FirstSeen = field(default_factory=_FirstSeen)  # a worker's last heartbeat, by its name
     _states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
+    _counts: dict[str, Mapping[str, int]] = field(default_factory=dict)  # as `counted` has them, at the last look
+    _begun_again: int = 0
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
     _answered: bool = True
     _said: str = ""
     _pause_s: float = 0.0
     _looked_at: float = 0.0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+
+    def counted(self) -> "Iterable[Metric]":
+        """What the endpoint has of the pool."""
+        from coderl_tasks.insight.prometheus import gauge
+
+        for name, values in self._counts.items():
+            yield gauge(name, f"{name.capitalize().replace('_', ' ')} of the work pool.", values, {}, "state")
+        yield gauge("runs_begun_again", "Flow runs that this process has begun again.", self._begun_again, {})
+        yield gauge("prefect_up", "Whether the Prefect server answers.", self._answered, {})
 
     def look_on(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set."""
@@ -282,6 +305,10 @@ class LostRuns:
             since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
             if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
                 lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
+        self._counts = {
+            "workers": {"alive": len(alive), "silent": len(silent_s) - len(alive)},
+            "flow_runs": dict(Counter((run.state_name or "").lower() for run in runs)),
+        }
         await self._end_runs_of(lost, client, runs, at_once=False)
         await self._begin_crashed_again(lost, client, crashed, at_once=False)
 
@@ -328,6 +355,7 @@ class LostRuns:
             # At once is an hour ago: this host's clock may be ahead of the one of the host that takes it up.
             at = datetime.now(UTC) + timedelta(seconds=pause_s if pause_s > 0 else -3600)
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
+            self._begun_again += 1
             goes_on = f"it goes on with the next free worker, unless `prefect flow-run cancel {run.id}` ends it"
         await say(client, run, f"{why}; {goes_on}")
 

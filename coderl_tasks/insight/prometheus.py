@@ -1,0 +1,150 @@
+"""A Prometheus endpoint at CODERL_METRICS ([HOST:]PORT, by default on 127.0.0.1) for a run, or for `coderl up`.
+
+A run's endpoint has each number of its newest step as a gauge named as its column of metrics.jsonl
+(`coderl_mean_reward`); columns such as `sandbox_faults/ADDRESS` are one with the label `server`. Beside them are the
+tokens of all steps, the time of the last commit, and whether each sandbox is up. The endpoint of `coderl up` has its
+pool's flow runs by state, its workers, and how many runs were begun again.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.grading.client import SERVER_STATES, UP
+from coderl_tasks.insight.trackers import Tracker
+from coderl_tasks.journal.atomic import Row
+from coderl_tasks.journal.ledger import METRICS
+from coderl_tasks.journal.run_directory import is_eval_row, row_identity
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+VARIABLE = "CODERL_METRICS"
+LAST_PORT = 65535
+logger = logging.getLogger(__name__)
+Collect = Callable[[], "Iterable[Metric]"]
+
+
+class Endpoint:
+    """Serves what `collect` returns, in threads of its own, until it is closed."""
+
+    def __init__(self, address: str, collect: Collect) -> None:
+        """Raises ConfigError for an address that cannot be used, or a port that is taken."""
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.registry import Collector
+
+        class Collected(Collector):
+            def collect(self) -> "Iterable[Metric]":
+                return collect()
+
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal() or int(port) > LAST_PORT:
+            raise ConfigError(f"{VARIABLE}={address}: it is [HOST:]PORT, such as 9464 or 0.0.0.0:9464")
+        registry = CollectorRegistry()
+        registry.register(Collected())
+        try:
+            self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
+        except OSError as error:
+            raise ConfigError(f"{VARIABLE}={address}: {error.strerror}: choose another port") from error
+        self.port = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class RunEndpoint(Tracker):
+    """The endpoint of the run named `run`."""
+
+    def __init__(self, run: str, address: str) -> None:
+        super().__init__()
+        self._labels = {"run": run}
+        self._row: Row = {}
+        self._tokens = dict.fromkeys(METRICS, 0)
+        self._committed_at = 0.0
+        self._endpoint = Endpoint(address, self._collect)
+        self.port = self._endpoint.port
+
+    @classmethod
+    def of_environment(cls, run: str) -> Self | None:
+        """None without the variable. An address that cannot be used is a warning: a run of days must not end for it."""
+        address = os.environ.get(VARIABLE)
+        if not address:
+            return None
+        try:
+            return cls(run, address)
+        except ConfigError as error:
+            logger.warning("no Prometheus endpoint: %s", error)
+            return None
+
+    def resume(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._send(row)
+        self._sent = set(map(row_identity, rows))
+
+    def _send(self, row: Row) -> None:
+        if is_eval_row(row):
+            return
+        self._row, self._committed_at = row, time.time()
+        for kind in METRICS:
+            self._tokens[kind] += row.get(kind) or 0
+
+    def finish(self, failed: bool) -> None:
+        self._endpoint.close()
+
+    def _collect(self) -> "Iterable[Metric]":
+        from prometheus_client.core import CounterMetricFamily
+
+        if self._row:
+            yield gauge(
+                "last_commit_timestamp_seconds", "When the last step was committed.", self._committed_at, self._labels
+            )
+        tokens = CounterMetricFamily("coderl_tokens", "Tokens of all steps.", labels=["run", "kind"])
+        for kind, number in self._tokens.items():
+            tokens.add_metric([self._labels["run"], kind.removeprefix("tokens_")], number)
+        yield tokens
+        by_server: dict[str, dict[str, float]] = {}
+        for column, value in self._row.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            name, _, server = column.partition("/")
+            if server:
+                by_server.setdefault(f"{name}_by_server", {})[server] = value
+            else:
+                yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
+        by_server["sandbox_up"] = {server: state == UP for server, state in SERVER_STATES.items()}
+        for name, values in by_server.items():
+            yield gauge(name, f"`{name}`, for each server.", values, self._labels, "server")
+
+
+def gauge(
+    name: str, words: str, value: float | Mapping[str, float], labels: Mapping[str, str], by: str = "by"
+) -> "Metric":
+    """A gauge of one value, or of one for each value of the label `by`."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    name = "coderl_" + re.sub(r"\W", "_", name)
+    if isinstance(value, Mapping):
+        family = GaugeMetricFamily(name, words, labels=[*labels, by])
+        for key, number in value.items():
+            family.add_metric([*labels.values(), key], number)
+        return family
+    family = GaugeMetricFamily(name, words, labels=[*labels])
+    family.add_metric([*labels.values()], value)
+    return family
+
+
+@contextmanager
+def endpoint(collect: Collect) -> Iterator[None]:
+    """An endpoint while the block lasts, if the variable asks for one. ConfigError if its address cannot be used."""
+    address = os.environ.get(VARIABLE)
+    with ExitStack() as stack:
+        if address:
+            stack.callback(Endpoint(address, collect).close)
+        yield

@@ -1,0 +1,98 @@
+"""The Prometheus endpoints of a run and of `coderl up`, as a scraper reads them."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.grading.client import SERVER_STATES, SandboxClient
+from coderl_tasks.insight.logging import setup_logging
+from coderl_tasks.insight.prometheus import VARIABLE, Endpoint, RunEndpoint, endpoint, gauge
+from coderl_tasks.runtime.worker import METRICS_VARIABLE, LostRuns
+from coderl_tasks.services.supervisor import free_port
+
+Labelled = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(port: int) -> Labelled:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def row(reward: float | None, tokens: int, **others: object) -> dict[str, object]:
+    counts = {f"tokens_{kind}": tokens for kind in ("prompt", "prompt_cached", "completion", "training")}
+    return {"mean_reward": reward, "act": "", **counts, **others}
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    port = free_port()
+    monkeypatch.setenv(VARIABLE, str(port))
+    yield port
+
+
+async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_restart(port: int, tmp_path: Path) -> None:
+    of_run = frozenset({("run", "first")})
+    server = "http://127.0.0.1:9"
+    async with SandboxClient([server], 1):
+        for start in range(2):
+            with setup_logging(tmp_path / "first") as logger:
+                for step in (2 * start, 2 * start + 1):
+                    logger.log_metrics(row(0.25 * step, 100, **{f"sandbox_faults/{server}": step}), step)
+                logger.log_metrics({"eval/mean_correct": 0.5}, 2 * start + 1)
+                found = scraped(port)
+    assert found["coderl_step", of_run] == 3
+    assert found["coderl_mean_reward", of_run] == 0.75
+    assert found["coderl_tokens_total", of_run | {("kind", "completion")}] == 400
+    assert found["coderl_sandbox_faults_by_server", of_run | {("server", server)}] == 3
+    assert found["coderl_sandbox_up", of_run | {("server", server)}] == 1
+    assert found["coderl_last_commit_timestamp_seconds", of_run] > 1e9
+    with pytest.raises(OSError):  # the run is over
+        scraped(port)
+
+
+async def test_a_sandbox_that_is_down_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SERVER_STATES, "http://gone:1", "down")
+    tracker = RunEndpoint("run", "127.0.0.1:0")
+    try:
+        found = scraped(tracker.port)
+    finally:
+        tracker.finish(failed=False)
+    assert found["coderl_sandbox_up", frozenset({("run", "run"), ("server", "http://gone:1")})] == 0
+
+
+def test_a_run_goes_on_without_an_endpoint_where_the_port_is_taken(
+    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with endpoint(lambda: [gauge("x", "x.", 1, {})]), caplog.at_level(logging.WARNING):
+        with setup_logging(tmp_path / "run") as logger:
+            logger.log_metrics(row(None, 1), 0)
+        assert scraped(port) == {("coderl_x", frozenset()): 1}
+    assert f"no Prometheus endpoint: CODERL_METRICS={port}: Address already in use: choose another port" in caplog.text
+
+
+@pytest.mark.parametrize("address", ["9464x", "localhost:", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_one_line(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"it is \[HOST:\]PORT"):
+        Endpoint(address, list)
+
+
+def test_up_shows_its_pool(port: int) -> None:
+    assert METRICS_VARIABLE == VARIABLE
+    lost = LostRuns()
+    lost._counts = {"workers": {"alive": 2, "silent": 1}, "flow_runs": {"running": 3}}
+    with endpoint(lost.counted):
+        found = scraped(port)
+    assert found["coderl_workers", frozenset({("state", "silent")})] == 1
+    assert found["coderl_flow_runs", frozenset({("state", "running")})] == 3
+    assert found["coderl_runs_begun_again", frozenset()] == 0
+    assert found["coderl_prefect_up", frozenset()] == 1
