@@ -246,6 +246,8 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
     most = "the most flow runs at once on this machine (default: one per core, and two at least)"
     parser.add_argument("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
+    jobs = "only put the deployments into a Kubernetes work pool with this base job template, and end"
+    parser.add_argument("--jobs", type=Path, metavar="FILE", help=jobs)
 
 
 @_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")

@@ -37,12 +37,28 @@ def serve(options: Namespace) -> int:
 
 
 def up(options: Namespace) -> int:
-    """Runs a Prefect server and a worker until interrupted. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
-    from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
-    from coderl_tasks.runtime.worker import deploy_all, run_worker, runs_at_once
+    """Runs a Prefect server and a worker until interrupted, or with `--jobs` deploys to a Kubernetes work pool. Returns
+    the worker's exit code, 0 after Ctrl-C, SIGTERM."""
+    from coderl_tasks.runtime.prefect_server import (
+        configured_api_url,
+        exports,
+        is_open,
+        not_joined,
+        shared_prefect_server,
+        ui_address,
+        used,
+    )
+    from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
     from coderl_tasks.services import load_environment
 
     load_environment()
+    if options.jobs is not None:
+        if (api_url := configured_api_url()) is None:
+            raise ConfigError("--jobs needs a Prefect server that the cluster reaches: set PREFECT_API_URL")
+        with used(api_url):
+            deploy_jobs(options.jobs)
+        print(f"work pool {JOBS_POOL} and its deployments are at {api_url}", flush=True)
+        return 0
     port: int | None = options.port
     if port is None and (notice := not_joined()) is not None:
         print(notice, flush=True)

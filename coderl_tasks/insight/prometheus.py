@@ -1,9 +1,10 @@
-"""A Prometheus endpoint at CODERL_METRICS ([HOST:]PORT, by default on 127.0.0.1) for a run, or for `coderl up`.
+"""Metrics for Prometheus, of a run or of `coderl up`: at CODERL_METRICS ([HOST:]PORT, by default on 127.0.0.1), or,
+where that is a folder's path, in a file RUN-PID.prom there.
 
 A run's endpoint has each number of its newest step as a gauge named as its column of metrics.jsonl
 (`coderl_mean_reward`); columns such as `sandbox_faults/ADDRESS` are one with the label `server`. Beside them are the
 tokens of all steps, the time of the last commit, and whether each sandbox is up. The endpoint of `coderl up` has its
-pool's flow runs by state, its workers, and how many runs were begun again.
+pool's flow runs by state, its workers, how many runs were begun again, and the metrics of the runs that it works on.
 """
 
 import logging
@@ -12,6 +13,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from coderl_tasks.errors import ConfigError
@@ -22,6 +25,7 @@ from coderl_tasks.journal.ledger import METRICS
 from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
 VARIABLE = "CODERL_METRICS"
@@ -35,28 +39,57 @@ class Endpoint:
 
     def __init__(self, address: str, collect: Collect) -> None:
         """Raises ConfigError for an address that cannot be used, or a port that is taken."""
-        from prometheus_client import CollectorRegistry, start_http_server
-        from prometheus_client.registry import Collector
-
-        class Collected(Collector):
-            def collect(self) -> "Iterable[Metric]":
-                return collect()
+        from prometheus_client import start_http_server
 
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > LAST_PORT:
-            raise ConfigError(f"{VARIABLE}={address}: it is [HOST:]PORT, such as 9464 or 0.0.0.0:9464")
-        registry = CollectorRegistry()
-        registry.register(Collected())
+            raise ConfigError(f"{VARIABLE}={address}: it is [HOST:]PORT, such as 9464, or the path of a folder")
         try:
-            self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
+            self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry_of(collect))
         except OSError as error:
             raise ConfigError(f"{VARIABLE}={address}: {error.strerror}: choose another port") from error
         self.port = self._server.server_port
+
+    def refresh(self) -> None:
+        """Nothing: who asks gets what there is then."""
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class TextFile:
+    """A file of what `collect` returns, written anew by `refresh`."""
+
+    def __init__(self, path: Path, collect: Collect) -> None:
+        self._path, self._registry, self._has_warned = path, registry_of(collect), False
+
+    def refresh(self) -> None:
+        from prometheus_client import write_to_textfile
+
+        try:
+            write_to_textfile(str(self._path), self._registry)  # atomic
+        except OSError as error:  # a run of days must not end for it
+            if not self._has_warned:
+                logger.warning("no metrics for Prometheus: %s", error)
+            self._has_warned = True
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def registry_of(collect: Collect) -> "CollectorRegistry":
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
+    class Collected(Collector):
+        def collect(self) -> "Iterable[Metric]":
+            return collect()
+
+    registry = CollectorRegistry()
+    registry.register(Collected())
+    return registry
 
 
 class RunEndpoint(Tracker):
@@ -68,8 +101,10 @@ class RunEndpoint(Tracker):
         self._row: Row = {}
         self._tokens = dict.fromkeys(METRICS, 0)
         self._committed_at = 0.0
-        self._endpoint = Endpoint(address, self._collect)
-        self.port = self._endpoint.port
+        if "/" in address:
+            self._out: Endpoint | TextFile = TextFile(Path(address) / f"{run}-{os.getpid()}.prom", self._collect)
+        else:
+            self._out = Endpoint(address, self._collect)
 
     @classmethod
     def of_environment(cls, run: str) -> Self | None:
@@ -94,9 +129,10 @@ class RunEndpoint(Tracker):
         self._row, self._committed_at = row, time.time()
         for kind in METRICS:
             self._tokens[kind] += row.get(kind) or 0
+        self._out.refresh()
 
     def finish(self, failed: bool) -> None:
-        self._endpoint.close()
+        self._out.close()
 
     def _collect(self) -> "Iterable[Metric]":
         from prometheus_client.core import CounterMetricFamily
@@ -141,10 +177,31 @@ def gauge(
 
 
 @contextmanager
-def endpoint(collect: Collect) -> Iterator[None]:
-    """An endpoint while the block lasts, if the variable asks for one. ConfigError if its address cannot be used."""
+def endpoint(collect: Collect) -> Iterator[Path | None]:
+    """An endpoint while the block lasts, if the variable asks for one, with what is in the files of a folder too, which
+    it yields. ConfigError if its address cannot be used."""
     address = os.environ.get(VARIABLE)
-    with ExitStack() as stack:
-        if address:
-            stack.callback(Endpoint(address, collect).close)
-        yield
+    if not address:
+        yield None
+        return
+    with TemporaryDirectory(prefix="coderl-metrics-") as name, ExitStack() as stack:
+        folder = Path(name)
+        stack.callback(Endpoint(address, lambda: [*collect(), *of_files(folder)]).close)
+        yield folder
+
+
+def of_files(folder: Path) -> "Iterable[Metric]":
+    """The metrics in the files of a folder that processes of this machine keep there, each metric once."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, Metric] = {}
+    for file in sorted(folder.glob("*.prom")):
+        if not Path("/proc", file.stem.rpartition("-")[2]).exists():  # killed
+            file.unlink(missing_ok=True)
+            continue
+        for metric in text_string_to_metric_families(file.read_text()):
+            if metric.name in found:
+                found[metric.name].samples += metric.samples
+            else:
+                found[metric.name] = metric
+    return found.values()

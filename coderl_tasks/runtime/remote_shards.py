@@ -161,7 +161,8 @@ async def part_of(elsewhere: Elsewhere, address: str, parts: int) -> AsyncIterat
     async with elsewhere.budget.part(parts) as caps_after:
         before = await asyncio.to_thread(shard_tokens, address)
         yield caps_after(before)
-        elsewhere.budget.spent += await asyncio.to_thread(shard_tokens, address) - before
+        more = await asyncio.to_thread(shard_tokens, address) - before
+        elsewhere.budget.spent += more  # after the await: another shard may be charged meanwhile
 
 
 async def ended_runs(deployment: str, below: str, display: Display) -> None:

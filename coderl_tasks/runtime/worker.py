@@ -12,6 +12,7 @@ The run's directory has a lock. So a worker that was only out of reach does no h
 """
 
 import asyncio
+import json
 import logging
 import os
 import secrets
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,10 +31,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from coderl_tasks.errors import CoderlError
+import yaml
+
+from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import QUIET, is_outage
@@ -44,9 +49,9 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State, StateType
     from prometheus_client.core import Metric
 
-WORK_POOL = "local-pool"
+WORK_POOL, JOBS_POOL = "local-pool", "coderl-jobs"
 METRICS_VARIABLE = "CODERL_METRICS"
-"""Where this process has a Prometheus endpoint, [HOST:]PORT."""
+"""Where this process has a Prometheus endpoint, [HOST:]PORT; for its flow runs the folder of theirs."""
 FIXED_VARIABLES = ("command", "env", "working_dir")
 WORKER_VARIABLE = "CODERL_WORKER"
 """Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
@@ -76,7 +81,30 @@ def deploy_all() -> None:
     """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
     pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
     asyncio.run(_provide_work_pool())
-    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml")]
+    _deploy(PROJECT_ROOT / "prefect.yaml")
+
+
+def deploy_jobs(template: Path) -> None:
+    """Provide the work pool JOBS_POOL, of type kubernetes, with this base job template (a JSON file), and apply
+    prefect.yaml to it: each flow run is a Job. Raises ConfigError for a file that is none, CoderlError as
+    `deploy_all`."""
+    try:
+        base_job_template = json.loads(template.read_text())
+        base_job_template["job_configuration"]["job_manifest"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{template} is no base job template of a Kubernetes work pool: {error!r}") from error
+    asyncio.run(_provide_jobs_pool(base_job_template))
+    deployments = yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())
+    for deployment in deployments["deployments"]:
+        deployment["work_pool"] = {"name": JOBS_POOL}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "prefect.yaml"
+        file.write_text(yaml.safe_dump(deployments))
+        _deploy(file)
+
+
+def _deploy(prefect_file: Path) -> None:
+    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)]
     command, environment = [sys.executable, "-m", "prefect", *arguments], {**os.environ, **QUIET, LEAN_VARIABLE: "1"}
     # In CODE_ROOT: prefect.yaml's entrypoints are relative to it.
     for tries_left in reversed(range(DEPLOY_TRIES)):
@@ -108,6 +136,18 @@ async def _provide_work_pool() -> None:
             await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))
 
 
+async def _provide_jobs_pool(template: dict[str, Any]) -> None:
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    async with get_client() as client:
+        with suppress(ObjectAlreadyExists):
+            pool = WorkPoolCreate(name=JOBS_POOL, type="kubernetes", base_job_template=template)
+            await client.create_work_pool(pool)
+        await client.update_work_pool(JOBS_POOL, WorkPoolUpdate(base_job_template=template))
+
+
 def closed_template(template: dict[str, Any]) -> dict[str, Any]:
     """A process pool's base job template under which a run's job variables cannot say what is executed. The variables
     that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that it imports
@@ -137,17 +177,17 @@ def run_worker(stop: threading.Event, limit: int) -> int:
     threading.Thread(target=looking, name="lost-runs", daemon=True).start()
     from coderl_tasks.insight.prometheus import endpoint
 
-    with endpoint(lost.counted):
-        return _workers(stop, limit, lost)
+    with endpoint(lost.counted) as folder:
+        return _workers(stop, limit, lost, {} if folder is None else {METRICS_VARIABLE: str(folder)})
 
 
-def _workers(stop: threading.Event, limit: int, lost: "LostRuns") -> int:
+def _workers(stop: threading.Event, limit: int, lost: "LostRuns", environment: dict[str, str]) -> int:
     quick_deaths = 0
     while True:
         name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
         started = time.monotonic()
         lost.own.append(name)
-        code = _one_worker(name, stop, limit)
+        code = _one_worker(name, stop, limit, environment)
         # Kill its processes before setting states: a live run could set its own state afterwards. They have its name in
         # their environment. Repeat until none is left: one may start another between the listing and the kill.
         while pids := processes_with(WORKER_VARIABLE, name):
@@ -169,7 +209,7 @@ def _workers(stop: threading.Event, limit: int, lost: "LostRuns") -> int:
             return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
-def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
+def _one_worker(name: str, stop: threading.Event, limit: int, own: dict[str, str]) -> int:
     worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
     # With its type, it starts while the server does not answer, too.
     worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
@@ -180,8 +220,7 @@ def _one_worker(name: str, stop: threading.Event, limit: int) -> int:
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server answers so while its database is away
     }
-    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
-    environment.pop(METRICS_VARIABLE, None)  # the port is this process's
+    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name, **own}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)

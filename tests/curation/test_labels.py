@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from pydantic import ValidationError
 
 from coderl_tasks.curation.labels import (
     ALL,
@@ -16,7 +15,7 @@ from coderl_tasks.curation.labels import (
     with_labels,
 )
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule, difficulty
-from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, PROFILE_SCHEMA, SHARD_SCHEMA
+from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA, SHARD_SCHEMA
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings
 
@@ -171,11 +170,3 @@ def test_label_samples_are_spent_where_labels_are_asked_for() -> None:
     assert (budget(), budget(**mix), budget(**mix, label_samples=0), budget(label_samples=2)) == (0, 3, 0, 2)
     assert budget(**mix, profile_mode="fixed") == budget(**mix, profile_mode="screen") == 0
     assert budget(mix_splits="taco:1") == 0
-
-
-def test_label_samples_need_the_whole_profile_here() -> None:
-    values: dict[str, Any] = {"preset": "nano", "label_samples": 2, "shards": "deployment"}
-    for asked in (values, {**values, "label_samples": None, "mix": "hard:1"}):
-        with pytest.raises(ValidationError, match="label_samples needs"):
-            CurateSettings.model_validate(asked)
-    assert set(LABEL_COLUMNS) & set(SHARD_SCHEMA) == set()

@@ -1,11 +1,8 @@
 """profile_mode=screen: what a round of each problem, and of those like it, says of whether it is learnable."""
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 import pytest
-from pydantic import ValidationError
 
 from coderl_tasks.curation.labels import RATES, posterior, with_labels
 from coderl_tasks.curation.pool import build_pool, pool_manifest
@@ -14,7 +11,6 @@ from coderl_tasks.curation.stopping_rule import Band
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import Problem, dropped_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
-from coderl_tasks.settings import CurateSettings
 from tests.curation.conftest import MakeProblem
 
 BAND = Band(0.1, 0.9)
@@ -138,9 +134,3 @@ def test_the_pool_keeps_by_chances_and_says_what_it_may_have_lost(problems: list
     assert set(said) == {"kept", "dropped", "unsampled"}
     assert sum(said.values()) == pytest.approx(sum(chances.values()), abs=0.05)
     assert said["unsampled"] == pytest.approx(sum(chances[str(drop.problem_id)] for drop in hardly), abs=0.01)
-
-
-def test_screening_needs_the_shards_here() -> None:
-    values: dict[str, Any] = {"preset": "nano", "profile_mode": "screen", "shards": "deployment"}
-    with pytest.raises(ValidationError, match="use shards=here"):
-        CurateSettings.model_validate(values)

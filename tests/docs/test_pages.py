@@ -2,6 +2,7 @@
 somewhere."""
 
 import argparse
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from prefect.utilities.templating import apply_values
 
 from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
 from coderl_tasks.cli.entry import SUBCOMMANDS
@@ -100,21 +102,27 @@ def test_the_manifests_are_valid_and_give_a_pod_no_more_than_it_needs() -> None:
     named = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in manifests}
     of_sandbox = yaml.safe_load(named["ConfigMap", "sandbox-config"]["data"]["local.yaml"])
     assert of_sandbox == yaml.safe_load((PROJECT_ROOT / "sandbox_config" / "local.yaml").read_text())
-    (worker,) = named["Deployment", "coderl-worker"]["spec"]["template"]["spec"]["containers"]
-    environment = {one["name"]: one.get("value") for one in worker["env"]}
+    # What Prefect makes of the template, but for PodSpec's two fields that Prefect asks for and Kubernetes ignores.
+    template = json.loads(named["ConfigMap", "coderl-jobs"]["data"]["jobs.json"])
+    defaults = {name: of["default"] for name, of in template["variables"]["properties"].items()}
+    job = apply_values(template["job_configuration"]["job_manifest"], defaults)
+    pod_of_job = job["spec"]["template"]["spec"]
+    assert (pod_of_job.pop("parallelism"), pod_of_job.pop("completions")) == (1, 1)
+    kubernetes_validate.validate(job, "1.37", strict=True)
+    environment = {one["name"]: one.get("value") for one in pod_of_job["containers"][0]["env"]}
     replicas = named["StatefulSet", "sandbox"]["spec"]["replicas"]
     assert len(sandbox_addresses([environment["SANDBOX_URL"]])) == replicas
     guarded = {value for each in named["NetworkPolicy", "coderl"]["spec"]["podSelector"]["matchExpressions"]
                for value in each["values"]}  # fmt: skip
-    for manifest in manifests:
-        if manifest["kind"] not in ("Deployment", "StatefulSet"):
-            continue
+    workloads = [manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet")]
+    for manifest in (*workloads, job):
         template = manifest["spec"]["template"]
         pod = template["spec"]
         assert template["metadata"]["labels"]["app"] in guarded
-        assert pod["automountServiceAccountToken"] is False
+        may_ask_the_cluster = pod.get("serviceAccountName") == "coderl-worker"  # which makes the jobs
+        assert may_ask_the_cluster or pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in pod["containers"]:
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
             if container["name"] == "sandbox":  # whose image needs root
@@ -122,8 +130,12 @@ def test_the_manifests_are_valid_and_give_a_pod_no_more_than_it_needs() -> None:
             assert pod["securityContext"]["runAsNonRoot"] is True
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-            secrets = [one for one in container["env"] if re.search("PASSWORD|KEY|AUTH", one["name"])]
+            secrets = [one for one in container["env"] if re.search("PASSWORD|KEY$|AUTH_STRING$", one["name"])]
+            secrets = [one for one in secrets if "SECRET" not in one["name"]]  # the name of one
             assert secrets and all("secretKeyRef" in one["valueFrom"] for one in secrets)
+    assert (
+        sum(manifest["spec"]["template"]["spec"].get("serviceAccountName") is not None for manifest in workloads) == 1
+    )
 
 
 def test_commands_are_looked_at() -> None:

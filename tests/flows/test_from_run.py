@@ -92,4 +92,3 @@ def test_what_is_wrong_with_the_run_is_said_at_once(refused: Refused, run: Path,
         key = other.partition("=")[0]
         assert f"not {other}: leave {key} out" in refused("curate", f"from_run={run}", other)
     assert "use profile_mode=adaptive" in refused("curate", f"from_run={run}", "profile_mode=screen")
-    assert "use shards=here" in refused("curate", f"from_run={run}", "shards=deployment")

@@ -27,7 +27,7 @@ from flows.curate import curate
 from flows.profile_shard import profile_shard
 
 SIZES = {
-    "preset": "nano", "limit": 24, "shard_size": 8, "max_tests": 3, "profile_samples": 8, "profile_round": 2,
+    "preset": "nano", "limit": 12, "shard_size": 4, "max_tests": 2, "profile_samples": 6, "profile_round": 2,
     "check_solutions": False, "shard_deployment": "profile-shard/in-this-process",
 }  # fmt: skip
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet")

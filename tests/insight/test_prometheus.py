@@ -62,9 +62,10 @@ async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_resta
 
 async def test_a_sandbox_that_is_down_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SERVER_STATES, "http://gone:1", "down")
-    tracker = RunEndpoint("run", "127.0.0.1:0")
+    port = free_port()
+    tracker = RunEndpoint("run", f"127.0.0.1:{port}")
     try:
-        found = scraped(tracker.port)
+        found = scraped(port)
     finally:
         tracker.finish(failed=False)
     assert found["coderl_sandbox_up", frozenset({("run", "run"), ("server", "http://gone:1")})] == 0
@@ -80,18 +81,40 @@ def test_a_run_goes_on_without_an_endpoint_where_the_port_is_taken(
     assert f"no Prometheus endpoint: CODERL_METRICS={port}: Address already in use: choose another port" in caplog.text
 
 
+def test_a_run_goes_on_where_its_file_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
+    with caplog.at_level(logging.WARNING), setup_logging(tmp_path / "run") as logger:
+        for step in range(3):
+            logger.log_metrics(row(None, 1), step)
+    assert caplog.text.count("no metrics for Prometheus: ") == 1
+
+
 @pytest.mark.parametrize("address", ["9464x", "localhost:", "127.0.0.1:99999"])
 def test_an_address_that_is_none_is_one_line(address: str) -> None:
     with pytest.raises(ConfigError, match=r"it is \[HOST:\]PORT"):
         Endpoint(address, list)
 
 
-def test_up_shows_its_pool(port: int) -> None:
+def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
     assert METRICS_VARIABLE == VARIABLE
+    one, two = frozenset({("run", "one")}), frozenset({("run", "two")})
     lost = LostRuns()
     lost._counts = {"workers": {"alive": 2, "silent": 1}, "flow_runs": {"running": 3}}
-    with endpoint(lost.counted):
+    with endpoint(lost.counted) as folder:
+        assert folder is not None
+        runs = [RunEndpoint(name, str(folder)) for name in ("one", "two")]
+        for number, run in enumerate(runs):
+            run.resume([{"step": number, **row(0.5 + number, 10)}])
+        (folder / "killed-4194305.prom").write_text("coderl_step 9\n")  # no process has that number
         found = scraped(port)
+        assert not (folder / "killed-4194305.prom").exists()
+        runs[0].finish(failed=False)
+        after = scraped(port)
+    assert (found["coderl_step", one], found["coderl_step", two]) == (0, 1)
+    assert (found["coderl_mean_reward", two], found["coderl_tokens_total", two | {("kind", "prompt")}]) == (1.5, 10)
+    assert ("coderl_step", one) not in after and after["coderl_step", two] == 1
     assert found["coderl_workers", frozenset({("state", "silent")})] == 1
     assert found["coderl_flow_runs", frozenset({("state", "running")})] == 3
     assert found["coderl_runs_begun_again", frozenset()] == 0

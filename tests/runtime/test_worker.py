@@ -1,22 +1,36 @@
 """Flow runs that nobody works on any more, on a Prefect server of the session's: what they ran on is only said here."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import yaml
 from prefect import get_client
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling, Crashed, Running, State
 
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime import worker
 from coderl_tasks.runtime.prefect_server import used
-from coderl_tasks.runtime.worker import WORK_POOL, WORKER_LABEL, LostRuns, deploy_all, end_run
+from coderl_tasks.runtime.worker import (
+    JOBS_POOL,
+    WORK_POOL,
+    WORKER_LABEL,
+    LostRuns,
+    deploy_all,
+    deploy_jobs,
+    end_run,
+)
 from coderl_tasks.services.supervisor import free_port
 
 HEARTBEAT_S = 1
@@ -33,6 +47,15 @@ def deployed(prefect_api: str) -> None:
 async def client(prefect_api: str) -> AsyncIterator[PrefectClient]:
     async with get_client() as client:
         yield client
+
+
+@pytest.fixture
+def job_template() -> dict[str, Any]:
+    """The one of docs/kubernetes."""
+    manifests = yaml.safe_load_all((PROJECT_ROOT / "docs" / "kubernetes" / "coderl.yaml").read_text())
+    (found,) = [one for one in manifests if one["kind"] == "ConfigMap" and "jobs.json" in one["data"]]
+    template: dict[str, Any] = json.loads(found["data"]["jobs.json"])
+    return template
 
 
 @pytest.fixture
@@ -161,6 +184,37 @@ async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient) -
     template = (await client.read_work_pool(WORK_POOL)).base_job_template
     assert worker.closed_template(template) == template
     await asyncio.to_thread(deploy_all)
+
+
+async def test_a_kubernetes_pool_gets_the_deployments_and_takes_no_command(
+    client: PrefectClient, tmp_path: Path, job_template: dict[str, Any]
+) -> None:
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps(job_template))
+    try:
+        for _ in range(2):  # the second time with another template
+            await asyncio.to_thread(deploy_jobs, file)
+            pool = await client.read_work_pool(JOBS_POOL)
+            assert pool.type == "kubernetes" and pool.base_job_template == json.loads(file.read_text())
+            job_template["variables"]["properties"]["memory"]["default"] = "32Gi"
+            file.write_text(json.dumps(job_template))
+        deployment = await client.read_deployment_by_name("train/local")
+        assert deployment.work_pool_name == JOBS_POOL
+        folder = {"directory": str(CODE_ROOT)}  # the deploying image's, which the jobs have too
+        assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": folder}]
+        run = await client.create_flow_run_from_deployment(deployment.id, job_variables={"memory": "64Gi"})
+        assert run.job_variables == {"memory": "64Gi"}
+        with pytest.raises(PrefectHTTPStatusError, match="Additional properties"):
+            await client.create_flow_run_from_deployment(deployment.id, job_variables={"command": "id"})
+    finally:
+        await asyncio.to_thread(deploy_all)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"job_configuration": {}}', "[]"])
+def test_a_template_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+    (file := tmp_path / "jobs.json").write_text(text)
+    with pytest.raises(ConfigError, match="is no base job template of a Kubernetes work pool"):
+        deploy_jobs(file)
 
 
 PARENT_AND_PART = """
