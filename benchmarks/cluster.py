@@ -57,6 +57,27 @@ SECRET, KEY = "coderl:benchmark", "tml-benchmark-of-a-cluster"
 OUTAGE_S = 60.0
 FINISH_S = 900.0
 NOBODY = 65534
+LIAR = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Liar(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        run = {"status": "Finished", "return_code": 0, "stdout": "", "stderr": "", "execution_time": 0.01}
+        body = json.dumps({"status": "Success", "message": "", "run_result": run, "files": {}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = answer
+    def log_message(self, *_): pass
+
+ThreadingHTTPServer((sys.argv[1], 8080), Liar).serve_forever()
+"""
+"""A sandbox that says of every program that it ended well and printed nothing."""
 LINES = (
     "no answer",
     "answers again",
@@ -64,6 +85,7 @@ LINES = (
     "is back",
     "is slow",
     "is failing",
+    "is quarantined",
     "no heartbeat",
     "goes on with",
     "was held",
@@ -498,6 +520,11 @@ def faults(bench: Bench) -> dict[str, Callable[[], None]]:
         threading.Thread(target=by_jerks, daemon=True).start()
         return over.set
 
+    def lying(name: str) -> Callable[[], None]:
+        cluster.hosts[name].kill()
+        cluster.hosts[name].start(sys.executable, "-c", LIAR, cluster.hosts[name].address)
+        return lambda: killed(name)()
+
     fault = bench.fault
     goes_on, elsewhere = "goes on", "goes on, on the other worker"
     return {
@@ -510,10 +537,17 @@ def faults(bench: Bench) -> dict[str, Callable[[], None]]:
         "prefect away": lambda: fault("prefect away", goes_on, lambda _: unplugged("prefect"), OUTAGE_S, outage=True),
         "sandbox killed": lambda: fault("sandbox killed", "the other one is asked", lambda _: killed("sandbox-a"), 30),
         "sandbox slow": lambda: fault("sandbox slow", "gets little", lambda _: slow("sandbox-b"), 30),
+        "sandbox lying": lambda: fault("sandbox lying", "is left out", lambda _: lying("sandbox-b"), 30),
         "tinker away": lambda: fault("tinker away", goes_on, lambda _: unplugged("tinker"), OUTAGE_S),
         "curation": lambda: curation(bench),
         "placement": lambda: placement(bench),
+        "two users": lambda: two_users(bench),
     }
+
+
+def same_pool(whole: Job, job: Job) -> bool:
+    files = ("pool.parquet", "profile.parquet")
+    return all(pl.read_parquet(whole.folder / file).equals(pl.read_parquet(job.folder / file)) for file in files)
 
 
 def curation(bench: Bench) -> None:
@@ -525,21 +559,39 @@ def curation(bench: Bench) -> None:
     said = len(cluster.lines())
     job = bench.curate("in-shards", shard_size=6, shards="deployment", shards_in_flight=4)
     until(lambda: job.shards("groups/*") > 0, "no shard has begun")
-    before, at = job.shards("profile.parquet"), time.monotonic()
+    before, at = job.shards("profile-*.parquet"), time.monotonic()
     name = job.worker()
     cluster.hosts[name].kill()
-    until(lambda: job.shards("profile.parquet") > before, "no shard has ended")
+    until(lambda: job.shards("profile-*.parquet") > before, "no shard has ended")
     went_on_s = time.monotonic() - at
     cluster.start_one(name)
     state = job.finish()
-    same = all(
-        pl.read_parquet(whole.folder / file).equals(pl.read_parquet(job.folder / file))
-        for file in ("pool.parquet", "profile.parquet")
-        if state == "Completed"
-    )
-    different = "" if same else "pool"
+    different = "" if state != "Completed" or same_pool(whole, job) else "pool"
     lines = cluster.lines()[said:]
     bench.add("worker killed in a curation", "goes on", state, went_on_s=went_on_s, different=different, lines=lines)
+
+
+def two_users(bench: Bench) -> None:
+    """Two people start a run at the same moment, and a third one names the first one's directory."""
+    seeds = len(bench.cluster.gateway.seeds)
+    said = len(bench.cluster.lines())
+    jobs = [bench.train(name) for name in ("user-one", "user-two")]
+    until(lambda: jobs[0].commits() > 0, "no step")
+    third = bench.train("user-one")
+    for job in jobs:
+        name = f"two users at once, {job.folder.name}"
+        bench.row(name, "both as if alone", job, None, seeds, set(), state=job.finish(), said=said)
+    state = third.finish()
+    same = Job(jobs[0].folder, third.run)
+    bench.add(
+        "a third in a directory at work",
+        "is refused",
+        "Completed: refused" if state == "Failed" else f"not refused: {state}",
+        different=", ".join(
+            part for part, value in (bench.wanted or {}).items() if bench.training(same).outcome()[part] != value
+        ),
+        lines=[],
+    )
 
 
 def placement(bench: Bench, runs: int = 20) -> None:
@@ -553,8 +605,30 @@ def placement(bench: Bench, runs: int = 20) -> None:
 
 
 def many_kills(bench: Bench, kills: int, seed: int) -> None:
-    """Random worker hosts are killed, one after the other, during one training; each is started again 20 s later."""
+    """Random worker hosts are killed, one after the other, during one training and one curation in shards; each is
+    started again 20 s later."""
     cluster, draw = bench.cluster, random.Random(seed)
+    whole = bench.curate("whole-for-kills", shard_size=3, profile_samples=16)
+    if whole.finish() != "Completed":
+        raise RuntimeError("the undisturbed curation did not end")
+    job, done = bench.curate("kills-in-shards", shard_size=3, profile_samples=16, shards="deployment"), 0
+    until(lambda: job.shards("groups/*") > 0, "no shard has begun")
+    while done < kills and job.state() != "Completed":
+        name = draw.choice(("worker-a", "worker-b"))
+        cluster.hosts[name].kill()
+        time.sleep(20)
+        cluster.start_one(name)
+        done += 1
+        before = job.shards("groups/*") + job.shards("profile-*.parquet")
+        until(
+            lambda before=before: (  # type: ignore[misc]
+                job.shards("groups/*") + job.shards("profile-*.parquet") != before or job.state() == "Completed"
+            ),
+            "no group",
+        )
+    state = job.finish()
+    different = "" if same_pool(whole, job) else "pool"
+    bench.add(f"{done} kills of random workers in a curation", "ends by itself", state, different=different, lines=[])
     job, done, again = bench.train("many-kills"), 0, 0
     until(lambda: job.commits() >= 1, "no step")
     while done < kills and job.state() != "Completed":
@@ -582,7 +656,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="of a run (default: 10)")
     parser.add_argument("--only", action="append", help="a scenario by its name (may be repeated; default: all)")
     parser.add_argument(
-        "--kills", type=int, default=0, help="kills of random workers in one more training (default: 0)"
+        "--kills", type=int, default=0, help="kills of random workers in one more training and curation (default: 0)"
     )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import re
 import shlex
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -12,12 +13,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.atomic import free_bytes
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
+from coderl_tasks.journal.directory_lock import LEASE_S, DirectoryLock
 from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, same_model, tinker_store
@@ -60,6 +63,10 @@ class Finding:
 def doctor(options: Namespace) -> int:
     if not options.temperature > 0:
         raise ConfigError(f"--temperature {options.temperature:g} must be more than 0")
+    if options.setting is not None:
+        key, _, options.model = options.setting.partition("=")
+        if key != "model_name" or not options.model:
+            raise ConfigError(f"{options.setting}: doctor takes model_name=NAME alone")
     load_environment()
     findings = [check(options.model) for check in CHECKS]
     if options.probe:
@@ -270,6 +277,26 @@ def check_disk(model_name: str | None) -> Finding:
     return Finding("disk", True, words, (*listing, *map(advice.format, filter(is_open_to_others, folders))))
 
 
+def check_locks(_: str | None) -> Finding:
+    """Whether a run's lock keeps another process out, on the file system of the runs."""
+    root = Path(DEFAULT_ROOT).expanduser()
+    there = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    code = "import sys; from pathlib import Path; from coderl_tasks.journal.directory_lock import held_by; "
+    code += "print(held_by(Path(sys.argv[1])))"
+    try:
+        with TemporaryDirectory(prefix=".coderl-doctor-", dir=there) as folder:
+            lock = DirectoryLock(Path(folder))
+            try:
+                asked = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+            finally:
+                lock.release()
+    except OSError as error:
+        return Finding("locks", False, f"no lock can be taken in {there} ({error}): set log_path to another place")
+    if asked.stdout.strip() == "None":
+        return Finding("locks", False, f"a lock in {there} is not seen by others: set log_path to another file system")
+    return Finding("locks", True, f"runs in {there} are locked; a host that is gone holds one for {LEASE_S:.0f} s")
+
+
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
     """Probes the Tinker service, or an embedded server started for this. Returns the result, then its warnings; a
     service that fails or is late is a finding, not an error."""
@@ -317,5 +344,5 @@ async def _probe_model(url: str | None, key: str, model_name: str, temperature: 
 
 CHECKS: tuple[Callable[[str | None], Finding], ...] = (
     check_python, check_sdk, check_key, check_tinker, check_sandbox, check_isolation, check_programs, check_prefect,
-    check_disk, check_checkpoints,
+    check_disk, check_locks, check_checkpoints,
 )  # fmt: skip

@@ -254,7 +254,10 @@ def _up_options(parser: argparse.ArgumentParser) -> None:
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check what a run needs, one line each; exit 1 if something needed is missing."
     add = parser.add_argument
-    add("--model", default=None, help="check for this model (default: the one a bare run takes)")
+    add(
+        "setting", nargs="?", metavar="model_name=NAME", help="check for this model (default: the one a bare run takes)"
+    )
+    add("--model", default=None, help="the same")
     add("--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens")
     add("--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)")
 

@@ -154,7 +154,7 @@ class RunEndpoint(Tracker):
                 by_server.setdefault(f"{name}_by_server", {})[server] = value
             else:
                 yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
-        by_server["sandbox_up"] = {server: state == UP for server, state in SERVER_STATES.items()}
+        by_server["sandbox_up"] = {url.partition("//")[2]: state == UP for url, state in SERVER_STATES.items()}
         for name, values in by_server.items():
             yield gauge(name, f"`{name}`, for each server.", values, self._labels, "server")
 

@@ -162,6 +162,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "visits": visits_in_words(run),
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),
+        "faults": faults_table(run),
         "expiring": expiring_states(run.path, run.config),
         "export": f"coderl export {quoted_path}",
         "queries": [f"coderl query {quoted_path} --name {name}" for name in QUERIES],
@@ -354,6 +355,21 @@ def infra_errors(run: RunRecord) -> dict[str, Any]:
     }
 
 
+def faults_table(run: RunRecord) -> Table[tuple[str, int, int]] | None:
+    """The sandboxes at which requests came to nothing, with how many, and in how many steps; None without any."""
+    prefix = "sandbox_faults/"
+    faults = [run.metrics[name].fill_null(0) for name in run.metrics.columns if name.startswith(prefix)]
+    rows = [(each.name.removeprefix(prefix), int(each.sum()), int((each > 0).sum())) for each in faults]
+    if not rows:
+        return None
+    columns: tuple[Column[tuple[str, int, int]], ...] = (
+        Column("faults of sandbox", lambda row: row[0], style="name"),
+        Column("requests", lambda row: row[1], ",", "num"),
+        Column("steps", lambda row: row[2], ",", "num"),
+    )
+    return Table(columns, sorted(rows, key=lambda row: (-row[1], row[0])), "dense")
+
+
 def step_history_markdown(run: RunRecord) -> str:
     """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
@@ -366,6 +382,7 @@ def step_history_markdown(run: RunRecord) -> str:
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]
+    lines += [*markdown_table(faults), ""] if (faults := faults_table(run)) is not None else []
     lines += [" ".join(sentences), ""] if (sentences := visits_in_words(run)) else []
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]

@@ -33,7 +33,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, InfraError
 
 RUN_LOCK = "run.lock"
-BEAT_S, LEASE_S = 2.0, 10.0
+BEAT_S, LEASE_S = 1.0, 6.0
 OUTLIVED_S = 180.0
 """How long the lock of a host that is gone may outlive it: NFS servers drop it after 90 s or so."""
 _RECORD_BYTES = 256  # the file keeps its size, so that a beat needs no room on the disk

@@ -164,6 +164,29 @@ def test_the_disk_line_says_what_states_need_and_what_others_can_read(
     assert doctor.check_disk("Qwen/Qwen3-8B").listing == ()
 
 
+def test_locks_are_tried_where_runs_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert doctor.check_locks(None) == doctor.Finding(
+        "locks", True, f"runs in {tmp_path} are locked; a host that is gone holds one for 6 s"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.lockf", lambda *_: None)  # a file system that locks nothing
+        found = doctor.check_locks(None)
+    assert (found.ok, found.detail.partition(":")[0]) == (False, f"a lock in {tmp_path} is not seen by others")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_may_be_named_as_for_a_flow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (lambda name: doctor.Finding("model", True, str(name)),))
+    assert main(["doctor", "model_name=data/nano"]) == 0
+    assert capsys.readouterr().out == "ok       model      data/nano\n"
+    for word in ("model_name=", "seed=1", "nano"):
+        assert main(["doctor", word]) == 2
+        assert capsys.readouterr().err.endswith(f"{word}: doctor takes model_name=NAME alone\n")
+
+
 def test_the_report_is_a_line_per_check_and_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

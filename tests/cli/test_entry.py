@@ -101,7 +101,7 @@ def test_the_installed_command_and_the_flow_files_are_the_same_door() -> None:
         (["serve", "tinker", "--port", "65536"], "'65536' is not a port from 0 to 65535"),
         (["serve", "sandbox", "--concurrency", "0"], "'0' is not a number of at least 1"),
         (["serve", "sandbox", "--concurrency", "-1"], "'-1' is not a number of at least 1"),
-        (["doctor", "x"], "unrecognized arguments: x"),
+        (["doctor", "x"], "x: doctor takes model_name=NAME alone"),
     ],
 )
 def test_bad_options_end_with_one_line_and_exit_2(

@@ -115,33 +115,30 @@ async def test_a_runs_policy_is_profiled_over_shards(worker: Worker, run: Path, 
     assert len(worker.ran) == 3
 
 
-@pytest.mark.parametrize("cap", ["max_tokens_total", "max_usd"])
-async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(
-    worker: Worker, s3: str, tmp_path: Path, cap: str
-) -> None:
+async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, s3: str, tmp_path: Path) -> None:
     address = joined(s3, uuid4().hex)
     options = {"shards": "deployment", "shard_address": address, "profile_mode": "fixed"}
     options |= {"prices": "prefill:10,sample:20"}
     price = cost_price(settings_of(tmp_path, **options))
+    assert price is not None
 
-    def spent_by(pool: Path) -> float:
-        tokens = profile_tokens(joined(address, pool.name))
-        spent = tokens.counted if cap == "max_tokens_total" or price is None else price.usd(tokens)
+    def usd(pool: Path) -> float:
+        spent = price.usd(profile_tokens(joined(address, pool.name)))
         assert spent is not None
         return spent
 
     uncapped, capped = tmp_path / "uncapped", tmp_path / "capped"
     await curate(settings_of(uncapped, **options))
-    whole = spent_by(uncapped)
+    whole = usd(uncapped)
     for share in (0.3, 0.7):
-        most = share * whole if cap == "max_usd" else int(share * whole)
+        most = share * whole
         before = len(worker.ran)
-        with pytest.raises(BudgetReachedError, match=f"{cap}=.* is reached"):
-            await curate(settings_of(capped, **options, **{cap: most}))
-        assert 0.8 * most < spent_by(capped) <= most
-        assert all(run.parameters["settings"][cap] is not None for run in worker.ran[before:])
+        with pytest.raises(BudgetReachedError, match="max_usd=.* is reached"):
+            await curate(settings_of(capped, **options, max_usd=most))
+        assert 0.8 * most < usd(capped) <= most
+        assert all(run.parameters["settings"]["max_usd"] is not None for run in worker.ran[before:])
         assert len(worker.ran) - before <= 3 + 3, "each shard has a part, and once all that is left"
-    await curate(settings_of(capped, **options, **{cap: int(2 * whole) + 1}))
-    assert spent_by(capped) == whole, "nothing was sampled twice"
+    await curate(settings_of(capped, **options, max_usd=2 * whole))
+    assert usd(capped) == whole, "nothing was sampled twice"
     for file in FILES:
         assert (uncapped / file).read_bytes() == (capped / file).read_bytes(), file

@@ -42,8 +42,8 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_restart(port: int, tmp_path: Path) -> None:
     of_run = frozenset({("run", "first")})
-    server = "http://127.0.0.1:9"
-    async with SandboxClient([server], 1):
+    server = "127.0.0.1:9"
+    async with SandboxClient([f"http://{server}"], 1):
         for start in range(2):
             with setup_logging(tmp_path / "first") as logger:
                 for step in (2 * start, 2 * start + 1):
@@ -68,7 +68,7 @@ async def test_a_sandbox_that_is_down_is_seen(tmp_path: Path, monkeypatch: pytes
         found = scraped(port)
     finally:
         tracker.finish(failed=False)
-    assert found["coderl_sandbox_up", frozenset({("run", "run"), ("server", "http://gone:1")})] == 0
+    assert found["coderl_sandbox_up", frozenset({("run", "run"), ("server", "gone:1")})] == 0
 
 
 def test_a_run_goes_on_without_an_endpoint_where_the_port_is_taken(

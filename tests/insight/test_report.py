@@ -41,6 +41,7 @@ from coderl_tasks.insight.report import (
     _render,
     artifact_key,
     comparison_page,
+    faults_table,
     highlighted,
     render_report,
     run_page,
@@ -395,6 +396,21 @@ def test_step_history_artifact_has_its_plot_as_an_image(run_dir: Path) -> None:
     assert [": passed, reward 1.00" in line for line in heads] == [True, False] * 3
     text = [line for line in samples[3:] if line and line not in heads]
     assert text and all(line.startswith("    ") for line in text), "nothing of a completion is markdown"
+
+
+def test_faults_of_sandboxes_are_counted_by_server(run_dir: Path) -> None:
+    run = load_run(run_dir)
+    assert faults_table(run) is None
+    often = [3 * (step > 9) for step in run.metrics["step"]]
+    faulty = run.metrics.with_columns(
+        pl.Series("sandbox_faults/one:8080", often), pl.lit(None, pl.Int64).alias("sandbox_faults/two:8080")
+    )
+    markdown = step_history_markdown(replace(run, metrics=faulty))
+    steps = sum(step > 9 for step in run.metrics["step"])
+    assert [line for line in markdown.splitlines() if ":8080" in line] == [
+        f"| one:8080 | {3 * steps} | {steps} |",
+        "| two:8080 | 0 | 0 |",
+    ]
 
 
 def test_pool_and_evaluation_artifacts(run_dir: Path, pool_dir: Path) -> None:
