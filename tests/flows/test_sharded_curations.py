@@ -133,7 +133,7 @@ async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, 
     for share in (0.3, 0.7):
         most = share * whole
         before = len(worker.ran)
-        with pytest.raises(BudgetReachedError, match="max_usd=.* is reached"):
+        with pytest.raises(BudgetReachedError, match=r"max_usd=.* is reached"):
             await curate(settings_of(capped, **options, max_usd=most))
         assert 0.8 * most < usd(capped) <= most
         assert all(run.parameters["settings"]["max_usd"] is not None for run in worker.ran[before:])
