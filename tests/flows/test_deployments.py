@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 from uuid import UUID, uuid4
 
 import polars as pl
@@ -82,6 +83,11 @@ class Up:
         assert line, self.process.communicate()[1]
         return line
 
+    def metrics(self) -> str:
+        """What Prometheus would read."""
+        with urlopen(f"http://127.0.0.1:{self.environment['CODERL_METRICS']}/metrics", timeout=DEADLINE_S) as answer:
+            return str(answer.read(), "utf-8")
+
     def tinker(self, target: str) -> TestServer:
         """A context in which the Tinker server at `target` answers it."""
         return TestServer(FaultProxy(target, rates={}).app(), port=self.tinker_port)
@@ -97,6 +103,7 @@ def up(
     """The session's sandbox, no Prefect server but its own. Interrupted at the end, it leaves nothing behind."""
     home, port, tinker_port = tmp_path_factory.mktemp("up"), free_port(), free_port()
     environment = own_home(flow_environment, home) | {"TINKER_BASE_URL": f"http://127.0.0.1:{tinker_port}"}
+    environment["CODERL_METRICS"] = str(free_port())
     with_database(home / "coderl")
     started = Up(home, environment, port, tinker_port)
     started.start()
@@ -171,7 +178,7 @@ async def test_a_deployment_runs_on_the_worker(up: Up, embedded: Services) -> No
     assert kind == "process"
     assert "4 problems kept, 0 dropped, 4 read" in markdown
     assert states == ["Completed"] * 3  # the curation and its two shards
-    shards = [pl.read_parquet(up.home / "pool" / "shards" / f"{n:04d}" / "profile.parquet") for n in range(2)]
+    shards = [pl.read_parquet(up.home / "pool" / "shards" / f"{n:04d}" / "profile-*.parquet") for n in range(2)]
     measured = [name for name in SHARD_SCHEMA if name != "difficulty"]  # what a label is, the whole profile decides
     assert pl.concat(shards)[measured].equals(pl.read_parquet(up.home / "pool" / "profile.parquet")[measured])
     assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
@@ -223,6 +230,9 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
         assert holder_of(home / "endless") not in processes_in(home)
         steps = len(list(home.glob("endless/steps/*/commit.json")))
         await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
+        await until(lambda: 'coderl_step{run="endless"}' in up.metrics())
+        (again,) = [line for line in up.metrics().splitlines() if line.startswith("coderl_runs_begun_again ")]
+        assert float(again.split()[1]) >= 2
         await in_a_shell(up, said.split("`")[1].replace("prefect", "-m prefect").split())
         await state_is(run.id, "Cancelled")
         async with get_client() as client:
