@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from training_kills import SETTINGS, Plan, Training
 
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import QUIET
 from coderl_tasks.runtime.worker import WORKER_LABEL
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
@@ -545,6 +546,16 @@ def faults(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
+def recorded_rounds(pool: Path) -> set[int]:
+    """The seeds of the rounds that a curation in shards has recorded."""
+    seeds = set()
+    for file in (*pool.glob("shards/*/groups/*.parquet"), *pool.glob("shards/*/rollouts.parquet")):
+        with suppress(FileNotFoundError):  # a shard that ends removes its groups
+            rounds = pl.read_parquet(file, columns=["problem_id", "attempt"]).unique()
+            seeds |= {seed_for(0, "profile", number, name) for name, number in rounds.iter_rows()}
+    return seeds
+
+
 def same_pool(whole: Job, job: Job) -> bool:
     files = ("pool.parquet", "profile.parquet")
     return all(pl.read_parquet(whole.folder / file).equals(pl.read_parquet(job.folder / file)) for file in files)
@@ -613,8 +624,10 @@ def many_kills(bench: Bench, kills: int, seed: int) -> None:
         raise RuntimeError("the undisturbed curation did not end")
     job, done = bench.curate("kills-in-shards", shard_size=3, profile_samples=16, shards="deployment"), 0
     until(lambda: job.shards("groups/*") > 0, "no shard has begun")
+    again = 0
     while done < kills and job.state() != "Completed":
         name = draw.choice(("worker-a", "worker-b"))
+        seeds, recorded = len(cluster.gateway.seeds), recorded_rounds(job.folder)
         cluster.hosts[name].kill()
         time.sleep(20)
         cluster.start_one(name)
@@ -626,9 +639,10 @@ def many_kills(bench: Bench, kills: int, seed: int) -> None:
             ),
             "no group",
         )
+        again += sum(seed in recorded for seed in cluster.gateway.seeds[seeds:])
     state = job.finish()
-    different = "" if same_pool(whole, job) else "pool"
-    bench.add(f"{done} kills of random workers in a curation", "ends by itself", state, different=different, lines=[])
+    different, what = "" if same_pool(whole, job) else "pool", f"{done} kills of random workers in a curation"
+    bench.add(what, "ends by itself", state, different=different, asked_again=again, lines=[])
     job, done, again = bench.train("many-kills"), 0, 0
     until(lambda: job.commits() >= 1, "no step")
     while done < kills and job.state() != "Completed":

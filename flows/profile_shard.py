@@ -7,18 +7,18 @@ from functools import partial
 
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
-from prefect.states import Failed, State
+from prefect.states import State
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard, profile
 from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.journal.ledger import Budget, is_capped, shard_tokens
+from coderl_tasks.journal.ledger import shard_budget
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display, shown_and_alone
-from coderl_tasks.runtime.remote_shards import profile_file, read_asked, recorded_at
+from coderl_tasks.runtime.remote_shards import at_cap, profile_file, read_asked, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 
@@ -50,15 +50,14 @@ async def profile_shard(
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
-            budget = Budget(settings, [shard_tokens(str(folder))] if is_capped(settings) else ())
-            async with open_session(settings, used, budget) as session:
+            async with open_session(settings, used, shard_budget(settings, folder)) as session:
                 asked = ALL_ALIKE if job is None else Asked.from_json(read_asked(str(folder), job))
                 shard = Shard(session, settings, problems_of_shard, folder, asked)
                 result = "profile.parquet" if job is None else profile_file(job)
                 try:
                     profiled = await profile_recorded(shard, start, result, changed)  # `start` only names the task
                 except BudgetReachedError as error:
-                    return Failed(name=f"{error.setting} is reached", message=str(error))
+                    return at_cap(error)
     display.say(f"{profiled} problems profiled: {output}")
     return profiled
 

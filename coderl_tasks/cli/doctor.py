@@ -290,8 +290,8 @@ def check_locks(_: str | None) -> Finding:
                 asked = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
             finally:
                 lock.release()
-    except OSError as error:
-        return Finding("locks", False, f"no lock can be taken in {there} ({error}): set log_path to another place")
+    except (OSError, subprocess.CalledProcessError) as error:
+        return Finding("locks", False, f"no lock can be tried in {there} ({error}): set log_path to another place")
     if asked.stdout.strip() == "None":
         return Finding("locks", False, f"a lock in {there} is not seen by others: set log_path to another file system")
     return Finding("locks", True, f"runs in {there} are locked; a host that is gone holds one for {LEASE_S:.0f} s")

@@ -12,6 +12,7 @@ from coderl_tasks.curation.stopping_rule import difficulty
 from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
+from coderl_tasks.journal.ledger import add_lost, files_tokens
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, first_failures
@@ -83,6 +84,8 @@ async def profile_shard(
     if recorded is None:
         # First, since it vouches for the file that is replaced.
         (folder / rounds.FINGERPRINT_FILE).unlink(missing_ok=True)
+        if file.exists():  # of other settings: what it cost stays counted
+            add_lost(folder, files_tokens([file]))
     else:
         # This stopping rule may need fewer rollouts than are recorded. The others stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")

@@ -18,6 +18,7 @@ from coderl_tasks.filtering.overlap import OverlapRules
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.filtering.rows import OnRows, RowRules
 from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
+from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
@@ -68,13 +69,15 @@ ALL_ALIKE = Asked()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it."""
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it. `budget` is
+    the shard's own, in place of the session's."""
 
     session: Session
     settings: CurateSettings
     problems: Iterable[Problem]
     folder: Path
     asked: Asked = ALL_ALIKE
+    budget: Budget | None = None
 
 
 @task(name="check-solutions", task_run_name="check-solutions-{number}", **PHASE)
@@ -97,6 +100,7 @@ async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFr
     else:
         sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
         engine = session.engine(settings, "profile", policy=policy.sampler_path, sampler_step=policy.step)
+    engine.budget = shard.budget or session.budget
     work = (list(shard.problems), sampler, engine, profile_plan(settings, shard.asked))
     prices = Prices(settings.price_prompt, settings.price_completion)
     return await profile_shard(*work, prices=prices, folder=shard.folder, on_progress=on_progress)

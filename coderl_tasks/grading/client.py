@@ -57,7 +57,7 @@ _SLOW_FROM = 5.0  # times the fastest one's seconds: below, the difference may b
 _SHORTEST_S = 0.05
 _FEWEST_TIMES = 5  # before these, nothing is known of a server
 _TIMES_LAST_S = 60.0  # then a slow server may be fast again, and gets a request
-UP, _DOWN, _FAILING, _QUARANTINED, _SLOW = "up", "down", "failing", "quarantined", "slow"
+UP, _DOWN, _FAILING, _QUARANTINED, SLOW = "up", "down", "failing", "quarantined", "slow"
 
 SERVER_STATES: dict[str, str] = {}
 """What was last said of each server that this process asks, by address."""
@@ -373,8 +373,8 @@ def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
             slowness[link.url] = times
             if link.state == UP:
                 own = known[link.url]
-                link.say(_SLOW, f"a request takes {own:.2g} s, {times:.0f} times as long as at the fastest one")
-        elif link.state == _SLOW and link.url in known and times < _SLOW_FROM / 2:
+                link.say(SLOW, f"a request takes {own:.2g} s, {times:.0f} times as long as at the fastest one")
+        elif link.state == SLOW and link.url in known and times < _SLOW_FROM / 2:
             link.say(UP, "")
     return slowness
 

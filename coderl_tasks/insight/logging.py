@@ -219,8 +219,8 @@ def setup_logging(
             run.track(WandbTracker(wandb_project, wandb_name, tracked_config, folder), rows)
         if trackio_project is not None:
             run.track(TrackioTracker(trackio_project, trackio_name, tracked_config, folder), rows)
-        for kind in (StepSpans, RunEndpoint):
-            if (tracker := kind.of_environment(folder.name)) is not None:  # None: the environment asks for none
+        for tracker in (StepSpans.of_environment(folder.name), RunEndpoint.of_environment(folder)):
+            if tracker is not None:  # None: the environment asks for none
                 run.track(tracker, rows)
     except BaseException:  # a tracker refused: end those that were opened before it
         run.close(failed=True)

@@ -10,15 +10,16 @@ pool's flow runs by state, its workers, how many runs were begun again, and the 
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.client import SERVER_STATES, UP
+from coderl_tasks.grading.client import SERVER_STATES, SLOW, UP
 from coderl_tasks.insight.trackers import Tracker
 from coderl_tasks.journal.atomic import Row
 from coderl_tasks.journal.ledger import METRICS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 VARIABLE = "CODERL_METRICS"
-LAST_PORT = 65535
+LAST_PORT, REFRESH_S = 65535, 15.0
 logger = logging.getLogger(__name__)
 Collect = Callable[[], "Iterable[Metric]"]
 
@@ -60,23 +61,34 @@ class Endpoint:
 
 
 class TextFile:
-    """A file of what `collect` returns, written anew by `refresh`."""
+    """A file of what `collect` returns, written anew every REFRESH_S and by `refresh`, until it is closed."""
 
     def __init__(self, path: Path, collect: Collect) -> None:
         self._path, self._registry, self._has_warned = path, registry_of(collect), False
+        self._closed, self._one_at_a_time = threading.Event(), threading.Lock()
+        threading.Thread(target=self._refresh_on, name="metrics", daemon=True).start()
 
     def refresh(self) -> None:
         from prometheus_client import write_to_textfile
 
-        try:
-            write_to_textfile(str(self._path), self._registry)  # atomic
-        except OSError as error:  # a run of days must not end for it
-            if not self._has_warned:
-                logger.warning("no metrics for Prometheus: %s", error)
-            self._has_warned = True
+        with self._one_at_a_time:
+            if self._closed.is_set():
+                return
+            try:
+                write_to_textfile(str(self._path), self._registry)  # atomic
+            except OSError as error:  # a run of days must not end for it
+                if not self._has_warned:
+                    logger.warning("no metrics for Prometheus: %s", error)
+                self._has_warned = True
+
+    def _refresh_on(self) -> None:
+        while not self._closed.wait(REFRESH_S):
+            self.refresh()
 
     def close(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with self._one_at_a_time:
+            self._closed.set()
+            self._path.unlink(missing_ok=True)
 
 
 def registry_of(collect: Collect) -> "CollectorRegistry":
@@ -93,10 +105,11 @@ def registry_of(collect: Collect) -> "CollectorRegistry":
 
 
 class RunEndpoint(Tracker):
-    """The endpoint of the run named `run`."""
+    """The endpoint of the run in `folder`."""
 
-    def __init__(self, run: str, address: str) -> None:
+    def __init__(self, folder: Path, address: str) -> None:
         super().__init__()
+        run, self._metrics_file = folder.name, folder / "metrics.jsonl"
         self._labels = {"run": run}
         self._row: Row = {}
         self._tokens = dict.fromkeys(METRICS, 0)
@@ -107,13 +120,13 @@ class RunEndpoint(Tracker):
             self._out = Endpoint(address, self._collect)
 
     @classmethod
-    def of_environment(cls, run: str) -> Self | None:
+    def of_environment(cls, folder: Path) -> Self | None:
         """None without the variable. An address that cannot be used is a warning: a run of days must not end for it."""
         address = os.environ.get(VARIABLE)
         if not address:
             return None
         try:
-            return cls(run, address)
+            return cls(folder, address)
         except ConfigError as error:
             logger.warning("no Prometheus endpoint: %s", error)
             return None
@@ -121,6 +134,8 @@ class RunEndpoint(Tracker):
     def resume(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self._send(row)
+        with suppress(FileNotFoundError):  # of a new run
+            self._committed_at = self._metrics_file.stat().st_mtime
         self._sent = set(map(row_identity, rows))
 
     def _send(self, row: Row) -> None:
@@ -154,7 +169,9 @@ class RunEndpoint(Tracker):
                 by_server.setdefault(f"{name}_by_server", {})[server] = value
             else:
                 yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
-        by_server["sandbox_up"] = {url.partition("//")[2]: state == UP for url, state in SERVER_STATES.items()}
+        by_server["sandbox_up"] = {
+            url.partition("//")[2]: state in (UP, SLOW) for url, state in dict(SERVER_STATES).items()
+        }
         for name, values in by_server.items():
             yield gauge(name, f"`{name}`, for each server.", values, self._labels, "server")
 
@@ -199,7 +216,11 @@ def of_files(folder: Path) -> "Iterable[Metric]":
         if not Path("/proc", file.stem.rpartition("-")[2]).exists():  # killed
             file.unlink(missing_ok=True)
             continue
-        for metric in text_string_to_metric_families(file.read_text()):
+        try:
+            text = file.read_text()
+        except FileNotFoundError:  # its run has just ended
+            continue
+        for metric in text_string_to_metric_families(text):
             if metric.name in found:
                 found[metric.name].samples += metric.samples
             else:

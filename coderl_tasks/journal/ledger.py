@@ -20,6 +20,7 @@ crash. That a service bills prompts of a group and sequences that are trained on
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
@@ -37,9 +38,13 @@ from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what was spent needs none
+    from fsspec import AbstractFileSystem
+
     from coderl_tasks.policy.sampling import GroupRequest
 
 LOST_FILE = "lost.json"
+REQUEST_FILE = "request.json"
+"""Says what sampled groups, or a file of rollouts, beside it are of."""
 MILLION = 1e6
 LEAST_USD = 1e-9  # a cap is above 0
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
@@ -117,7 +122,7 @@ class Budget:
         self.spent = sum(spent, Tokens())
         self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
         self._in_flight: list[Tokens] = []  # what each group reserved
-        self._parts: list[tuple[float, float]] = []  # tokens and USD that were set aside for other processes
+        self._parts: list[tuple[float, float]] = []  # tokens and USD that were set aside
         self._freed = asyncio.Event()
 
     @asynccontextmanager
@@ -131,7 +136,7 @@ class Budget:
         training = epochs * (n * prompt + completion)
         most = Tokens(prompt=prompt, cached=prompt * max(0, n - 1), completion=completion, training=training)
         while (passed_cap := self._too_much(most)) is not None:
-            if not self._in_flight and not self._parts:
+            if not self._in_flight:
                 raise BudgetReachedError(*passed_cap, flow=self.flow)
             self._freed.clear()
             await self._freed.wait()
@@ -152,18 +157,18 @@ class Budget:
 
     @asynccontextmanager
     async def part(self, parts: int) -> AsyncIterator[Callable[[Tokens], dict[str, float]]]:
-        """Set aside one of `parts` equal parts of what is left while the block lasts, for another process. Wait while
-        that many are set aside. Yields what makes the settings of its caps, by what it has spent before."""
+        """Set aside one of `parts` equal parts of what is left while the block lasts, for who has a budget of its own.
+        Wait while that many are set aside. Yields what makes the settings of its caps, by what it has spent before."""
         while len(self._parts) >= parts:
             self._freed.clear()
             await self._freed.wait()
-        shares, now = parts - len(self._parts), sum(self._in_flight, self.spent)
-        tokens = usd = 0.0
+        shares, tokens, usd = parts - len(self._parts), 0.0, 0.0
         if self.max_tokens is not None:
-            tokens = max(0.0, self.max_tokens - now.counted - sum(tokens for tokens, _ in self._parts)) // shares
+            aside = sum(part[0] for part in self._parts)
+            tokens = max(0.0, self.max_tokens - self.spent.counted - aside) // shares
         if self.max_usd is not None:
-            tokens_cost = self._usd(now)
-            usd = max(0.0, self.max_usd - tokens_cost - sum(usd for _, usd in self._parts)) / shares
+            aside = sum(part[1] for part in self._parts)
+            usd = max(0.0, self.max_usd - self._usd(self.spent) - aside) / shares
         mine = tokens, usd
 
         def caps_after(before: Tokens) -> dict[str, float]:
@@ -193,13 +198,12 @@ class Budget:
     def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
         """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
-        aside_tokens, aside_usd = (sum(parts) for parts in zip((0.0, 0.0), *self._parts, strict=True))
-        if self.max_tokens is not None and then.counted + aside_tokens > self.max_tokens:
+        if self.max_tokens is not None and then.counted > self.max_tokens:
             reason = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
             return "max_tokens_total", self.max_tokens, reason
         if self.max_usd is not None and self.price is not None:
             spent, more = self._usd(self.spent), self._usd(most)
-            if self._usd(then) + aside_usd > self.max_usd:
+            if self._usd(then) > self.max_usd:
                 return "max_usd", self.max_usd, f"{spent:.4g} USD are spent, and the next group may cost {more:.4g}"
         return None
 
@@ -315,7 +319,7 @@ def folder_tokens(folder: Path, *wholes: str, epochs: int = 0) -> Tokens:
 
 
 def add_lost(folder: Path, tokens: Tokens) -> None:
-    """Record, in the `folder` of a step, tokens that were sampled for it and are sampled again."""
+    """Record, in the `folder` of a step, shard or evaluation, tokens that were sampled for it and are let go of."""
     write_json(make_folder(folder) / LOST_FILE, asdict(read_lost(folder) + tokens))
 
 
@@ -326,30 +330,38 @@ def read_lost(folder: Path) -> Tokens:
 
 
 def evaluation_tokens(folder: Path) -> Tokens:
-    return folder_tokens(folder, "rollouts.parquet")
+    """What an evaluation has spent, also on what was sampled anew since."""
+    return folder_tokens(folder, "rollouts.parquet") + read_lost(folder)
 
 
 def profile_tokens(address: str) -> Tokens:
-    """What the profile of the curation whose record lies at `address` has spent."""
+    """What was spent on the profile of the curation, or of the shard of one, whose record lies at `address`; also on
+    what was sampled anew since."""
     fs, root = filesystem(address)
     with explained(address):
-        fs.invalidate_cache()
-        shards = fs.glob(joined(root, "shards", "*"))
-    return sum((shard_tokens(joined(address, "shards", shard.rpartition("/")[2])) for shard in shards), Tokens())
+        while True:
+            fs.invalidate_cache()
+            shards = joined(root, "shards")
+            by_shard: dict[str, list[str]] = {}
+            for file in map(str, fs.find(shards if fs.exists(shards) else root)):
+                by_shard.setdefault(file.rpartition("/")[0].removesuffix("/groups"), []).append(file)
+            try:
+                return sum((_shard_tokens(fs, *shard) for shard in by_shard.items()), Tokens())
+            except FileNotFoundError:  # a shard that ends removes its groups
+                continue
 
 
-def shard_tokens(address: str) -> Tokens:
-    """What was spent on the profile of the shard whose record lies at `address`."""
-    fs, root = filesystem(address)
-    with explained(address):
-        fs.invalidate_cache()
-        wholes, parts = (
-            [fs.cat_file(file) for file in fs.glob(joined(root, name))]
-            for name in ("rollouts.parquet", "groups/*.parquet")
-        )
-    places = {place for whole in wholes for place in _places(whole)}
-    # A finished shard that is sampled on has its new rounds here, beside those that the file has too.
-    return files_tokens([*wholes, *(part for part in parts if not _places(part) <= places)])
+def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> Tokens:
+    whole, lost, request = (f"{folder}/{name}" for name in ("rollouts.parquet", LOST_FILE, REQUEST_FILE))
+    of_groups = f"{folder}/groups/{REQUEST_FILE}"
+    wholes = [fs.cat_file(whole)] if whole in files else []
+    places: set[tuple[int, int]] = set()
+    if {request, of_groups} <= {*files} and json.loads(fs.cat_file(request)) == json.loads(fs.cat_file(of_groups)):
+        # A finished shard that is sampled on has its new rounds in groups/, beside those that the file has too.
+        places = {place for each in wholes for place in _places(each)}
+    groups = (fs.cat_file(file) for file in files if file.startswith(f"{folder}/groups/") and file.endswith(".parquet"))
+    more = Tokens(**json.loads(fs.cat_file(lost))) if lost in files else Tokens()
+    return files_tokens([*wholes, *(group for group in groups if not places or not _places(group) <= places)]) + more
 
 
 def _places(file: bytes) -> set[tuple[int, int]]:
@@ -368,7 +380,15 @@ def pool_spent(manifest: Mapping[str, Any]) -> Tokens:
 
 
 def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
-    return Budget(settings, [profile_tokens(settings.record_address(folder))] if is_capped(settings) else ())
+    """The budget of the curation in `folder`. Where shards are runs of a deployment, what they have spent is counted
+    when none is at work any more (`runtime.remote_shards`)."""
+    is_counted = is_capped(settings) and settings.shards == "here"
+    return Budget(settings, [profile_tokens(str(folder))] if is_counted else ())
+
+
+def shard_budget(settings: CurateSettings, folder: Path) -> Budget:
+    """The budget of the shard in `folder`: the caps of `settings` count all that was spent there."""
+    return Budget(settings, [profile_tokens(str(folder))] if is_capped(settings) else ())
 
 
 def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:

@@ -22,6 +22,7 @@ import tinker
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
+from coderl_tasks.journal.ledger import REQUEST_FILE, add_lost, files_tokens
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
@@ -31,7 +32,7 @@ from coderl_tasks.rollouts.engine import RolloutEngine
 
 logger = logging.getLogger(__name__)
 
-FINGERPRINT_FILE = "request.json"
+FINGERPRINT_FILE = REQUEST_FILE
 GRADING_PASSES = 2
 ROUNDS = 1000
 """The most rounds per problem: a problem's files are numbered from its place times this."""
@@ -187,6 +188,7 @@ class _Rounds:
         if read_fingerprint(self.groups.folder) != request:
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
+                add_lost(self.groups.folder.parent, files_tokens(self.groups.folder.glob("*.parquet")))
             # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)

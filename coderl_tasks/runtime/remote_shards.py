@@ -1,6 +1,6 @@
 """Shards of a curation profiled by runs of a deployment: on whatever machines its work pool has workers.
 
-    <address>/<pool>/shards/0003/problems.parquet        the shard's problems
+    <address>/<pool>/shards/0003/problems-<hash>.parquet the shard's problems
                                  job-<job>.json          what is asked of each of them
                                  ...                     the record of the run that does it (see `curation.profile`)
                                  profile-<job>.parquet   its result, written last
@@ -36,15 +36,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
 import polars as pl
 from prefect import get_client, task
 from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterName,
+    FlowFilter,
+    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterIdempotencyKey,
     FlowRunFilterState,
@@ -53,30 +53,31 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import TERMINAL_STATES, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Cancelled, State
+from prefect.states import Cancelled, Completed, Failed, State
 from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import BudgetReachedError, CoderlError, ConfigError, InfraError
 from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.directory_lock import DirectoryLock
-from coderl_tasks.journal.ledger import Budget, is_capped, profile_tokens, shard_tokens
+from coderl_tasks.journal.ledger import Budget, Tokens, is_capped, profile_tokens
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import first_error
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.runtime.worker import PAGE, LostRuns, all_pages
 from coderl_tasks.settings import CurateSettings
 
 logger = logging.getLogger(__name__)
-PROBLEMS = "problems.parquet"
-WITHDRAWN = "withdrawn"
-CAPS = tuple(f"{cap} is reached" for cap in ("max_tokens_total", "max_usd"))
-"""Names of the state in which a shard's run ends that has spent its part of the cap."""
+CAPS = {f"{cap} is reached": cap for cap in ("max_tokens_total", "max_usd")}
+"""The caps, by the name of the state in which a shard's run ends that has spent its part of one."""
 MOST_TRIES = 100
 POLL_S = 2.0
 TAKE_UP_S = 60.0
+Shard = tuple[Iterable[Problem], str]
+"""A shard's problems, and as JSON what is asked of them."""
 Stamp = tuple[int, int, int]
 """When a file was written (ns), its inode and size: what tells whether it has been written again. The file renamed into
 place may have the old one's size, and its time within a clock tick."""
@@ -85,70 +86,63 @@ place may have the old one's size, and its time within a clock tick."""
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """What it takes to have a curation's shards profiled by runs of a deployment, within `budget`. `here` profiles a
-    shard, by number, at an address, in this process, and writes its result to a file of that name: one at a time, and
-    only if no worker takes it up."""
+    shard, by number, at an address, in this process, writes its result to a file of that name, and keeps to the caps:
+    one at a time, and only if no worker takes it up."""
 
     settings: CurateSettings
     display: Display
     budget: Budget
-    here: Callable[[int, str, str], Awaitable[None]]
+    here: Callable[[int, str, str, Mapping[str, float]], Awaitable[None]]
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-async def profile_elsewhere(
-    elsewhere: Elsewhere, shards: Mapping[int, tuple[Iterable[Problem], str]], folder: Path
-) -> pl.DataFrame:
-    """Profile all shards, by number, by runs of a deployment, `shards_in_flight` at a time. Each has its problems and,
-    as JSON, what is asked of them. Returns one frame (SHARD_SCHEMA) in the order of the shards, which are exchanged at
-    `settings.record_address(folder)`. Raises BudgetReachedError where the cap does not suffice."""
+async def profile_elsewhere(elsewhere: Elsewhere, shards: Mapping[int, Shard], folder: Path) -> pl.DataFrame:
+    """Profile all shards, by number, by runs of a deployment, `shards_in_flight` at a time. Returns one frame
+    (SHARD_SCHEMA) in the order of the shards, which are exchanged at `settings.record_address(folder)`. Raises
+    BudgetReachedError where the cap does not suffice."""
     settings, budget = elsewhere.settings, elsewhere.budget
     address = settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     parts = min(settings.shards_in_flight, len(shards))
     done = 0
-    if is_capped(settings):
-        # They may spend what an earlier start gave them.
-        await ended_runs(settings.shard_deployment, f"{address}/", elsewhere.display)
-        budget.spent = await asyncio.to_thread(profile_tokens, address)
     # A worker may be lost where no `coderl up` is left to notice.
     stop = threading.Event()
     looking = asyncio.create_task(asyncio.to_thread(LostRuns().look_on, stop))
     try:
+        if is_capped(settings):
+            # They may spend what an earlier start gave them.
+            await ended_runs(f"{address}/", elsewhere.display)
+            budget.spent = await tokens_at(address)
         async with elsewhere.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
             async def profiled(number: int) -> pl.DataFrame:
                 nonlocal done, parts
                 shard_address = joined(address, "shards", f"{number:04d}")
+                # Prefect would look through every problem of the shard for results of other tasks. The tasks get what
+                # is quoted.
+                quoted, shard = cast(Elsewhere, quote(elsewhere)), cast(Shard, quote(shards[number]))
                 async with slots:
                     while True:
                         given = parts
                         async with part_of(elsewhere, shard_address, given) as caps:
-                            # Prefect would look through every problem of the shard for results of other tasks. The
-                            # task gets what is quoted.
-                            quoted: Any = quote(elsewhere)
-                            shard: Any = quote(shards[number])
                             result = await dispatch(quoted, shard, shard_address, number, caps)
                         if isinstance(result, pl.DataFrame):
                             break
-                        if result == WITHDRAWN:
-                            async with elsewhere.turn:
-                                job = await asyncio.to_thread(put_job, settings, *shards[number], shard_address)
-                                await elsewhere.here(number, shard_address, profile_file(job))
-                        elif given == 1:
-                            cap = result.split()[0]
+                        if given == 1:
                             said = f"{budget.spent.in_words()} are spent, and shard {number} needs more"
-                            raise BudgetReachedError(cap, getattr(settings, cap), said, flow="curate")
-                        else:
-                            parts = 1
+                            raise BudgetReachedError(result, getattr(settings, result), said, flow="curate")
+                        parts = 1
                 done += 1
                 on_progress(done, len(shards))
                 return result
 
-            frames = await asyncio.gather(*(profiled(number) for number in shards))
+            with first_error():  # which cancels the others: nothing more is begun
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(profiled(number)) for number in shards]
     finally:
         stop.set()
         await looking
-    return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
+    return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *(each.result() for each in tasks)])
 
 
 @asynccontextmanager
@@ -159,28 +153,37 @@ async def part_of(elsewhere: Elsewhere, address: str, parts: int) -> AsyncIterat
         yield {}
         return
     async with elsewhere.budget.part(parts) as caps_after:
-        before = await asyncio.to_thread(shard_tokens, address)
+        before = await tokens_at(address)
         yield caps_after(before)
-        more = await asyncio.to_thread(shard_tokens, address) - before
+        more = await tokens_at(address) - before
         elsewhere.budget.spent += more  # after the await: another shard may be charged meanwhile
 
 
-async def ended_runs(deployment: str, below: str, display: Display) -> None:
-    """Wait for the end of all runs of a deployment on shards whose address begins with `below`. Those not begun are
-    cancelled."""
+@task(name="count-tokens", **PHASE)
+async def tokens_at(address: str) -> Tokens:
+    """What is spent on the shard, or on all shards of the pool, whose record lies at `address`."""
+    return await asyncio.to_thread(profile_tokens, address)
+
+
+async def ended_runs(below: str, display: Display) -> None:
+    """Wait for the end of all runs on shards whose address begins with `below`. Those not begun are cancelled."""
     going_on = [state for state in StateType if state not in TERMINAL_STATES]
     selected: dict[str, Any] = {
-        "deployment_filter": DeploymentFilter(name=DeploymentFilterName(any_=[deployment.rpartition("/")[2]])),
+        "flow_filter": FlowFilter(name=FlowFilterName(any_=["profile-shard"])),
         "flow_run_filter": FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=going_on))),
     }
     is_said = False
     while True:
-        async with get_client() as client:
-            of_deployment = await all_pages(partial(client.read_flow_runs, limit=PAGE, **selected))
-            runs = [run for run in of_deployment if str(run.parameters.get("output", "")).startswith(below)]
-            for run in runs:
-                if run.state is not None and run.state.is_scheduled():
-                    await client.set_flow_run_state(run.id, Cancelled(message="the curation was started again"))
+        try:
+            async with get_client() as client:
+                of_flow = await all_pages(partial(client.read_flow_runs, limit=PAGE, **selected))
+                runs = [run for run in of_flow if str(run.parameters.get("output", "")).startswith(below)]
+                for run in runs:
+                    if run.state is not None and run.state.is_scheduled():
+                        await client.set_flow_run_state(run.id, Cancelled(message="the curation was started again"))
+        except (httpx.HTTPError, ObjectNotFound):  # an outage, which `LostRuns` says; or one is deleted meanwhile
+            await asyncio.sleep(POLL_S)
+            continue
         if not runs:
             return
         if not is_said:
@@ -191,24 +194,21 @@ async def ended_runs(deployment: str, below: str, display: Display) -> None:
 
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)
 async def dispatch(
-    elsewhere: Elsewhere, shard: tuple[Iterable[Problem], str], address: str, number: int, caps: Mapping[str, float]
+    elsewhere: Elsewhere, shard: Shard, address: str, number: int, caps: Mapping[str, float]
 ) -> pl.DataFrame | str:
-    """The profile of one shard, from the deployment's run that makes it within `caps`; nothing is run if it is there.
-    WITHDRAWN if no worker takes it up, one of CAPS if that is reached."""
-    problems, asked = shard
-    job = await asyncio.to_thread(put_job, elsewhere.settings, problems, asked, address)
+    """The profile of one shard, from the deployment's run that makes it within `caps`, or the name of the cap that it
+    has reached. Nothing is run if the profile is there."""
+    job = await asyncio.to_thread(put_job, elsewhere.settings, *shard, address)
     while (profile := await asyncio.to_thread(read_profile, address, job)) is None:
         state = await run_shard(elsewhere, address, job, number, caps)
-        if state is None:
-            return WITHDRAWN
         if state.name in CAPS:
-            return state.name
+            return CAPS[state.name]
         if state.is_failed():  # it would fail again
             raise CoderlError(f"shard {number}: its run is {state.name}: {state.message}")
         if state.is_completed():
             profile = await asyncio.to_thread(read_profile, address, job)
             if profile is None:
-                path = joined(address, profile_file(job))
+                path = joined(address, job.profile)
                 raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
             return profile
         elsewhere.display.say(
@@ -218,71 +218,88 @@ async def dispatch(
     return profile
 
 
-def put_job(settings: CurateSettings, problems: Iterable[Problem], asked: str, address: str) -> str:
-    """Put the shard's problems, and what is `asked` of them, where the worker finds them, if they are not there; the
-    job's hash."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done with a shard: the hash of all that says so, and of its problems."""
+
+    key: str
+    problems_sha256: str
+
+    @property
+    def problems(self) -> str:
+        """The name of the file with the shard's problems."""
+        return f"problems-{self.problems_sha256[:12]}.parquet"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that says what is asked of each problem."""
+        return job_file(self.key)
+
+    @property
+    def profile(self) -> str:
+        """The name of the result."""
+        return profile_file(self.key)
+
+
+def job_file(key: str) -> str:
+    return f"job-{key[:12]}.json"
+
+
+def profile_file(key: str) -> str:
+    return f"profile-{key[:12]}.parquet"
+
+
+def put_job(settings: CurateSettings, problems: Iterable[Problem], asked: str, address: str) -> Job:
+    """Put the shard's problems, and what is `asked` of them, where the worker finds them, if they are not there."""
     buffer = io.BytesIO()
     problems_frame(list(problems)).write_parquet(buffer, compression="zstd")
     problems_sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
     content = {"problems": problems_sha256, "settings": settings.content(), "asked": json.loads(asked)}
     text = json.dumps(content).encode()
-    job = hashlib.sha256(address.encode() + text).hexdigest()
+    job = Job(hashlib.sha256(address.encode() + text).hexdigest(), problems_sha256)
     fs, root = filesystem(address)
-    file = joined(root, job_file(job))
     with explained(address):
         fs.invalidate_cache()
-        if not fs.exists(file):
+        if not fs.exists(joined(root, job.file)):
             make_folder_at(fs, root)
-            fs.pipe_file(joined(root, PROBLEMS), buffer.getvalue())
-            fs.pipe_file(file, text)  # last, since it says that its problems are there
+            fs.pipe_file(joined(root, job.problems), buffer.getvalue())
+            fs.pipe_file(joined(root, job.file), text)  # last, since it says that its problems are there
     return job
 
 
-def job_file(job: str) -> str:
-    """The name of the file that says what a job asks."""
-    return f"job-{job[:12]}.json"
-
-
-def profile_file(job: str) -> str:
-    """The name of a job's result."""
-    return f"profile-{job[:12]}.parquet"
-
-
-def read_profile(address: str, job: str) -> pl.DataFrame | None:
+def read_profile(address: str, job: Job) -> pl.DataFrame | None:
     """A job's profile of the shard at `address`, None if it is not there."""
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
-        path = joined(root, profile_file(job))
+        path = joined(root, job.profile)
         return pl.read_parquet(io.BytesIO(fs.cat_file(path))) if fs.exists(path) else None
 
 
-def read_asked(address: str, job: str) -> str:
-    """What a job asks of the problems of the shard at `address`, as JSON."""
+def read_asked(address: str, key: str) -> str:
+    """What the job of this hash asks of the problems of the shard at `address`, as JSON."""
     fs, root = filesystem(address)
     with explained(address):
-        return json.dumps(json.loads(fs.cat_file(joined(root, job_file(job))))["asked"])
+        return json.dumps(json.loads(fs.cat_file(joined(root, job_file(key))))["asked"])
 
 
-async def run_shard(
-    elsewhere: Elsewhere, address: str, job: str, number: int, caps: Mapping[str, float]
-) -> State[Any] | None:
+async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, caps: Mapping[str, float]) -> State[Any]:
     """Run the deployment on the shard and wait for its end. If a run of the same `job` is still at work, wait for that
-    one. Returns its last state; None if no worker takes it up within TAKE_UP_S and it is withdrawn, while no other
-    shard is profiled here. Raises ConfigError without the deployment, InfraError without an answer."""
+    one; one that no worker takes up within TAKE_UP_S is withdrawn, and the shard profiled here. Returns the state that
+    it ends in. Raises ConfigError without the deployment, InfraError without an answer."""
     settings = elsewhere.settings.with_changes(**caps)
     parameters = {
-        "problems": [joined(address, PROBLEMS)],
+        "problems": [joined(address, job.problems)],
         "output": address,
         "settings": settings.model_dump(mode="json", exclude={"name"}),  # name: the pool's, not the shard's
-        "job": job,
+        "job": job.key,
     }
     try:
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
             settings.shard_deployment,
             parameters=parameters,
             timeout=0,
-            idempotency_key=await next_key(job),  # with the key of a run still at work Prefect returns that one
+            idempotency_key=await next_key(job.key),  # with the key of a run still at work Prefect returns that one
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
@@ -295,13 +312,23 @@ async def run_shard(
         if state is not None and not state.is_scheduled():
             waits_since = time.monotonic()
         elif time.monotonic() - waits_since > TAKE_UP_S and not elsewhere.turn.locked():
-            if await is_withdrawn(run.id):
-                say = elsewhere.display.say
-                say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
-                return None
-            waits_since = time.monotonic()
+            async with elsewhere.turn:
+                if await is_withdrawn(run.id):
+                    say = elsewhere.display.say
+                    say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
+                    try:
+                        await elsewhere.here(number, address, job.profile, caps)
+                    except BudgetReachedError as error:
+                        return at_cap(error)
+                    return Completed()
+                waits_since = time.monotonic()
         await asyncio.sleep(POLL_S)
     return state
+
+
+def at_cap(error: BudgetReachedError) -> State[Any]:
+    """The state in which a shard's run ends that has spent its part of a cap: one of CAPS."""
+    return Failed(name=f"{error.setting} is reached", message=str(error))
 
 
 async def state_of(run: UUID) -> State[Any] | None:
@@ -336,9 +363,11 @@ async def next_key(job: str) -> str:
     for run in runs:
         if run.state is not None and not run.state.is_final() and run.idempotency_key is not None:
             return run.idempotency_key
-    if len(runs) >= MOST_TRIES:
+    used = [keys.index(run.idempotency_key) for run in runs if run.idempotency_key is not None]
+    number = max(used, default=-1) + 1  # not how many: some may be deleted
+    if number >= MOST_TRIES:
         raise CoderlError(f"{MOST_TRIES} runs of one shard have ended without a profile")
-    return keys[len(runs)]
+    return keys[number]
 
 
 class Mirror:

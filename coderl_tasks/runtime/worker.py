@@ -251,7 +251,8 @@ class LostRuns:
     gone: dict[str, str] = field(default_factory=dict)
     _heard: _FirstSeen = field(default_factory=_FirstSeen)  # a worker's last heartbeat, by its name
     _states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
-    _counts: dict[str, Mapping[str, int]] = field(default_factory=dict)  # as `counted` has them, at the last look
+    _alive: int = 0  # workers at the last look
+    _at_work: Mapping[str, int] = field(default_factory=dict)  # flow runs at the last look, by state
     _begun_again: int = 0
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
     _answered: bool = True
@@ -264,8 +265,8 @@ class LostRuns:
         """What the endpoint has of the pool."""
         from coderl_tasks.insight.prometheus import gauge
 
-        for name, values in self._counts.items():
-            yield gauge(name, f"{name.capitalize().replace('_', ' ')} of the work pool.", values, {}, "state")
+        yield gauge("workers", "Workers of the work pool that send heartbeats.", self._alive, {})
+        yield gauge("flow_runs", "Flow runs that workers have taken up.", self._at_work, {}, "state")
         yield gauge("runs_begun_again", "Flow runs that this process has begun again.", self._begun_again, {})
         yield gauge("prefect_up", "Whether the Prefect server answers.", self._answered, {})
 
@@ -344,10 +345,7 @@ class LostRuns:
             since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
             if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
                 lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
-        self._counts = {
-            "workers": {"alive": len(alive), "silent": len(silent_s) - len(alive)},
-            "flow_runs": dict(Counter((run.state_name or "").lower() for run in runs)),
-        }
+        self._alive, self._at_work = len(alive), Counter((run.state_name or "").lower() for run in runs)
         await self._end_runs_of(lost, client, runs, at_once=False)
         await self._begin_crashed_again(lost, client, crashed, at_once=False)
 

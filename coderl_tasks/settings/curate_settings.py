@@ -149,7 +149,8 @@ class CurateSettings(FlowSettings):
     def record_address(self, folder: Path) -> str:
         """Where the shards of the pool in `folder` are recorded."""
         local = str(folder.resolve())  # absolute: a worker has another working directory
-        return local if self.shard_address is None else joined(self.shard_address, folder.name)
+        is_here = self.shards == "here" or self.shard_address is None
+        return local if is_here else joined(str(self.shard_address), folder.name)
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

@@ -1,4 +1,5 @@
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.journal.ledger import profile_tokens
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem
@@ -26,18 +28,20 @@ FIXED = SamplingPlan(24, 24)
 
 
 class CountingSampler:
-    """A real sampling client that counts its calls, and fails them from a given one on."""
+    """A real sampling client that counts its calls and the tokens sampled, and fails them from a given one on."""
 
     def __init__(self, sampler: tinker.SamplingClient, fail_from: int | None = None) -> None:
         self.sampler = sampler
-        self.calls = 0
+        self.calls = self.tokens = 0
         self.fail_from = fail_from
 
     async def sample(self, **arguments: Any) -> Any:
         self.calls += 1
         if self.fail_from is not None and self.calls > self.fail_from:
             raise InfraError("the service is gone")
-        return await self.sampler.sample(**arguments)
+        response = await self.sampler.sample(**arguments)
+        self.tokens += sum(len(sequence.tokens) for sequence in response.sequences)
+        return response
 
 
 @pytest.fixture
@@ -259,6 +263,19 @@ async def test_another_stopping_rule_uses_what_is_recorded(
     assert back.equals(first)
     assert counting.calls == 3 * 4 - first["rounds"].sum(), "nothing is sampled for less"
     assert (tmp_path / "rollouts.parquet").read_bytes() == everything, "and nothing recorded is lost"
+
+
+async def test_what_was_sampled_with_other_settings_stays_counted(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
+    paid = 0
+    for seed, fail_from in ((1, None), (2, 2), (2, None), (3, 1), (1, None)):
+        sampler = CountingSampler(measuring.sampler, fail_from)
+        with suppress(InfraError):
+            await profile(measuring, problems, sampler, folder=tmp_path, sampling=SamplingPlan(2, 2), seed=seed)
+        assert sampler.tokens > 0
+        paid += sampler.tokens
+        assert profile_tokens(str(tmp_path)).completion == paid
 
 
 async def test_samples_for_labels_survive_a_kill_and_the_first_pass_that_follows(

@@ -20,7 +20,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
-from coderl_tasks.runtime.remote_shards import PROBLEMS, put_job, read_profile
+from coderl_tasks.runtime.remote_shards import Job, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
 
@@ -79,12 +79,12 @@ async def test_another_machine_goes_on_where_one_was_killed_and_samples_nothing_
     with gateway.serving():
         # Two rounds a problem, and so many answered that two problems at least are done, and not all of them.
         gateway.most = len(problems) + 2
-        before = killed_in_the_middle(settings, address, gateway, flow_environment, tmp_path)
+        before = killed_in_the_middle(settings, job, address, gateway, flow_environment, tmp_path)
         assert before < rounds
         assert read_profile(address, job) is None
         monkeypatch.setitem(os.environ, "TINKER_BASE_URL", gateway.url)
         gateway.seeds, gateway.most = [], None
-        assert await profile_shard([joined(address, PROBLEMS)], address, settings, job=job) == len(problems)
+        assert await profile_shard([joined(address, job.problems)], address, settings, job=job.key) == len(problems)
     assert sorted(gateway.seeds) == sorted(rounds - before)
     profile = read_profile(address, job)
     assert profile is not None
@@ -93,11 +93,11 @@ async def test_another_machine_goes_on_where_one_was_killed_and_samples_nothing_
 
 
 def killed_in_the_middle(
-    settings: CurateSettings, address: str, gateway: Gateway, environment: dict[str, str], home: Path
+    settings: CurateSettings, job: Job, address: str, gateway: Gateway, environment: dict[str, str], home: Path
 ) -> set[int]:
     """Start a run in a process of its own, kill it once two problems are recorded at `address` and `gateway` answers
     no more; the seeds of the rounds that are recorded then."""
-    arguments = [joined(address, PROBLEMS), address, json.dumps(settings.model_dump(mode="json"))]
+    arguments = [joined(address, job.problems), address, json.dumps(settings.model_dump(mode="json"))]
     process = subprocess.Popen(
         [sys.executable, "-c", IN_A_PROCESS, *arguments],
         env=os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home)},

@@ -28,9 +28,9 @@ from coderl_tasks.runtime import remote_shards
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.runtime.remote_shards import (
     Elsewhere,
+    Job,
     next_key,
     profile_elsewhere,
-    profile_file,
     put_job,
     read_asked,
     read_profile,
@@ -57,12 +57,12 @@ def address(s3: str) -> Iterator[str]:
 
 def test_a_profile_stands_for_its_job_only(address: str) -> None:
     job = put_job(SETTINGS, PROBLEMS, ALIKE, address)
-    assert read_problem_rows([f"{address}/problems.parquet"]) == PROBLEMS
+    assert read_problem_rows([f"{address}/{job.problems}"]) == PROBLEMS
     assert read_profile(address, job) is None
     buffer = io.BytesIO()
     pl.DataFrame(schema=PROFILE_SCHEMA).write_parquet(buffer)
     fs, root = filesystem(address)
-    fs.pipe_file(joined(root, profile_file(job)), buffer.getvalue())
+    fs.pipe_file(joined(root, job.profile), buffer.getvalue())
     elsewhere = SETTINGS.with_changes(shards="deployment", shards_in_flight=9, name="other")
     assert put_job(elsewhere, iter(PROBLEMS), ALIKE, address) == job
     assert read_profile(address, job) is not None
@@ -73,7 +73,9 @@ def test_a_profile_stands_for_its_job_only(address: str) -> None:
     ]
     assert len({job, *others}) == 4
     assert all(read_profile(address, other) is None for other in others)
-    assert Asked.from_json(read_asked(address, others[2])) == Asked(sampled=frozenset({"p1"}))
+    assert read_problem_rows([f"{address}/{others[1].problems}"]) == PROBLEMS[1:], "each has its own problems"
+    assert read_problem_rows([f"{address}/{job.problems}"]) == PROBLEMS
+    assert Asked.from_json(read_asked(address, others[2].key)) == Asked(sampled=frozenset({"p1"}))
 
 
 def test_a_bucket_that_is_not_there_is_not_made(s3: str) -> None:
@@ -94,18 +96,18 @@ async def test_a_run_at_work_is_waited_for_and_one_that_ended_is_not(prefect_api
         assert await next_key("job") == "job-1"
 
 
-def elsewhere(here: Callable[[int, str, str], Awaitable[None]], **changes: str) -> Elsewhere:
+def elsewhere(here: Callable[..., Awaitable[None]], **changes: str) -> Elsewhere:
     return Elsewhere(SETTINGS.with_changes(**changes), Display(), Budget(), here)
 
 
-async def not_here(number: int, address: str, result: str) -> None:
+async def not_here(number: int, address: str, *others: object) -> None:
     raise AssertionError(f"shard {number} is profiled here")
 
 
 async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, address: str) -> None:
     nowhere = elsewhere(not_here, shard_deployment="profile-shard/nowhere")
     with pytest.raises(ConfigError, match="there is no deployment profile-shard/nowhere: `coderl up`"):
-        await run_shard(nowhere, address, "missing", 0, {})
+        await run_shard(nowhere, address, Job("missing", ""), 0, {})
 
 
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
@@ -116,7 +118,7 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
     monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
     profiled = pl.DataFrame(schema=SHARD_SCHEMA)
 
-    async def here(number: int, address: str, result: str) -> None:
+    async def here(number: int, address: str, result: str, caps: object) -> None:
         profiled.write_parquet(Path(address) / result)
 
     async def runs_of(states: list[StateType]) -> list[UUID]:

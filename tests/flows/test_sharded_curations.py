@@ -142,3 +142,23 @@ async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, 
     assert usd(capped) == whole, "nothing was sampled twice"
     for file in FILES:
         assert (uncapped / file).read_bytes() == (capped / file).read_bytes(), file
+
+
+async def test_without_a_worker_shards_are_profiled_here_within_the_cap(
+    servers: None, prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(remote_shards, "POLL_S", 0.3)
+    monkeypatch.setattr(remote_shards, "TAKE_UP_S", 1.0)
+    async with get_client() as client:
+        await client.create_deployment(await client.create_flow(profile_shard), "in-this-process")
+    options = {"limit": 8, "profile_mode": "fixed", "profile_samples": 2}
+    await curate(settings_of(tmp_path / "here", **options))
+    whole = profile_tokens(str(tmp_path / "here")).counted
+    pool = tmp_path / "elsewhere"
+    with pytest.raises(BudgetReachedError, match=r"max_tokens_total=.* is reached"):
+        await curate(settings_of(pool, **options, shards="deployment", max_tokens_total=int(0.6 * whole)))
+    assert 0 < profile_tokens(str(pool)).counted <= 0.6 * whole
+    await curate(settings_of(pool, **options, shards="deployment", max_tokens_total=4 * whole))
+    assert profile_tokens(str(pool)).counted == whole, "nothing was sampled twice"
+    for file in FILES:
+        assert (tmp_path / "here" / file).read_bytes() == (pool / file).read_bytes(), file

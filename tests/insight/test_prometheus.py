@@ -1,6 +1,8 @@
 """The Prometheus endpoints of a run and of `coderl up`, as a scraper reads them."""
 
 import logging
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -50,6 +52,10 @@ async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_resta
                     logger.log_metrics(row(0.25 * step, 100, **{f"sandbox_faults/{server}": step}), step)
                 logger.log_metrics({"eval/mean_correct": 0.5}, 2 * start + 1)
                 found = scraped(port)
+            os.utime(tmp_path / "first" / "metrics.jsonl", (1, 1))
+        with setup_logging(tmp_path / "first"):
+            resumed = scraped(port)
+    assert resumed["coderl_last_commit_timestamp_seconds", of_run] == 1, "a start is no commit"
     assert found["coderl_step", of_run] == 3
     assert found["coderl_mean_reward", of_run] == 0.75
     assert found["coderl_tokens_total", of_run | {("kind", "completion")}] == 400
@@ -60,10 +66,20 @@ async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_resta
         scraped(port)
 
 
-async def test_a_sandbox_that_is_down_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_is_down_is_seen_while_no_step_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coderl_tasks.insight.prometheus.REFRESH_S", 0.05)
+    in_a_file = RunEndpoint(tmp_path / "run", str(tmp_path))
+    in_a_file.resume([{"step": 0, **row(0.5, 1)}])
     monkeypatch.setitem(SERVER_STATES, "http://gone:1", "down")
+    monkeypatch.setitem(SERVER_STATES, "http://late:1", "slow")
+    (file,) = tmp_path.glob("run-*.prom")
+    while 'coderl_sandbox_up{run="run",server="gone:1"} 0.0' not in (text := file.read_text()):
+        time.sleep(0.01)
+    assert 'coderl_sandbox_up{run="run",server="late:1"} 1.0' in text
+    in_a_file.finish(failed=False)
+    assert not file.exists()
     port = free_port()
-    tracker = RunEndpoint("run", f"127.0.0.1:{port}")
+    tracker = RunEndpoint(tmp_path / "run", f"127.0.0.1:{port}")
     try:
         found = scraped(port)
     finally:
@@ -101,10 +117,10 @@ def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
     assert METRICS_VARIABLE == VARIABLE
     one, two = frozenset({("run", "one")}), frozenset({("run", "two")})
     lost = LostRuns()
-    lost._counts = {"workers": {"alive": 2, "silent": 1}, "flow_runs": {"running": 3}}
+    lost._alive, lost._at_work = 2, {"running": 3}
     with endpoint(lost.counted) as folder:
         assert folder is not None
-        runs = [RunEndpoint(name, str(folder)) for name in ("one", "two")]
+        runs = [RunEndpoint(Path(name), str(folder)) for name in ("one", "two")]
         for number, run in enumerate(runs):
             run.resume([{"step": number, **row(0.5 + number, 10)}])
         (folder / "killed-4194305.prom").write_text("coderl_step 9\n")  # no process has that number
@@ -115,7 +131,7 @@ def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
     assert (found["coderl_step", one], found["coderl_step", two]) == (0, 1)
     assert (found["coderl_mean_reward", two], found["coderl_tokens_total", two | {("kind", "prompt")}]) == (1.5, 10)
     assert ("coderl_step", one) not in after and after["coderl_step", two] == 1
-    assert found["coderl_workers", frozenset({("state", "silent")})] == 1
+    assert found["coderl_workers", frozenset()] == 2
     assert found["coderl_flow_runs", frozenset({("state", "running")})] == 3
     assert found["coderl_runs_begun_again", frozenset()] == 0
     assert found["coderl_prefect_up", frozenset()] == 1
