@@ -13,7 +13,7 @@ from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.ledger import add_lost, files_tokens
-from coderl_tasks.journal.steps import GroupFiles, read_frame
+from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, first_failures
 from coderl_tasks.problems.problem import Drop, Problem
@@ -83,7 +83,7 @@ async def profile_shard(
     to_record = rollouts
     if recorded is None:
         # First, since it vouches for the file that is replaced.
-        (folder / rounds.FINGERPRINT_FILE).unlink(missing_ok=True)
+        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)
         if file.exists():  # of other settings: what it cost stays counted
             add_lost(folder, files_tokens([file]))
     else:
@@ -94,7 +94,7 @@ async def profile_shard(
         write_parquet(make_folder(folder) / file.name, to_record)
         # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
         # next start reads the groups again and samples nothing.
-        write_json(folder / rounds.FINGERPRINT_FILE, request)
+        write_json(folder / FINGERPRINT_FILE, request)
     # `rounds` names the files in groups/ so: problem * ROUNDS + round.
     recorded_places = (to_record["group_index"].cast(pl.Int64) * rounds.ROUNDS + to_record["attempt"]).unique()
     # Other files are of a rule that needs more, whose process ended early: it will read them, so the folder stays.

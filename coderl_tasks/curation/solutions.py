@@ -28,9 +28,10 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
+from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.problem import Drop, Problem, Test
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
-from coderl_tasks.rollouts.rounds import FINGERPRINT_FILE, Progress, read_fingerprint
+from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
 

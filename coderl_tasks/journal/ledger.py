@@ -33,7 +33,7 @@ import polars as pl
 from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
-from coderl_tasks.journal.steps import BASELINE, FINAL, Commit
+from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -43,9 +43,8 @@ if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what
     from coderl_tasks.policy.sampling import GroupRequest
 
 LOST_FILE = "lost.json"
-REQUEST_FILE = "request.json"
-"""Says what sampled groups, or a file of rollouts, beside it are of."""
 MILLION = 1e6
+LISTINGS = 10
 LEAST_USD = 1e-9  # a cap is above 0
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
@@ -339,21 +338,24 @@ def profile_tokens(address: str) -> Tokens:
     what was sampled anew since."""
     fs, root = filesystem(address)
     with explained(address):
-        while True:
-            fs.invalidate_cache()
-            shards = joined(root, "shards")
-            by_shard: dict[str, list[str]] = {}
-            for file in map(str, fs.find(shards if fs.exists(shards) else root)):
-                by_shard.setdefault(file.rpartition("/")[0].removesuffix("/groups"), []).append(file)
-            try:
-                return sum((_shard_tokens(fs, *shard) for shard in by_shard.items()), Tokens())
-            except FileNotFoundError:  # a shard that ends removes its groups
-                continue
+        for _ in range(LISTINGS):
+            with suppress(FileNotFoundError):  # a shard that ends removes its groups
+                return _tokens_below(fs, root)
+        return _tokens_below(fs, root)
+
+
+def _tokens_below(fs: "AbstractFileSystem", root: str) -> Tokens:
+    fs.invalidate_cache()
+    shards = joined(root, "shards")
+    by_shard: dict[str, list[str]] = {}
+    for file in map(str, fs.find(shards if fs.exists(shards) else root)):
+        by_shard.setdefault(file.rpartition("/")[0].removesuffix("/groups"), []).append(file)
+    return sum((_shard_tokens(fs, *shard) for shard in by_shard.items()), Tokens())
 
 
 def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> Tokens:
-    whole, lost, request = (f"{folder}/{name}" for name in ("rollouts.parquet", LOST_FILE, REQUEST_FILE))
-    of_groups = f"{folder}/groups/{REQUEST_FILE}"
+    whole, lost, request = (f"{folder}/{name}" for name in ("rollouts.parquet", LOST_FILE, FINGERPRINT_FILE))
+    of_groups = f"{folder}/groups/{FINGERPRINT_FILE}"
     wholes = [fs.cat_file(whole)] if whole in files else []
     places: set[tuple[int, int]] = set()
     if {request, of_groups} <= {*files} and json.loads(fs.cat_file(request)) == json.loads(fs.cat_file(of_groups)):

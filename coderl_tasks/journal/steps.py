@@ -51,6 +51,8 @@ TOKENS_PER_ROW_GROUP = 2**21
 
 PROBLEMS_FILE = "problems.json"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
+FINGERPRINT_FILE = "request.json"
+"""Says what the sampled groups, or the rollouts, in its folder are of."""
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
 STEPS_PER_FILE = 64

@@ -22,8 +22,8 @@ import tinker
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
-from coderl_tasks.journal.ledger import REQUEST_FILE, add_lost, files_tokens
-from coderl_tasks.journal.steps import GroupFiles
+from coderl_tasks.journal.ledger import add_lost, files_tokens
+from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
@@ -32,7 +32,6 @@ from coderl_tasks.rollouts.engine import RolloutEngine
 
 logger = logging.getLogger(__name__)
 
-FINGERPRINT_FILE = REQUEST_FILE
 GRADING_PASSES = 2
 ROUNDS = 1000
 """The most rounds per problem: a problem's files are numbered from its place times this."""
