@@ -31,13 +31,14 @@ SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 @shown_and_alone
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation get the name
-    of the pipeline's folder unless named. The next start with these settings goes on with an unfinished one."""
+    of the pipeline's folder unless named. The next start with these settings goes on with an unfinished one, also one
+    that ended at a spending cap (BudgetReachedError)."""
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
         content = settings.content()
         root, name = runs_root() / "pipelines", deployed_name()
-        if name is not None:  # a deployment's: a retry finds its folder again
+        if name is not None:  # a deployment's run keeps its name, so that its retry gets the same folder
             folder = root / name
         else:
             unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
@@ -57,7 +58,8 @@ async def pipeline(settings: PipelineSettings) -> str:
                 # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
                 pool = await curate(_with_default_name(settings.curate, name=str(POOLS / folder.name)))
                 write_json(recorded, {"pool": pool})
-            make_folder(path := runs_root() / folder.name, private=True)  # train doubts a log_path that is not there
+            # train takes a log_path that does not exist for a mistake, so the default one is made first.
+            make_folder(path := runs_root() / folder.name, private=True)
             run = await train(_with_default_name(settings.train, log_path=str(path)).with_changes(pool=pool))
             evaluate_settings = _with_default_name(settings.evaluate, log_path=f"evaluate-{folder.name}")
             await evaluate(evaluate_settings.with_changes(checkpoint=run))

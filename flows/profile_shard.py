@@ -27,7 +27,8 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 
 
 @flow(name="profile-shard")
-@partial(shown_and_alone, shared=True)  # a shard that is run again is another flow run
+# shared: another flow run may still be at work on the shard, one that is lost or not heard of; it is waited for.
+@partial(shown_and_alone, shared=True)
 async def profile_shard(
     problems: list[str],
     output: str,
@@ -36,11 +37,13 @@ async def profile_shard(
     count: int = -1,
     job: str | None = None,
 ) -> int | State[int]:
-    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many were profiled.
+    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many were profiled, or
+    the state that says that a spending cap is reached; it counts all that is recorded in `output`.
 
     `output` (a folder) and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
-    as it goes, so that any machine can resume a killed run; the result is profile.parquet there. Caps count all that is
-    recorded there. A curation names the `job`, by a hash that its files have in their names.
+    as it goes, so that any machine can resume a killed run. The result is profile.parquet there. Only a curation sets
+    `job`, a hash: job-HASH.json in `output` says how far each problem is to be sampled, profile-HASH.parquet is then
+    the result.
     """
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()

@@ -70,7 +70,8 @@ def extract_code(text: str) -> str | None:
 
 
 def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
-    """The last non-blank block with fences on own lines (rules 2, 3 above), and the next line's index; else None, 0."""
+    """The last non-blank block whose fences have lines of their own (rules 2, 3 above), and the index of the line after
+    it; None and 0 if there is none."""
     code, end = None, 0
     block: _Block | None = None  # the open one
     for index, line in enumerate(lines):
@@ -82,7 +83,7 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
         # The same character, and enough of them: it may close the open block.
         is_matching = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-        if block is None or (tag and is_matching):  # a new block; an open one was never closed
+        if block is None or (tag and is_matching):  # a new block; an open one was never closed, and is dropped
             block = _Block(marks, indent)
         elif not tag and is_matching and indent <= block.indent + 3:
             text = block.text()
@@ -97,10 +98,10 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
 def _closed_within_a_line(lines: Sequence[str]) -> str | None:
     """The last non-blank block in `lines` with fences that may share their lines with text (rule 4 above), or None."""
     code: str | None = None
-    block: _Block | None = None
+    block: _Block | None = None  # the open one
     for line in lines:
-        # The line's last backticks open a block if they have no partner and at most a tag follows. One pattern that
-        # matched the text before them too would take time quadratic in a line of backticks.
+        # The line's last backticks open a block if they have no partner and at most a tag follows. Runs of backticks
+        # are counted, as one pattern over the whole line would take quadratic time on a long line of them.
         fences = list(_BACKTICKS.finditer(line))
         opened: _Block | None = None
         if len(fences) % 2 == 1 and not line.lstrip().startswith(">"):  # not a quote
@@ -113,9 +114,9 @@ def _closed_within_a_line(lines: Sequence[str]) -> str | None:
         block.lines.append(before)
         if closing:
             first_line = next((line for line in block.lines if line.strip()), "")
-            block.indent = len(first_line) - len(first_line.lstrip(" \t"))
+            block.indent = len(first_line) - len(first_line.lstrip(" \t"))  # which `text` takes off each line
             code = block.text().rstrip() or code  # blank blocks are ignored
-            # The closing fence opens the next block only with the same tag: a bare one is just an end.
+            # A fence that closes a ```python block and says ```python itself opens the next one. A bare one only ends.
             block = opened if opened is not None and opened.tag == block.tag != "" else None
     return code
 

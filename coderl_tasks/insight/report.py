@@ -280,8 +280,8 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def samples(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few test problems (gained, lost, still failing), and why their tests are missing, or None. Each problem has
-    `kind`, `problem_id`, `split`, `prompt` (None without a tokenizer), and in `sides` label and answer of both."""
+    """A few evaluated problems (gained, lost, still failing), and why their unit tests could not be read, or None. Each
+    has `kind`, `problem_id`, `split`, `prompt` (None without a tokenizer), and `sides`: a label and an answer each."""
     if comparison is None:
         return [], None
     kinds = (
@@ -291,7 +291,7 @@ def samples(
     )
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     examples = []
-    # Spread over all rows: they are sorted by split, so the first few would be from one split.
+    # Spread over the rows where there are many: they are sorted by split, and the first few would be from one split.
     parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
     problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])

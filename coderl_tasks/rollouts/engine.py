@@ -192,8 +192,9 @@ class Session:
         self.served_by = served_by
         self.budget = budget or Budget()
         self._used, self._model_name = used, model_name
-        self._reopens = False  # whether a session was released before: the next one checks for the model
-        self.current: tinker.ServiceClient | None = None
+        # Whether one was released before. The service may have dropped the model since, so the next one asks for it.
+        self._reopens = False
+        self.current: tinker.ServiceClient | None = None  # each is a session of the service's
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
         self._opening = asyncio.Lock()
         self._released: list[tinker.ServiceClient] = []
