@@ -329,7 +329,7 @@ COMPANY_ATTACKS: dict[str, str] = {
     "endless in the middle": "while n == 3: pass",
     "endless output in the middle": "while n == 3: print('x' * (1 << 20))",
     "memory in the middle": "if n == 3: x = bytearray(8 << 30)",
-    "memory that adds up": "x = [bytearray(300 << 20)]\nx.append(x)",
+    "memory that adds up": "x = [bytearray(240 << 20)]\nx.append(x)",
     "deep recursion in the middle": "def f(k): return 0 if k == 0 else 1 + f(k - 1)\nif n == 3: f(100000)",
     "ends all tests after the first": (
         "import os\nprint(n, flush=True)\nfor fd in range(3, 80):\n    try: os.write(fd, b't')\n    except OSError: pass\n"
