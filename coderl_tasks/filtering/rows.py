@@ -35,8 +35,8 @@ from typing import Any, Literal, TypeVar
 from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
 from coderl_tasks.filtering.signature import signature_of
-from coderl_tasks.grading.verdict import first_difference, parse_value, value_difference
 from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, RawRow, Segment
@@ -108,11 +108,12 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
 
 def _agree(problem: Problem, one: str, other: str) -> bool:
     """Whether an answer can be right for both expectations."""
+    compare = comparator(problem.comparator)
     if problem.kind == "stdin":
-        return None in (first_difference(one, other), first_difference(other, one))
+        return None in (compare.text(one, other.encode()), compare.text(other, one.encode()))
     try:
         left, right = parse_value(one), parse_value(other)
-        return None in (value_difference(left, right), value_difference(right, left))
+        return None in (compare.value(left, right), compare.value(right, left))
     except ValueError:
         return one == other
 

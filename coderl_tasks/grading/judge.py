@@ -26,14 +26,15 @@ import re
 import secrets
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
-from coderl_tasks.grading.verdict import Grade, Verdict, first_difference, parse_value, shortened, value_difference
+from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.paths import GRADING_DRIVER
+from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
@@ -307,8 +308,11 @@ class _Run:
         elif self.problem.kind == "call" and not result.answer:
             reason = "the program ended before the call returned"
         else:
-            compare = _call_difference if self.problem.kind == "call" else first_difference
-            difference = compare(expected, result.answer)
+            compare = comparator(self.problem.comparator)
+            if self.problem.kind == "call":
+                difference = _call_difference(expected, result.answer, compare.value)
+            else:
+                difference = compare.text(expected, result.answer)
             verdict, reason = (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
         return replace(result, verdict=verdict, reason=reason)
 
@@ -411,8 +415,8 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
     return results
 
 
-def _call_difference(expected: str, answer: bytes) -> str | None:
-    """`value_difference` of a call's answer, as the driver writes it."""
+def _call_difference(expected: str, answer: bytes, compare: Callable[[Any, Any], str | None]) -> str | None:
+    """What `compare` says of the value that a call returned, as the driver writes it."""
     try:
         returned = parse_value(answer)
         if "value" not in returned:
@@ -420,7 +424,7 @@ def _call_difference(expected: str, answer: bytes) -> str | None:
         value = returned["value"]
     except (ValueError, KeyError, TypeError):
         return "returned no JSON value"
-    return value_difference(parse_value(expected), value)
+    return compare(parse_value(expected), value)
 
 
 def _chunks(

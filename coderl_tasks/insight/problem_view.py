@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import CoderlError, ConfigError
-from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
+from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError
@@ -29,6 +29,7 @@ from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
 from coderl_tasks.problems.loading import EvaluationSide
 from coderl_tasks.problems.problem import PoolFile, Problem
 from coderl_tasks.problems.sources import find_source
@@ -50,28 +51,34 @@ def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, An
     if problem is None or len(problem.tests) != row["tests_total"]:
         return failed
     test, is_wrong = problem.tests[index], row["verdict"] == Verdict.WRONG_ANSWER
-    difference = _difference(problem.kind, test.expected, got) if is_wrong else None
+    difference = _difference(problem, test.expected, got) if is_wrong else None
     return failed | {"input": test.input, "expected": test.expected, "difference": difference}
 
 
-def _difference(kind: str, expected: str, got: str | None) -> str | None:
-    if kind == "call":
+def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
+    compare = comparator(problem.comparator)
+    if problem.kind == "call":
         if got is None or len(got) > SHOWN_CHARS:
             return "no JSON value" if got is None else None
         try:
-            return value_difference(parse_value(expected), parse_value(got))
+            return compare.value(parse_value(expected), parse_value(got))
         except ValueError:
             return None
-    if got is None or kind != "stdin":
+    if got is None or problem.kind != "stdin":
         return None
     if len(got) <= SHOWN_CHARS:
-        return first_difference(expected, got)
+        return compare.text(expected, got.encode("utf-8", "surrogatepass"))
+    if problem.comparator in UNORDERED:
+        return None  # of a part nothing can be said
     # Of an output that was cut, the lines that are whole; of a single line its words.
     beginning = got[:SHOWN_CHARS]
     end = "\n" if "\n" in beginning else " "
     whole = beginning.rpartition(end)[0]
     same_part = end.join(expected.split(end)[: whole.count(end) + 1])
-    return first_difference(same_part, whole) or f"after the first {len(whole):,} characters, which are kept"
+    return (
+        compare.text(same_part, whole.encode("utf-8", "surrogatepass"))
+        or f"after the first {len(whole):,} characters, which are kept"
+    )
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:

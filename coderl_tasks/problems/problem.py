@@ -32,8 +32,11 @@ PROBLEM_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "statement": TEXT, "starter_code": TEXT, "kind": TEXT, "entry_point": TEXT,
     "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "tests_total": pl.Int32(),
     "tests_original": pl.Int32(), "time_limit_s": pl.Float64(), "solutions": pl.List(TEXT), "source_row": pl.Int64(),
+    "comparator": TEXT,
 }  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
+REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator"}
+"""The columns without which a table has no problems: one that names no comparator has the default's."""
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
     "stage": TEXT, "reason": TEXT, "detail": TEXT, "problem_id": TEXT, "split": TEXT, "source_row": pl.Int64(),
     "statement": TEXT,
@@ -60,7 +63,8 @@ class Problem:
 
     `problem_id` is a stable hash of the content, or the raw row's own id; `split` is the data set's config name;
     `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
-    test, None where the data names none; `source_row` is the row number in the raw split.
+    test, None where the data names none; `source_row` is the row number in the raw split; `comparator` says when an
+    answer is right (`problems.comparators`).
     """
 
     problem_id: str
@@ -75,6 +79,7 @@ class Problem:
     time_limit_s: float | None
     solutions: tuple[str, ...]
     source_row: int
+    comparator: str = "tokens"
 
     def whole(self) -> "Problem":
         """The problem with its tests in memory."""
@@ -90,7 +95,7 @@ class Problem:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Problem":
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
-        values = {name: row[name] for name in _FIELDS}
+        values = {name: row[name] for name in _FIELDS if name in REQUIRED or name in row}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
         values["solutions"] = tuple(row["solutions"] or ())
         return cls(**values)
@@ -172,19 +177,20 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
         with explained(address), fs.open(path, "rb") as file:
             try:
                 table = pq.ParquetFile(file)
-                missing = PROBLEM_SCHEMA.keys() - set(table.schema_arrow.names)
+                missing = REQUIRED - set(table.schema_arrow.names)
             except pa.ArrowInvalid as error:
                 first_line = str(error).partition("\n")[0]
                 raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
             if missing:
                 raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
+            columns = [name for name in PROBLEM_SCHEMA if name in table.schema_arrow.names]
             for group in range(table.num_row_groups):
                 rows = table.metadata.row_group(group).num_rows
                 low = max(0, start - group_start)
                 high = rows if count < 0 else min(rows, start + count - group_start)
                 group_start += rows
                 if low < high:
-                    frame = pl.DataFrame(table.read_row_group(group, columns=list(PROBLEM_SCHEMA)))
+                    frame = pl.DataFrame(table.read_row_group(group, columns=columns))
                     problems += problems_from_frame(frame.slice(low, high - low))
     return problems
 
@@ -262,7 +268,8 @@ class PoolFile:
 
     def _read(self, group: int, columns: list[str]) -> pl.DataFrame:
         with self._lock:
-            return pl.DataFrame(self._file.read_row_group(group, columns=columns, use_threads=False))
+            there = [name for name in columns if name in self._file.schema_arrow.names]
+            return pl.DataFrame(self._file.read_row_group(group, columns=there, use_threads=False))
 
     def tests(self, group: int, row: int, problem_id: str) -> tuple[Test, ...]:
         """The tests of a problem by its place. DataError if they cannot be read, or it is another problem's."""
@@ -321,7 +328,7 @@ def check_pool(path: Path) -> None:
         schema = pl.read_parquet_schema(path)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
     needed = "it has to be one that `coderl curate` wrote"
-    missing = [name for name in PROBLEM_SCHEMA if name not in schema]
+    missing = [name for name in PROBLEM_SCHEMA if name in REQUIRED - schema.keys()]
     if missing:
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         raise DataError(f"the pool {path} has no {columns}: {needed}")

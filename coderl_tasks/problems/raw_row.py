@@ -14,7 +14,8 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, RowDropped, Test
+from coderl_tasks.problems.comparators import DEFAULT, comparator
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, REQUIRED, Problem, RowDropped, Test
 from coderl_tasks.problems.raw_tests import ASSERTIONS, TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
@@ -79,7 +80,8 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
-    ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8, id_too_long, or a reason of `parse_tests`."""
+    ambiguous_prompt, not_python, no_tests, ambiguous_tests, unknown_comparator, not_utf8, id_too_long, or a reason of
+    `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
     if (statement := statement_of(row)) is None:
@@ -133,17 +135,31 @@ def _problem(
     source_row: int,
 ) -> Problem:
     """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
-    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set)
+    name = DEFAULT if test_set.kind == "answer" else _comparator_of(row)
+    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, name)
     asked = (problem_id, split, statement, starter_code, test_set.kind, test_set.entry_point, test_set.tests)
     time_limit_s = None if test_set.kind == "answer" else _time_limit_s(row)  # an answer is not run
-    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row)
+    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row, name)
+
+
+def _comparator_of(row: Mapping[str, Any]) -> str:
+    """The comparator that the row or its metadata names. Raises RowDropped for one that there is not."""
+    places = (row, *(as_mapping(row.get(name)) for name in METADATA_COLUMNS))
+    names = (place.get("comparator") for place in places)
+    name = next((name for name in names if name is not None and name != ""), DEFAULT)
+    try:
+        comparator(str(name))
+    except ValueError as error:
+        raise RowDropped("unknown_comparator", str(error)) from None
+    return str(name)
 
 
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     """The problem in a row of a pool, checked; None if `values` is no such row, which has PROBLEM_SCHEMA. Raises
     RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
-    if not isinstance(values, Mapping) or not PROBLEM_SCHEMA.keys() <= values.keys():
+    if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
+    values = {"comparator": DEFAULT, **values}
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
     # These two may be null, if the data set has none; any other null is damage.
@@ -164,6 +180,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_comparator(value: Any) -> bool:
+    with suppress(ValueError):
+        return isinstance(value, str) and comparator(value) is not None
+    return False
+
+
 def _are_tests(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
@@ -178,6 +200,7 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
     "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
     "tests": _are_tests,
+    "comparator": _is_comparator,
 }
 
 
@@ -301,8 +324,9 @@ def _test_cells(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, row.get(column, {}).get(key) if key else row.get(column)
 
 
-def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:
-    """A problem's identity: a hash of what is asked and all its tests, the same on every machine and in every split."""
+def content_id(statement: str, starter_code: str, test_set: TestSet, name: str = DEFAULT) -> str:
+    """A problem's identity: a hash of what is asked, all its tests, and its comparator if that is not the default; the
+    same on every machine and in every split."""
     # The hash of json.dumps([statement, starter_code, kind, entry_point, [[input, expected], ...]]), test by test: the
     # whole text of a row of 200 MB would be held several times over.
     head = json.dumps([statement, starter_code, test_set.kind, test_set.entry_point])
@@ -310,7 +334,7 @@ def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:
     for number, test in enumerate(test_set.tests):
         digest.update(b", " if number else b"")
         digest.update(json.dumps([test.input, test.expected]).encode())
-    digest.update(b"]]")
+    digest.update(b"]]" if name == DEFAULT else f"]] {name}".encode())
     return digest.hexdigest()[:ID_HEX_DIGITS]
 
 

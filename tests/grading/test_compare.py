@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.grading.verdict import first_difference, parse_value, value_difference
+from coderl_tasks.problems.comparators import first_difference, parse_value, value_difference
 
 
 def is_right(expected: str, actual: bytes | str) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,6 +162,20 @@ async def test_reasons_are_one_line_for_people(embedded_judge: Judge) -> None:
     assert grade.reason == "test 0: ZeroDivisionError: division by zero (line 2)"
     grade = await embedded_judge.grade(TOTAL, "def total(xs): return 7")
     assert grade.reason == "test 0: value: expected 6, got 7"
+
+
+async def test_a_problem_names_when_an_answer_is_right(embedded_judge: Judge) -> None:
+    asked = stdin_problem(("3\n", "0\n1\n2\n"))
+    backwards, falsely = "print(*reversed(range(int(input()))), sep='\\n')", "print(0, 2, sep='\\n')"
+    unordered = replace(asked, comparator="lines_any_order")
+    assert (await embedded_judge.grade(asked, backwards)).verdict is Verdict.WRONG_ANSWER
+    assert (await embedded_judge.grade(unordered, backwards)).passed
+    wrong = await embedded_judge.grade(unordered, falsely)
+    assert (wrong.verdict, wrong.reason) == (Verdict.WRONG_ANSWER, "test 0: lines: expected 3, got 2")
+    off = "def total(xs): return sum(xs) + 0.25"
+    call = replace(TOTAL, comparator="float:0.5")
+    assert (await embedded_judge.grade(call, off)).passed
+    assert not (await embedded_judge.grade(TOTAL, off)).passed
 
 
 async def test_a_problem_without_tests_is_refused(embedded_judge: Judge) -> None:

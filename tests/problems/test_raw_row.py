@@ -69,6 +69,19 @@ def test_time_limits(limit: Any, seconds: float | None) -> None:
     assert make(metadata={"time_limit": limit}).time_limit_s == seconds
 
 
+def test_a_row_may_name_a_comparator_which_is_a_part_of_what_is_asked() -> None:
+    plain, unordered = make(), make(comparator="lines_any_order")
+    assert (plain.comparator, unordered.comparator) == ("tokens", "lines_any_order")
+    assert plain.problem_id == make(comparator="tokens").problem_id == make(comparator="").problem_id
+    assert plain.problem_id != unordered.problem_id
+    assert make(metadata={"comparator": "float:1e-4"}).comparator == "float:1e-4"
+    assert Problem.from_row(unordered.to_row()) == unordered
+    for name in ("sorted", 1e-6, {"float": 1e-6}):
+        with pytest.raises(RowDropped, match=r"unknown_comparator: .*there are tokens, exact, ") as dropped:
+            make(comparator=name)
+        assert dropped.value.reason == "unknown_comparator"
+
+
 @pytest.mark.parametrize(
     ("value", "solutions"),
     [

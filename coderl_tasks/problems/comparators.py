@@ -1,0 +1,298 @@
+"""When an answer is right: the comparators by name, of which a problem names one (`tokens` unless it does).
+
+| name | a program's standard output | a call's value |
+|---|---|---|
+| tokens | rules 1 to 5 | rules 6 to 8 |
+| exact | the same bytes, but for one line feed at the end | equal, decimals too |
+| float:ABS,REL | as tokens, but every number within ABS, or within REL times the expected one | likewise |
+| case_insensitive | as tokens, ASCII letters in either case | likewise, in strings |
+| lines_any_order | the lines in any order, each as tokens | a list's elements in any order |
+| tokens_any_order | the tokens of the whole output in any order | likewise |
+| set | the same tokens, however often and in whichever order | a list's elements, likewise |
+
+Standard input problems, the whole standard output of a program:
+
+1. The output is compared line by line, and within a line token by token. White space at either end of a line, how much
+   of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line does. White space is
+   ASCII, and only a line feed ends a line.
+2. There must be as many lines and as many tokens as expected: a correct start is not enough.
+3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is accepted
+   for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
+4. A decimal token (a point before digits, or an exponent) is compared by value, however many digits it has: an error of
+   1e-6, absolute or relative to the expected value, is accepted, and so is an integer. Only the expected token decides:
+   decimals get no tolerance for an integer. One too large for a float is text (rule 5).
+5. Everything else, `nan` and `inf` included, is compared byte by byte and case-sensitively.
+
+Call problems, the returned value as JSON (a tuple has become a list on the way):
+
+6. Integers are compared exactly, at any size. As in Python, `true` is 1, `3.0` is 3, and a string equals only itself.
+7. Where the expected number is written as a decimal, rule 4 holds; NaN equals NaN, an infinity equals itself.
+8. Lists agree in length, order and elements; objects in keys and values.
+
+`float` alone is `float:1e-6,1e-6`, and `float:1e-9` has both tolerances 1e-9. A comparator is trusted code of ours: it
+runs here, and a submission only ever sends it text.
+"""
+
+import json
+import math
+import re
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from coderl_tasks.untrusted_text import printable
+
+DEFAULT = "tokens"
+UNORDERED = ("lines_any_order", "tokens_any_order", "set")
+TOLERANCE = 1e-6
+_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
+_DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
+_WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
+_LONGEST_NUMBER = 4000
+"""Digits a JSON integer may have to be read as int; longer ones become Decimal (int() is quadratic)."""
+MOST_PAIRS = 10**5
+"""Unequal elements, expected times found, that are compared by their tolerances where order does not matter."""
+
+
+class Comparator(NamedTuple):
+    """None if an answer is right, else one line that names a difference: of an output, and of a call's value."""
+
+    text: Callable[[str, bytes], str | None]
+    value: Callable[[Any, Any], str | None]
+
+
+@lru_cache(maxsize=256)
+def comparator(name: str) -> Comparator:
+    """The comparator with this name. Raises ValueError, which says what there is, for a name that is none."""
+    kind, _, arguments = name.partition(":")
+    if kind == "float":
+        try:
+            tolerances = [float(each) for each in arguments.split(",")] if arguments else [TOLERANCE]
+        except ValueError:
+            tolerances = []
+        if len(tolerances) in (1, 2) and all(0 <= each < math.inf for each in tolerances):
+            close = partial(_close, absolute=tolerances[0], relative=tolerances[-1])
+            return Comparator(
+                partial(_numbers_difference, close=close), partial(value_difference, match=_numbers(close))
+            )
+        raise ValueError(f"{name}: tolerances look like float:1e-6, or float:ABSOLUTE,RELATIVE")
+    if arguments or kind not in _COMPARATORS:
+        raise ValueError(f"{name}: there are {', '.join(_COMPARATORS)}, and float:ABSOLUTE,RELATIVE")
+    return _COMPARATORS[kind]
+
+
+def first_difference(
+    expected: str, actual: bytes | str, match: Callable[[bytes, bytes], bool] | None = None
+) -> str | None:
+    """None if a program's standard output is as expected, but for spacing and tiny errors of decimals (rules 1 to 5
+    above), else one line that names the first difference; the number of lines last. `actual` may hold any bytes.
+    `match` says in place of `tokens_match` whether two tokens agree."""
+    match = match or tokens_match
+    wanted_text = expected.encode("utf-8", "surrogatepass")
+    got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
+    if wanted_text == got_text:  # the usual case of a right program, without splitting it
+        return None
+    wanted_lines, got_lines = lines(wanted_text), lines(got_text)
+    for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
+        if wanted_line == got_line:
+            continue
+        wanted, got = wanted_line.split(), got_line.split()
+        for place, (wanted_token, got_token) in enumerate(zip(wanted, got, strict=False), start=1):
+            if not match(wanted_token, got_token):
+                return f"line {number}, token {place}: expected {shown(wanted_token)}, got {shown(got_token)}"
+        if len(wanted) != len(got):
+            return f"line {number}, tokens: expected {len(wanted)}, got {len(got)}"
+    if len(wanted_lines) != len(got_lines):
+        return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
+    return None
+
+
+def parse_value(text: str | bytes) -> Any:
+    """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
+    try:
+        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= _LONGEST_NUMBER else Decimal)(digits))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def value_difference(
+    expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] | None = None
+) -> str | None:
+    """None if a returned value is as expected, but for tiny errors of decimals (rules 6 to 8 above), else a line on the
+    first difference. Both sides come from `parse_value`; `where` is their path in the whole, as `value[0]['a']`.
+    `match` says in place of rules 6 and 7 whether two scalars agree."""
+    if expected == actual:  # what is unequal here may still be right: close decimals, NaN
+        return None
+    pairs: Iterable[tuple[str, Any, Any]]
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return f"{where}: expected {len(expected)} elements, got {len(actual)}"
+        elements = enumerate(zip(expected, actual, strict=True))
+        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in elements)
+    elif isinstance(expected, dict) and isinstance(actual, dict):
+        if expected.keys() != actual.keys():
+            return f"{where}: expected the keys {shown(sorted(expected))}, got {shown(sorted(actual))}"
+        pairs = ((f"{where}[{key!r}]", wanted, actual[key]) for key, wanted in expected.items())
+    elif (match or _scalars_match)(expected, actual):
+        return None
+    else:
+        return f"{where}: expected {shown(expected)}, got {shown(actual)}"
+    for inner_where, wanted, got in pairs:
+        difference = value_difference(wanted, got, inner_where, match)
+        if difference is not None:
+            return difference
+    return None
+
+
+def lines(text: bytes) -> list[bytes]:
+    """The lines up to the last that is not blank, without the white space at their ends."""
+    text = text.rstrip()
+    return [line.rstrip() for line in text.split(b"\n")] if text else []
+
+
+def is_number(token: bytes) -> bool:
+    """Whether a token is an integer or a decimal, as rules 3 and 4 have them."""
+    return bool(_INTEGER.fullmatch(token) or _DECIMAL.fullmatch(token))
+
+
+def tokens_match(expected: bytes, actual: bytes) -> bool:
+    """Whether two tokens agree by rules 3 to 5 above."""
+    if expected == actual:
+        return True
+    if _INTEGER.fullmatch(expected):
+        whole = _WHOLE_DECIMAL.fullmatch(actual)
+        found = whole[1] if whole else actual
+        return found == expected or {found, expected} == {b"0", b"-0"}
+    if not _DECIMAL.fullmatch(expected) or not is_number(actual):
+        return False
+    wanted = float(expected)
+    return math.isfinite(wanted) and _close(wanted, float(actual))
+
+
+def _scalars_match(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, float) and isinstance(actual, int | float | Decimal):
+        try:
+            return _close(expected, float(actual))
+        except OverflowError:
+            return _close(expected, math.inf if actual > 0 else -math.inf)
+    if isinstance(expected, str) or isinstance(actual, str):
+        return isinstance(expected, str) and isinstance(actual, str) and expected == actual
+    return bool(expected == actual)
+
+
+def _close(expected: float, actual: float, absolute: float = TOLERANCE, relative: float = TOLERANCE) -> bool:
+    if not (math.isfinite(expected) and math.isfinite(actual)):
+        return expected == actual or (math.isnan(expected) and math.isnan(actual))
+    return abs(expected - actual) <= max(absolute, relative * abs(expected))
+
+
+def shown(value: Any, length: int = 60) -> str:
+    is_token = isinstance(value, bytes)
+    text = printable(value[: length + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
+    return text if len(text) <= length else text[:length] + "..."
+
+
+def _numbers_difference(expected: str, actual: bytes, close: Callable[[float, float], bool]) -> str | None:
+    def match(wanted: bytes, got: bytes) -> bool:
+        return wanted == got or (is_number(wanted) and is_number(got) and close(float(wanted), float(got)))
+
+    return first_difference(expected, actual, match)
+
+
+def _numbers(close: Callable[[float, float], bool]) -> Callable[[Any, Any], bool]:
+    def match(wanted: Any, got: Any) -> bool:
+        if isinstance(wanted, str | None) or isinstance(got, str | None):
+            return bool(wanted == got)
+        try:
+            return bool(wanted == got) or close(float(wanted), float(got))
+        except (OverflowError, TypeError, ValueError):
+            return False
+
+    return match
+
+
+def _bytes_difference(expected: str, actual: bytes) -> str | None:
+    wanted, got = (text.removesuffix(b"\n") for text in (expected.encode("utf-8", "surrogatepass"), actual))
+    if wanted == got:
+        return None
+    lines = zip(wanted.split(b"\n"), got.split(b"\n"), strict=False)
+    for number, (wanted_line, got_line) in enumerate(lines, start=1):
+        if wanted_line != got_line:
+            return f"line {number}: expected {shown(wanted_line)}, got {shown(got_line)}"
+    wanted_lines, got_lines = (text.count(b"\n") + 1 for text in (wanted, got))
+    return f"lines: expected {wanted_lines}, got {got_lines}"
+
+
+def _lowered(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # ASCII letters alone
+    if isinstance(value, list):
+        return [_lowered(each) for each in value]
+    return {key: _lowered(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _unordered(
+    wanted: Sequence[Any], got: Sequence[Any], match: Callable[[Any, Any], bool], what: str, *, repeats: bool = True
+) -> str | None:
+    """None if the elements (hashable) can be paired, each with one that it matches; without `repeats` each counts
+    once."""
+    wanted_counts, got_counts = Counter(wanted), Counter(got)
+    if not repeats:
+        wanted_counts, got_counts = Counter(wanted_counts.keys()), Counter(got_counts.keys())
+    if (n := wanted_counts.total()) != (m := got_counts.total()) and repeats:
+        return f"{what}: expected {n}, got {m}"
+    missing, more = [*(wanted_counts - got_counts).elements()], [*(got_counts - wanted_counts).elements()]
+    if len(missing) * len(more) <= MOST_PAIRS:
+        for each in list(missing):
+            if (partner := next((other for other in more if match(each, other)), None)) is not None:
+                missing.remove(each)
+                more.remove(partner)
+    if missing:
+        return f"{what}: {shown(missing[0])} is missing"
+    return f"{what}: {shown(more[0])} is not expected" if more else None
+
+
+def _same_line(wanted: bytes, got: bytes) -> bool:
+    return first_difference(wanted.decode("utf-8", "surrogatepass"), got) is None
+
+
+def _lines_difference(expected: str, actual: bytes) -> str | None:
+    wanted, got = (
+        [b" ".join(line.split()) for line in lines(text)]
+        for text in (expected.encode("utf-8", "surrogatepass"), actual)
+    )
+    return _unordered(wanted, got, _same_line, "lines")
+
+
+def _tokens_difference(expected: str, actual: bytes, *, repeats: bool = True) -> str | None:
+    wanted, got = expected.encode("utf-8", "surrogatepass").split(), actual.split()
+    return _unordered(wanted, got, tokens_match, "tokens", repeats=repeats)
+
+
+def _elements_difference(expected: Any, actual: Any, *, repeats: bool = True) -> str | None:
+    if not (isinstance(expected, list) and isinstance(actual, list)):
+        return value_difference(expected, actual)
+
+    def texts(values: list[Any]) -> list[str]:
+        return [json.dumps(value, sort_keys=True, default="integer {}".format) for value in values]
+
+    def match(wanted: str, got: str) -> bool:
+        return value_difference(parse_value(wanted), parse_value(got)) is None
+
+    return _unordered(texts(expected), texts(actual), match, "elements", repeats=repeats)
+
+
+_COMPARATORS: dict[str, Comparator] = {
+    DEFAULT: Comparator(first_difference, value_difference),
+    "exact": Comparator(_bytes_difference, partial(value_difference, match=lambda wanted, got: bool(wanted == got))),
+    "case_insensitive": Comparator(
+        lambda wanted, got: first_difference(_lowered(wanted), got.lower()),
+        lambda wanted, got: value_difference(_lowered(wanted), _lowered(got)),
+    ),
+    "lines_any_order": Comparator(_lines_difference, _elements_difference),
+    "tokens_any_order": Comparator(_tokens_difference, _elements_difference),
+    "set": Comparator(partial(_tokens_difference, repeats=False), partial(_elements_difference, repeats=False)),
+}
