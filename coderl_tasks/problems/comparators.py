@@ -41,7 +41,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from coderl_tasks.untrusted_text import printable
 
@@ -54,7 +54,12 @@ _WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
 _LONGEST_NUMBER = 4000
 """Digits a JSON integer may have to be read as int; longer ones become Decimal (int() is quadratic)."""
 MOST_PAIRS = 10**5
-"""Unequal elements, expected times found, that are compared by their tolerances where order does not matter."""
+"""Unequal elements, expected times found, that are all compared with each other where order does not matter."""
+
+
+Text = TypeVar("Text", str, bytes)
+Agree = Callable[..., str | None]
+"""Whether two sides have the same elements: None, or one line that names a difference."""
 
 
 class Comparator(NamedTuple):
@@ -235,24 +240,47 @@ def _lowered(value: Any) -> Any:
 
 
 def _unordered(
-    wanted: Sequence[Any], got: Sequence[Any], match: Callable[[Any, Any], bool], what: str, *, repeats: bool = True
+    wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool], what: str
 ) -> str | None:
-    """None if the elements (hashable) can be paired, each with one that it matches; without `repeats` each counts
-    once."""
+    """None if the elements can be paired, each with one that it matches."""
+    if len(wanted) != len(got):
+        return f"{what}: expected {len(wanted)}, got {len(got)}"
     wanted_counts, got_counts = Counter(wanted), Counter(got)
-    if not repeats:
-        wanted_counts, got_counts = Counter(wanted_counts.keys()), Counter(got_counts.keys())
-    if (n := wanted_counts.total()) != (m := got_counts.total()) and repeats:
-        return f"{what}: expected {n}, got {m}"
-    missing, more = [*(wanted_counts - got_counts).elements()], [*(got_counts - wanted_counts).elements()]
-    if len(missing) * len(more) <= MOST_PAIRS:
-        for each in list(missing):
-            if (partner := next((other for other in more if match(each, other)), None)) is not None:
-                missing.remove(each)
-                more.remove(partner)
+    missing = sorted((wanted_counts - got_counts).elements(), key=_by_numbers)
+    more = sorted((got_counts - wanted_counts).elements(), key=_by_numbers)
+    unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)
+    # Numbers that are close may match crosswise only.
+    if unlike is None or (len(missing) * len(more) <= MOST_PAIRS and _can_be_paired(missing, more, match)):
+        return None
+    return f"{what}: {shown(unlike)} is missing"
+
+
+def _can_be_paired(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool]) -> bool:
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    matches = csr_matrix([[match(each, other) for other in got] for each in wanted])
+    return bool((maximum_bipartite_matching(matches) >= 0).all())
+
+
+def _same_set(
+    wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool], what: str
+) -> str | None:
+    """None if each element matches one of the other side, however often."""
+    wanted_set, got_set = set(wanted), set(got)
+    missing, more = wanted_set - got_set, got_set - wanted_set
+    if len(missing) * len(got_set) + len(more) * len(wanted_set) <= MOST_PAIRS:
+        missing = {each for each in missing if not any(match(each, other) for other in got_set)}
+        more = {other for other in more if not any(match(each, other) for each in wanted_set)}
     if missing:
-        return f"{what}: {shown(missing[0])} is missing"
-    return f"{what}: {shown(more[0])} is not expected" if more else None
+        return f"{what}: {shown(min(missing))} is missing"
+    return f"{what}: {shown(min(more))} is not expected" if more else None
+
+
+def _by_numbers(text: str | bytes) -> list[tuple[bool, float, bytes]]:
+    """What sorts texts by the numbers in them."""
+    tokens = (text if isinstance(text, bytes) else text.encode()).translate(None, b"[]{},").split()
+    return [(False, float(token), b"") if is_number(token) else (True, 0.0, token) for token in tokens]
 
 
 def _same_line(wanted: bytes, got: bytes) -> bool:
@@ -267,12 +295,11 @@ def _lines_difference(expected: str, actual: bytes) -> str | None:
     return _unordered(wanted, got, _same_line, "lines")
 
 
-def _tokens_difference(expected: str, actual: bytes, *, repeats: bool = True) -> str | None:
-    wanted, got = expected.encode("utf-8", "surrogatepass").split(), actual.split()
-    return _unordered(wanted, got, tokens_match, "tokens", repeats=repeats)
+def _tokens_difference(expected: str, actual: bytes, agree: Agree = _unordered) -> str | None:
+    return agree(expected.encode("utf-8", "surrogatepass").split(), actual.split(), tokens_match, "tokens")
 
 
-def _elements_difference(expected: Any, actual: Any, *, repeats: bool = True) -> str | None:
+def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) -> str | None:
     if not (isinstance(expected, list) and isinstance(actual, list)):
         return value_difference(expected, actual)
 
@@ -282,7 +309,7 @@ def _elements_difference(expected: Any, actual: Any, *, repeats: bool = True) ->
     def match(wanted: str, got: str) -> bool:
         return value_difference(parse_value(wanted), parse_value(got)) is None
 
-    return _unordered(texts(expected), texts(actual), match, "elements", repeats=repeats)
+    return agree(texts(expected), texts(actual), match, "elements")
 
 
 _COMPARATORS: dict[str, Comparator] = {
@@ -294,5 +321,5 @@ _COMPARATORS: dict[str, Comparator] = {
     ),
     "lines_any_order": Comparator(_lines_difference, _elements_difference),
     "tokens_any_order": Comparator(_tokens_difference, _elements_difference),
-    "set": Comparator(partial(_tokens_difference, repeats=False), partial(_elements_difference, repeats=False)),
+    "set": Comparator(partial(_tokens_difference, agree=_same_set), partial(_elements_difference, agree=_same_set)),
 }

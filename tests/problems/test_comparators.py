@@ -40,6 +40,11 @@ TEXTS = [
     ("tokens_any_order", "0.5 7", "7 0.5000000001", True),
     ("set", "1 2 3", "3 3 2 1 1", True),
     ("set", "1 2 3", "1 2", False),
+    ("set", "0.5", "0.5 0.50000001", True),
+    ("set", "0.5 0.50000001", "0.5", True),
+    ("tokens_any_order", "0.0 0.0000015", "0.0000009 -0.0000005", True),  # crosswise only
+    ("tokens_any_order", "0.0 0.0000015", "0.0000019 0.0000025", False),
+    ("lines_any_order", "a 0.5\nb 10\nb 9", "b 9\nb 10\na 0.5000001", True),
     ("set", "1 2", "1 2 3", False),
 ]
 VALUES = [
@@ -54,6 +59,8 @@ VALUES = [
     ("tokens_any_order", [[1, 2], [3]], [[3], [1, 2]], True),
     ("tokens_any_order", [[1, 2], [3]], [[3], [2, 1]], False),
     ("lines_any_order", [0.5, 1], [1, 0.50000001], True),
+    ("lines_any_order", [[0.5, "b"], [10.5, "a"]], [[10.50000001, "a"], [0.50000001, "b"]], True),
+    ("set", [0.5], [0.5, 0.50000001], True),
     ("lines_any_order", [1, True], [True, True], True),  # as in Python
     ("lines_any_order", [1, 1, 2], [1, 2, 2], False),
     ("set", [1, 2], [2, 2, 1], True),
@@ -98,3 +105,5 @@ def test_many_elements_that_differ_by_little_are_refused_without_trying_all_pair
     wanted = "\n".join(f"{number}.5" for number in range(20_000))
     got = "\n".join(f"{number}.7" for number in range(20_000)).encode()
     assert comparator("lines_any_order").text(wanted, got) == "lines: 0.5 is missing"
+    close = "\n".join(f"{number}.50000001" for number in reversed(range(20_000))).encode()
+    assert comparator("lines_any_order").text(wanted, close) is None
