@@ -79,6 +79,33 @@ class Liar(BaseHTTPRequestHandler):
 ThreadingHTTPServer((sys.argv[1], 8080), Liar).serve_forever()
 """
 """A sandbox that says of every program that it ended well and printed nothing."""
+AHEAD_S = 600
+CLOCK = f"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+
+int clock_gettime(clockid_t id, struct timespec *now) {{
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(id, now);
+    if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += {AHEAD_S};
+    return failed;
+}}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {{
+    struct timespec exact;
+    int failed = clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec, now->tv_usec = exact.tv_nsec / 1000;
+    return failed;
+}}
+time_t time(time_t *now) {{
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (now) *now = exact.tv_sec;
+    return exact.tv_sec;
+}}
+"""
+"""A library that, loaded first, sets a host's clock ahead: namespaces have the machine's."""
 LINES = (
     "no answer",
     "answers again",
@@ -180,6 +207,7 @@ class Cluster:
         self.folder, self.shared = folder, folder / "shared"
         self.shared.mkdir()
         self._heartbeat = str(heartbeat_s)
+        self.ahead: str | None = None  # the host whose clock is AHEAD_S ahead
         names = ("postgres", "prefect", "sandbox-a", "sandbox-b", "tinker", "worker-a", "worker-b")
         self.hosts: dict[str, Host] = {}
         for number, name in enumerate(names):
@@ -240,9 +268,11 @@ class Cluster:
         elif name.startswith("sandbox"):
             host.start(*coderl, "serve", "sandbox", "--host", host.address, "--port", "8080", "--key", str(key_file))
         else:
+            skew = {"LD_PRELOAD": str(self.folder / "clock.so")} if name == self.ahead else {}
             sandboxes = (self.hosts[each].address for each in ("sandbox-a", "sandbox-b"))
             host.start(
                 *(*coderl, "up", "--limit", "2"),
+                **skew,
                 PREFECT_API_URL=self.api,
                 PREFECT_API_AUTH_STRING=SECRET,
                 PREFECT_WORKER_HEARTBEAT_SECONDS=self._heartbeat,
@@ -250,6 +280,23 @@ class Cluster:
                 TINKER_API_KEY=KEY,
                 SANDBOX_URL=",".join(f"http://coderl:{KEY}@{address}:8080" for address in sandboxes),
             )
+
+    def set_ahead(self, name: str | None) -> None:
+        """Set the clock of a worker's host ahead, or all clocks right."""
+        (source := self.folder / "clock.c").write_text(CLOCK)
+        library = str(self.folder / "clock.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True)
+        changed, self.ahead = name or self.ahead, name
+        if changed is not None:
+            self.hosts[changed].kill()
+            self.start_again(changed)
+
+    def start_again(self, name: str) -> None:
+        """Start a worker's host, and wait until it is ready."""
+        log, ready = self.hosts[name].log, "prefect deployment run"
+        before = log.read_text().count(ready)
+        self.start_one(name)
+        until(lambda: log.read_text().count(ready) > before, f"{name} is not ready")
 
     def lines(self) -> list[str]:
         """What the workers have printed so far that tells of a fault."""
@@ -543,6 +590,7 @@ def faults(bench: Bench) -> dict[str, Callable[[], None]]:
         "curation": lambda: curation(bench),
         "placement": lambda: placement(bench),
         "two users": lambda: two_users(bench),
+        "clock": lambda: clock(bench),
     }
 
 
@@ -603,6 +651,23 @@ def two_users(bench: Bench) -> None:
         ),
         lines=[],
     )
+
+
+def clock(bench: Bench) -> None:
+    """The clock of one worker's host is ahead. Each of the two is killed once while it works on a run."""
+    cluster = bench.cluster
+    cluster.set_ahead("worker-b")
+    said, job, seconds = len(cluster.lines()), bench.train("clock"), []
+    until(lambda: job.commits() >= 2, "no step")
+    seeds, recorded = len(cluster.gateway.seeds), bench.training(job).recorded()
+    for _ in range(2):
+        name, before = job.worker(), job.commits()
+        cluster.hosts[name].kill()
+        seconds.append(until(lambda before=before: job.commits() > before, "no step"))  # type: ignore[misc]
+        cluster.start_again(name)
+    state, what = job.finish(), f"a host's clock {AHEAD_S} s ahead, each host killed once"
+    bench.row(what, "goes on, on the other worker", job, max(seconds), seeds, recorded, state=state, said=said)
+    cluster.set_ahead(None)
 
 
 def placement(bench: Bench, runs: int = 20) -> None:
