@@ -681,50 +681,51 @@ def placement(bench: Bench, runs: int = 20) -> None:
 
 
 def many_kills(bench: Bench, kills: int, seed: int) -> None:
-    """Random worker hosts are killed, one after the other, during one training and one curation in shards; each is
+    """Random worker hosts are killed, one after the other, during one curation in shards and one training; each is
     started again 20 s later."""
-    cluster, draw = bench.cluster, random.Random(seed)
-    whole = bench.curate("whole-for-kills", shard_size=3, profile_samples=16)
+    draw, sizes = random.Random(seed), {"shard_size": 3, "profile_samples": 16}
+    whole = bench.curate("whole-for-kills", **sizes)
     if whole.finish() != "Completed":
         raise RuntimeError("the undisturbed curation did not end")
-    job, done = bench.curate("kills-in-shards", shard_size=3, profile_samples=16, shards="deployment"), 0
-    until(lambda: job.shards("groups/*") > 0, "no shard has begun")
-    again = 0
-    while done < kills and job.state() != "Completed":
-        name = draw.choice(("worker-a", "worker-b"))
-        seeds, recorded = len(cluster.gateway.seeds), recorded_rounds(job.folder)
-        cluster.hosts[name].kill()
-        time.sleep(20)
-        cluster.start_one(name)
-        done += 1
-        before = job.shards("groups/*") + job.shards("profile-*.parquet")
-        until(
-            lambda before=before: (  # type: ignore[misc]
-                job.shards("groups/*") + job.shards("profile-*.parquet") != before or job.state() == "Completed"
-            ),
-            "no group",
-        )
-        again += sum(seed in recorded for seed in cluster.gateway.seeds[seeds:])
-    state = job.finish()
-    different, what = "" if same_pool(whole, job) else "pool", f"{done} kills of random workers in a curation"
+    pool = bench.curate("kills-in-shards", **sizes, shards="deployment")
+
+    def in_shards() -> int:
+        return pool.shards("groups/*") + pool.shards("profile-*.parquet")
+
+    done, again = kill_at_random(bench, draw, pool, kills, in_shards, lambda: recorded_rounds(pool.folder))
+    state = pool.finish()
+    different, what = "" if same_pool(whole, pool) else "pool", f"{done} kills of random workers in a curation"
     bench.add(what, "ends by itself", state, different=different, asked_again=again, lines=[])
-    job, done, again = bench.train("many-kills"), 0, 0
-    until(lambda: job.commits() >= 1, "no step")
+    run = bench.train("many-kills")
+    done, again = kill_at_random(bench, draw, run, kills, run.commits, bench.training(run).recorded)
+    what, state = f"{done} kills of random workers", run.finish()
+    bench.row(what, "ends by itself", run, None, len(bench.cluster.gateway.seeds), set(), state=state)
+    bench.rows[-1]["asked again"] = again
+
+
+def kill_at_random(
+    bench: Bench,
+    draw: random.Random,
+    job: Job,
+    kills: int,
+    progress: Callable[[], int],
+    recorded: Callable[[], set[int]],
+) -> tuple[int, int]:
+    """Kill a random worker's host, start it again 20 s later, and wait for progress, so many times or until the job has
+    ended. Returns how many times, and how many seeds that were recorded before a kill were asked for after it."""
+    cluster, done, again = bench.cluster, 0, 0
+    until(lambda: progress() > 0, "no progress")
     while done < kills and job.state() != "Completed":
         name = draw.choice(("worker-a", "worker-b"))
-        seeds, recorded = len(cluster.gateway.seeds), bench.training(job).recorded()
+        seeds, known = len(cluster.gateway.seeds), recorded()
         cluster.hosts[name].kill()
         time.sleep(20)
         cluster.start_one(name)
         done += 1
-        before = job.commits()
-        until(lambda before=before: job.commits() > before or job.state() == "Completed", "no step")  # type: ignore[misc]
-        again += sum(noted in recorded for noted in cluster.gateway.seeds[seeds:])
-    state = job.finish()
-    bench.row(
-        f"{done} kills of random workers", "ends by itself", job, None, len(cluster.gateway.seeds), set(), state=state
-    )
-    bench.rows[-1]["asked again"] = again
+        before = progress()
+        until(lambda before=before: progress() != before or job.state() == "Completed", "no progress")  # type: ignore[misc]
+        again += sum(seed in known for seed in cluster.gateway.seeds[seeds:])
+    return done, again
 
 
 def main() -> None:

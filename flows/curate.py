@@ -35,7 +35,7 @@ from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
-from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent, shard_budget
+from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
@@ -158,8 +158,7 @@ class Curation:
 
             async def here(number: int, address: str, result: str, caps: Mapping[str, float]) -> None:
                 async with concurrency(LIMITS), recorded_at(address) as (folder, changed):
-                    budget = shard_budget(self.settings.with_changes(**caps), folder)
-                    shard = replace(shards[number], folder=folder, budget=budget)
+                    shard = replace(shards[number], folder=folder, settings=self.settings.with_changes(**caps))
                     await profile_recorded(shard, number, result, changed)
 
             elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from prefect import flow
@@ -53,7 +54,7 @@ async def profile_shard(
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
-            async with open_session(settings, used, shard_budget(settings, folder)) as session:
+            async with open_session(settings, used) as session:
                 asked = ALL_ALIKE if job is None else Asked.from_json(read_asked(str(folder), job))
                 shard = Shard(session, settings, problems_of_shard, folder, asked)
                 result = "profile.parquet" if job is None else profile_file(job)
@@ -66,8 +67,9 @@ async def profile_shard(
 
 
 async def profile_recorded(shard: Shard, number: int, result: str, changed: Callable[[], None]) -> int:
-    """Profile a shard in its folder, write the profile to the file `result` there, and call `changed` as it goes (see
-    `recorded_at`). Returns how many problems were profiled."""
+    """Profile a shard in its folder within the caps of its settings, write the profile to the file `result` there, and
+    call `changed` as it goes (see `recorded_at`). Returns how many problems were profiled."""
+    shard = replace(shard, budget=shard_budget(shard.settings, shard.folder))
     frame = await profile(shard, number, lambda done, total: changed())
     write_parquet(shard.folder / result, frame)
     return frame.height

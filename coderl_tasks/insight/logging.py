@@ -13,10 +13,16 @@ from typing import Any, Self
 
 import polars as pl
 
-from coderl_tasks.insight.prometheus import RunEndpoint
 from coderl_tasks.insight.shown_metrics import line_texts
 from coderl_tasks.insight.tables import duration
-from coderl_tasks.insight.trackers import StepSpans, Tracker, TrackioTracker, WandbTracker, import_tracker
+from coderl_tasks.insight.trackers import (
+    PrometheusTracker,
+    StepSpans,
+    Tracker,
+    TrackioTracker,
+    WandbTracker,
+    import_tracker,
+)
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.run_directory import MetricsLog, RunDirectory, is_eval_row
@@ -219,7 +225,7 @@ def setup_logging(
             run.track(WandbTracker(wandb_project, wandb_name, tracked_config, folder), rows)
         if trackio_project is not None:
             run.track(TrackioTracker(trackio_project, trackio_name, tracked_config, folder), rows)
-        for tracker in (StepSpans.of_environment(folder.name), RunEndpoint.of_environment(folder)):
+        for tracker in (StepSpans.of_environment(folder.name), PrometheusTracker.of_environment(folder)):
             if tracker is not None:  # None: the environment asks for none
                 run.track(tracker, rows)
     except BaseException:  # a tracker refused: end those that were opened before it

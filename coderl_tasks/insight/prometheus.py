@@ -1,29 +1,21 @@
-"""Metrics for Prometheus, of a run or of `coderl up`: at CODERL_METRICS ([HOST:]PORT, by default on 127.0.0.1), or,
-where that is a folder's path, in a file RUN-PID.prom there.
+"""Metrics for Prometheus, at CODERL_METRICS: [HOST:]PORT (by default on 127.0.0.1), or the path of a folder, in which
+each process keeps a file NAME-PID.prom.
 
-A run's endpoint has each number of its newest step as a gauge named as its column of metrics.jsonl
-(`coderl_mean_reward`); columns such as `sandbox_faults/ADDRESS` are one with the label `server`. Beside them are the
-tokens of all steps, the time of the last commit, and whether each sandbox is up. The endpoint of `coderl up` has its
-pool's flow runs by state, its workers, how many runs were begun again, and the metrics of the runs that it works on.
+A run has those of its newest step (`insight.trackers`). `coderl up` has its pool's flow runs by state, its workers, how
+many runs were begun again, and the metrics of the runs that it works on.
 """
 
 import logging
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.client import SERVER_STATES, SLOW, UP
-from coderl_tasks.insight.trackers import Tracker
-from coderl_tasks.journal.atomic import Row
-from coderl_tasks.journal.ledger import METRICS
-from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -104,76 +96,12 @@ def registry_of(collect: Collect) -> "CollectorRegistry":
     return registry
 
 
-class RunEndpoint(Tracker):
-    """The endpoint of the run in `folder`."""
-
-    def __init__(self, folder: Path, address: str) -> None:
-        super().__init__()
-        run, self._metrics_file = folder.name, folder / "metrics.jsonl"
-        self._labels = {"run": run}
-        self._row: Row = {}
-        self._tokens = dict.fromkeys(METRICS, 0)
-        self._committed_at = 0.0
-        if "/" in address:
-            self._out: Endpoint | TextFile = TextFile(Path(address) / f"{run}-{os.getpid()}.prom", self._collect)
-        else:
-            self._out = Endpoint(address, self._collect)
-
-    @classmethod
-    def of_environment(cls, folder: Path) -> Self | None:
-        """None without the variable. An address that cannot be used is a warning: a run of days must not end for it."""
-        address = os.environ.get(VARIABLE)
-        if not address:
-            return None
-        try:
-            return cls(folder, address)
-        except ConfigError as error:
-            logger.warning("no Prometheus endpoint: %s", error)
-            return None
-
-    def resume(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self._send(row)
-        with suppress(FileNotFoundError):  # of a new run
-            self._committed_at = self._metrics_file.stat().st_mtime
-        self._sent = set(map(row_identity, rows))
-
-    def _send(self, row: Row) -> None:
-        if is_eval_row(row):
-            return
-        self._row, self._committed_at = row, time.time()
-        for kind in METRICS:
-            self._tokens[kind] += row.get(kind) or 0
-        self._out.refresh()
-
-    def finish(self, failed: bool) -> None:
-        self._out.close()
-
-    def _collect(self) -> "Iterable[Metric]":
-        from prometheus_client.core import CounterMetricFamily
-
-        if self._row:
-            yield gauge(
-                "last_commit_timestamp_seconds", "When the last step was committed.", self._committed_at, self._labels
-            )
-        tokens = CounterMetricFamily("coderl_tokens", "Tokens of all steps.", labels=["run", "kind"])
-        for kind, number in self._tokens.items():
-            tokens.add_metric([self._labels["run"], kind.removeprefix("tokens_")], number)
-        yield tokens
-        by_server: dict[str, dict[str, float]] = {}
-        for column, value in self._row.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            name, _, server = column.partition("/")
-            if server:
-                by_server.setdefault(f"{name}_by_server", {})[server] = value
-            else:
-                yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
-        by_server["sandbox_up"] = {
-            url.partition("//")[2]: state in (UP, SLOW) for url, state in dict(SERVER_STATES).items()
-        }
-        for name, values in by_server.items():
-            yield gauge(name, f"`{name}`, for each server.", values, self._labels, "server")
+def published(address: str, name: str, collect: Collect) -> Endpoint | TextFile:
+    """What `collect` returns, at an address or in a file of a folder, until it is closed. Raises ConfigError for an
+    address that cannot be used."""
+    if "/" in address:
+        return TextFile(Path(address) / f"{name}-{os.getpid()}.prom", collect)
+    return Endpoint(address, collect)
 
 
 def gauge(
@@ -194,17 +122,19 @@ def gauge(
 
 
 @contextmanager
-def endpoint(collect: Collect) -> Iterator[Path | None]:
-    """An endpoint while the block lasts, if the variable asks for one, with what is in the files of a folder too, which
-    it yields. ConfigError if its address cannot be used."""
+def publishing(name: str, collect: Collect) -> Iterator[dict[str, str]]:
+    """Publishes what `collect` returns while the block lasts, if VARIABLE asks for it. Yields what the environment of
+    other processes needs so that theirs is published with it. ConfigError if the address cannot be used."""
     address = os.environ.get(VARIABLE)
-    if not address:
-        yield None
-        return
-    with TemporaryDirectory(prefix="coderl-metrics-") as name, ExitStack() as stack:
-        folder = Path(name)
-        stack.callback(Endpoint(address, lambda: [*collect(), *of_files(folder)]).close)
-        yield folder
+    with ExitStack() as stack:
+        others: dict[str, str] = {}
+        if address and "/" not in address:  # a port is one process's: the others keep files, which it shows too
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="coderl-metrics-")))
+            others, own = {VARIABLE: str(folder)}, collect
+            collect = lambda: [*own(), *of_files(folder)]  # noqa: E731
+        if address:
+            stack.callback(published(address, name, collect).close)
+        yield others
 
 
 def of_files(folder: Path) -> "Iterable[Metric]":

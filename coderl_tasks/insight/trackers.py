@@ -1,4 +1,4 @@
-"""Where a run's rows go beside metrics.jsonl: Weights & Biases, trackio, and an OpenTelemetry collector.
+"""Where a run's rows go beside metrics.jsonl: Weights & Biases, trackio, an OpenTelemetry collector, Prometheus.
 
 What a kill left unsent the next start sends from the file, where the tracker can say what it has. A local trackio can;
 of W&B, a trackio server and a collector nobody asks, and there what a kill caught on the way stays missing.
@@ -16,15 +16,23 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.grading.client import SERVER_STATES, SLOW, UP
+from coderl_tasks.insight.prometheus import VARIABLE as METRICS_VARIABLE
+from coderl_tasks.insight.prometheus import gauge, published
 from coderl_tasks.journal.atomic import Row
+from coderl_tasks.journal.ledger import METRICS
 from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 from coderl_tasks.policy.step_metrics import PHASES
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 logger = logging.getLogger("coderl_tasks.insight.spans")  # the name that lines of logs.log carry, in old runs too
 FLUSH_S = 5.0
@@ -203,6 +211,77 @@ class StepSpans(Tracker):
         if not self._has_warned:
             self._has_warned = True
             logger.warning("the OpenTelemetry collector %s; the run goes on without", what)
+
+
+class PrometheusTracker(Tracker):
+    """Publishes metrics of the run in `folder`: each number of its newest step as a gauge named as its column of
+    metrics.jsonl (`coderl_mean_reward`; columns such as `sandbox_faults/ADDRESS` are one with the label `server`), the
+    tokens of all steps, the time of the last commit, and whether each sandbox is up."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__()
+        run, self._metrics_file = folder.name, folder / "metrics.jsonl"
+        self._labels = {"run": run}
+        self._row: Row = {}
+        self._tokens = dict.fromkeys(METRICS, 0)
+        self._committed_at = 0.0
+        self._out = published(address, run, self._collect)
+
+    @classmethod
+    def of_environment(cls, folder: Path) -> Self | None:
+        """None without the variable. An address that cannot be used is a warning: a run of days must not end for it."""
+        address = os.environ.get(METRICS_VARIABLE)
+        if not address:
+            return None
+        try:
+            return cls(folder, address)
+        except ConfigError as error:
+            logger.warning("no Prometheus endpoint: %s", error)
+            return None
+
+    def resume(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._send(row)
+        with suppress(FileNotFoundError):  # of a new run
+            self._committed_at = self._metrics_file.stat().st_mtime
+        self._sent = set(map(row_identity, rows))
+
+    def _send(self, row: Row) -> None:
+        if is_eval_row(row):
+            return
+        self._row, self._committed_at = row, time.time()
+        for kind in METRICS:
+            self._tokens[kind] += row.get(kind) or 0
+        self._out.refresh()
+
+    def finish(self, failed: bool) -> None:
+        self._out.close()
+
+    def _collect(self) -> "Iterable[Metric]":
+        from prometheus_client.core import CounterMetricFamily
+
+        if self._row:
+            yield gauge(
+                "last_commit_timestamp_seconds", "When the last step was committed.", self._committed_at, self._labels
+            )
+        tokens = CounterMetricFamily("coderl_tokens", "Tokens of all steps.", labels=["run", "kind"])
+        for kind, number in self._tokens.items():
+            tokens.add_metric([self._labels["run"], kind.removeprefix("tokens_")], number)
+        yield tokens
+        by_server: dict[str, dict[str, float]] = {}
+        for column, value in self._row.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            name, _, server = column.partition("/")
+            if server:
+                by_server.setdefault(f"{name}_by_server", {})[server] = value
+            else:
+                yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
+        by_server["sandbox_up"] = {
+            url.partition("//")[2]: state in (UP, SLOW) for url, state in dict(SERVER_STATES).items()
+        }
+        for name, values in by_server.items():
+            yield gauge(name, f"`{name}`, for each server.", values, self._labels, "server")
 
 
 def directory_id(folder: Path) -> str:

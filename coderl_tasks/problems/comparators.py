@@ -89,69 +89,6 @@ def comparator(name: str) -> Comparator:
     return _COMPARATORS[kind]
 
 
-def first_difference(
-    expected: str, actual: bytes | str, match: Callable[[bytes, bytes], bool] | None = None
-) -> str | None:
-    """None if a program's standard output is as expected, but for spacing and tiny errors of decimals (rules 1 to 5
-    above), else one line that names the first difference; the number of lines last. `actual` may hold any bytes.
-    `match` says in place of `tokens_match` whether two tokens agree."""
-    match = match or tokens_match
-    wanted_text = expected.encode("utf-8", "surrogatepass")
-    got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
-    if wanted_text == got_text:  # the usual case of a right program, without splitting it
-        return None
-    wanted_lines, got_lines = lines(wanted_text), lines(got_text)
-    for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
-        if wanted_line == got_line:
-            continue
-        wanted, got = wanted_line.split(), got_line.split()
-        for place, (wanted_token, got_token) in enumerate(zip(wanted, got, strict=False), start=1):
-            if not match(wanted_token, got_token):
-                return f"line {number}, token {place}: expected {shown(wanted_token)}, got {shown(got_token)}"
-        if len(wanted) != len(got):
-            return f"line {number}, tokens: expected {len(wanted)}, got {len(got)}"
-    if len(wanted_lines) != len(got_lines):
-        return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
-    return None
-
-
-def parse_value(text: str | bytes) -> Any:
-    """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
-    try:
-        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= _LONGEST_NUMBER else Decimal)(digits))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def value_difference(
-    expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] | None = None
-) -> str | None:
-    """None if a returned value is as expected, but for tiny errors of decimals (rules 6 to 8 above), else a line on the
-    first difference. Both sides come from `parse_value`; `where` is their path in the whole, as `value[0]['a']`.
-    `match` says in place of rules 6 and 7 whether two scalars agree."""
-    if expected == actual:  # what is unequal here may still be right: close decimals, NaN
-        return None
-    pairs: Iterable[tuple[str, Any, Any]]
-    if isinstance(expected, list) and isinstance(actual, list):
-        if len(expected) != len(actual):
-            return f"{where}: expected {len(expected)} elements, got {len(actual)}"
-        elements = enumerate(zip(expected, actual, strict=True))
-        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in elements)
-    elif isinstance(expected, dict) and isinstance(actual, dict):
-        if expected.keys() != actual.keys():
-            return f"{where}: expected the keys {shown(sorted(expected))}, got {shown(sorted(actual))}"
-        pairs = ((f"{where}[{key!r}]", wanted, actual[key]) for key, wanted in expected.items())
-    elif (match or _scalars_match)(expected, actual):
-        return None
-    else:
-        return f"{where}: expected {shown(expected)}, got {shown(actual)}"
-    for inner_where, wanted, got in pairs:
-        difference = value_difference(wanted, got, inner_where, match)
-        if difference is not None:
-            return difference
-    return None
-
-
 def lines(text: bytes) -> list[bytes]:
     """The lines up to the last that is not blank, without the white space at their ends."""
     text = text.rstrip()
@@ -192,6 +129,68 @@ def _close(expected: float, actual: float, absolute: float = TOLERANCE, relative
     if not (math.isfinite(expected) and math.isfinite(actual)):
         return expected == actual or (math.isnan(expected) and math.isnan(actual))
     return abs(expected - actual) <= max(absolute, relative * abs(expected))
+
+
+def first_difference(
+    expected: str, actual: bytes | str, match: Callable[[bytes, bytes], bool] = tokens_match
+) -> str | None:
+    """None if a program's standard output is as expected, but for spacing and tiny errors of decimals (rules 1 to 5
+    above), else one line that names the first difference; the number of lines last. `actual` may hold any bytes.
+    `match` says whether two tokens agree."""
+    wanted_text = expected.encode("utf-8", "surrogatepass")
+    got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
+    if wanted_text == got_text:  # the usual case of a right program, without splitting it
+        return None
+    wanted_lines, got_lines = lines(wanted_text), lines(got_text)
+    for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
+        if wanted_line == got_line:
+            continue
+        wanted, got = wanted_line.split(), got_line.split()
+        for place, (wanted_token, got_token) in enumerate(zip(wanted, got, strict=False), start=1):
+            if not match(wanted_token, got_token):
+                return f"line {number}, token {place}: expected {shown(wanted_token)}, got {shown(got_token)}"
+        if len(wanted) != len(got):
+            return f"line {number}, tokens: expected {len(wanted)}, got {len(got)}"
+    if len(wanted_lines) != len(got_lines):
+        return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
+    return None
+
+
+def parse_value(text: str | bytes) -> Any:
+    """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
+    try:
+        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= _LONGEST_NUMBER else Decimal)(digits))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def value_difference(
+    expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] = _scalars_match
+) -> str | None:
+    """None if a returned value is as expected, but for tiny errors of decimals (rules 6 to 8 above), else a line on the
+    first difference. Both sides come from `parse_value`; `where` is their path in the whole, as `value[0]['a']`.
+    `match` says whether two scalars agree."""
+    if expected == actual:  # what is unequal here may still be right: close decimals, NaN
+        return None
+    pairs: Iterable[tuple[str, Any, Any]]
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return f"{where}: expected {len(expected)} elements, got {len(actual)}"
+        elements = enumerate(zip(expected, actual, strict=True))
+        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in elements)
+    elif isinstance(expected, dict) and isinstance(actual, dict):
+        if expected.keys() != actual.keys():
+            return f"{where}: expected the keys {shown(sorted(expected))}, got {shown(sorted(actual))}"
+        pairs = ((f"{where}[{key!r}]", wanted, actual[key]) for key, wanted in expected.items())
+    elif match(expected, actual):
+        return None
+    else:
+        return f"{where}: expected {shown(expected)}, got {shown(actual)}"
+    for inner_where, wanted, got in pairs:
+        difference = value_difference(wanted, got, inner_where, match)
+        if difference is not None:
+            return difference
+    return None
 
 
 def shown(value: Any, length: int = 60) -> str:

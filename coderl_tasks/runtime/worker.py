@@ -38,6 +38,7 @@ from uuid import UUID
 import yaml
 
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.insight.prometheus import gauge, publishing
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import QUIET, is_outage
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 WORK_POOL, JOBS_POOL = "local-pool", "coderl-jobs"
-METRICS_VARIABLE = "CODERL_METRICS"
-"""Where this process has a Prometheus endpoint, [HOST:]PORT; for its flow runs the folder of theirs."""
 FIXED_VARIABLES = ("command", "env", "working_dir")
 WORKER_VARIABLE = "CODERL_WORKER"
 """Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
@@ -175,10 +174,8 @@ def run_worker(stop: threading.Event, limit: int) -> int:
     # In this context: it has the address of the Prefect server, and a new thread's has not.
     looking = partial(copy_context().run, lost.look_on, stop)
     threading.Thread(target=looking, name="lost-runs", daemon=True).start()
-    from coderl_tasks.insight.prometheus import endpoint
-
-    with endpoint(lost.counted) as folder:
-        return _workers(stop, limit, lost, {} if folder is None else {METRICS_VARIABLE: str(folder)})
+    with publishing("coderl-up", lost.counted) as environment:
+        return _workers(stop, limit, lost, environment)
 
 
 def _workers(stop: threading.Event, limit: int, lost: "LostRuns", environment: dict[str, str]) -> int:
@@ -262,9 +259,7 @@ class LostRuns:
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def counted(self) -> "Iterable[Metric]":
-        """What the endpoint has of the pool."""
-        from coderl_tasks.insight.prometheus import gauge
-
+        """What is published of the pool."""
         yield gauge("workers", "Workers of the work pool that send heartbeats.", self._alive, {})
         yield gauge("flow_runs", "Flow runs that workers have taken up.", self._at_work, {}, "state")
         yield gauge("runs_begun_again", "Flow runs that this process has begun again.", self._begun_again, {})

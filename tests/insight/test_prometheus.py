@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.client import SERVER_STATES, SandboxClient
 from coderl_tasks.insight.logging import setup_logging
-from coderl_tasks.insight.prometheus import VARIABLE, Endpoint, RunEndpoint, endpoint, gauge
-from coderl_tasks.runtime.worker import METRICS_VARIABLE, LostRuns
+from coderl_tasks.insight.prometheus import VARIABLE, Endpoint, gauge, publishing
+from coderl_tasks.insight.trackers import PrometheusTracker
+from coderl_tasks.runtime.worker import LostRuns
 from coderl_tasks.services.supervisor import free_port
 
 Labelled = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -68,7 +69,7 @@ async def test_a_run_shows_its_newest_step_and_all_its_tokens_also_after_a_resta
 
 def test_a_sandbox_that_is_down_is_seen_while_no_step_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coderl_tasks.insight.prometheus.REFRESH_S", 0.05)
-    in_a_file = RunEndpoint(tmp_path / "run", str(tmp_path))
+    in_a_file = PrometheusTracker(tmp_path / "run", str(tmp_path))
     in_a_file.resume([{"step": 0, **row(0.5, 1)}])
     monkeypatch.setitem(SERVER_STATES, "http://gone:1", "down")
     monkeypatch.setitem(SERVER_STATES, "http://late:1", "slow")
@@ -79,7 +80,7 @@ def test_a_sandbox_that_is_down_is_seen_while_no_step_is_made(tmp_path: Path, mo
     in_a_file.finish(failed=False)
     assert not file.exists()
     port = free_port()
-    tracker = RunEndpoint(tmp_path / "run", f"127.0.0.1:{port}")
+    tracker = PrometheusTracker(tmp_path / "run", f"127.0.0.1:{port}")
     try:
         found = scraped(port)
     finally:
@@ -90,7 +91,7 @@ def test_a_sandbox_that_is_down_is_seen_while_no_step_is_made(tmp_path: Path, mo
 def test_a_run_goes_on_without_an_endpoint_where_the_port_is_taken(
     port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with endpoint(lambda: [gauge("x", "x.", 1, {})]), caplog.at_level(logging.WARNING):
+    with publishing("x", lambda: [gauge("x", "x.", 1, {})]), caplog.at_level(logging.WARNING):
         with setup_logging(tmp_path / "run") as logger:
             logger.log_metrics(row(None, 1), 0)
         assert scraped(port) == {("coderl_x", frozenset()): 1}
@@ -114,13 +115,12 @@ def test_an_address_that_is_none_is_one_line(address: str) -> None:
 
 
 def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
-    assert METRICS_VARIABLE == VARIABLE
     one, two = frozenset({("run", "one")}), frozenset({("run", "two")})
     lost = LostRuns()
     lost._alive, lost._at_work = 2, {"running": 3}
-    with endpoint(lost.counted) as folder:
-        assert folder is not None
-        runs = [RunEndpoint(Path(name), str(folder)) for name in ("one", "two")]
+    with publishing("coderl-up", lost.counted) as environment:
+        folder = Path(environment[VARIABLE])
+        runs = [PrometheusTracker(Path(name), str(folder)) for name in ("one", "two")]
         for number, run in enumerate(runs):
             run.resume([{"step": number, **row(0.5 + number, 10)}])
         (folder / "killed-4194305.prom").write_text("coderl_step 9\n")  # no process has that number
@@ -135,3 +135,14 @@ def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
     assert found["coderl_flow_runs", frozenset({("state", "running")})] == 3
     assert found["coderl_runs_begun_again", frozenset()] == 0
     assert found["coderl_prefect_up", frozenset()] == 1
+
+
+def test_up_keeps_a_file_in_a_folder_beside_those_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coderl_tasks.insight.prometheus.REFRESH_S", 0.05)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with publishing("coderl-up", LostRuns().counted) as environment:
+        assert environment == {}, "runs find the folder themselves"
+        while not (files := list(tmp_path.glob("coderl-up-*.prom"))):
+            time.sleep(0.01)
+        assert "coderl_prefect_up 1.0" in files[0].read_text().splitlines()
+    assert list(tmp_path.iterdir()) == []
