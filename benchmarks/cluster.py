@@ -662,6 +662,8 @@ def clock(bench: Bench) -> None:
     seeds, recorded = len(cluster.gateway.seeds), bench.training(job).recorded()
     for _ in range(2):
         name, before = job.worker(), job.commits()
+        if before >= bench.steps:
+            raise SystemExit(f"the run had ended before both hosts were killed: more --steps than {bench.steps}")
         cluster.hosts[name].kill()
         seconds.append(until(lambda before=before: job.commits() > before, "no step"))  # type: ignore[misc]
         cluster.start_again(name)

@@ -10,8 +10,6 @@ CODE_ROOT = Path(__file__).resolve().parents[1]
 IS_CHECKOUT = (CODE_ROOT / "pyproject.toml").is_file()
 PROJECT_ROOT = CODE_ROOT if IS_CHECKOUT else CODE_ROOT / "coderl_tasks" / "bundled"
 """The project's own files: data, prefect.yaml, sandbox_config. A wheel brings a copy of them (setup.py)."""
-GRADING_DRIVER = CODE_ROOT / "coderl_tasks" / "grading" / "payload" / "driver.py"
-"""The program that grading has every sandbox run; text to whoever reads it, never imported."""
 DATA = PROJECT_ROOT / "data"
 POOLS = DATA / "pools" if IS_CHECKOUT else Path("~/code-rl-pools").expanduser()
 """Where pools are: in a checkout with its data, else beside the runs, as site-packages is no place for it."""

@@ -58,7 +58,7 @@ def serve_sandbox(
     allow_unisolated: bool,
     *,
     key: str | None,
-    prepared: str,
+    prepared: Sequence[str],
     hidden: Mapping[str, Path],
 ) -> None:
     """Run the sandbox until SIGTERM or SIGINT, as `sandbox.sandbox_server.serve` says."""

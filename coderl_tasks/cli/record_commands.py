@@ -4,7 +4,7 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from coderl_tasks.journal.recorded_json import Summary, read_shaped
 from coderl_tasks.journal.run_names import record_path, runs_root
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import pairs_needed, seen_difference
 
 
@@ -169,9 +170,27 @@ def validate(options: Namespace) -> int:
     # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
     usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)
     rules = RowRules(min_tests=options.min_tests or usual["min_tests"])
-    rows = row_report(options.dataset, rules, usual["near_duplicate"], options.limit, options.environment)
+    asked = (options.dataset, rules, usual["near_duplicate"], options.limit, options.environment)
+    rows = row_report(*asked, faulty_tests=_faulty_tests)
     print_row_report(rows, Console(), options.format)
     return 0 if rows["kept"].all() else 1
+
+
+def _faulty_tests(problems: Sequence[Problem]) -> dict[str, str]:
+    """`curation.solutions.faulty_tests` with the sandbox that SANDBOX_URL names, or one of this command's own."""
+    import asyncio
+
+    from coderl_tasks.curation.solutions import faulty_tests
+    from coderl_tasks.grading import Judge, SandboxClient
+    from coderl_tasks.services import services
+
+    async def found(urls: Sequence[str]) -> dict[str, str]:
+        async with SandboxClient(urls) as client:
+            return await faulty_tests(problems, Judge(client))
+
+    with services(None) as used:
+        print("\n".join(used.lines), file=sys.stderr)
+        return asyncio.run(found(used.sandbox_urls))
 
 
 def grade(options: Namespace) -> int:

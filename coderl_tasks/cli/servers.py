@@ -5,7 +5,7 @@ import threading
 from argparse import Namespace
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL, coderl_home, local_model_folder, private_folder, tinker_store
+from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder, private_folder, tinker_store
 from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
 
 
@@ -25,10 +25,11 @@ def serve(options: Namespace) -> int:
                 dtype=options.dtype,
             )
         else:
-            # The driver is loaded once; programs must not read CODERL_HOME.
-            prepared, hidden = GRADING_DRIVER.read_text(), {"CODERL_HOME": coderl_home()}
+            from coderl_tasks.sandbox_programs import PREPARED
+
+            hidden = {"CODERL_HOME": coderl_home()}  # programs must not read it
             limits = options.concurrency, options.allow_unisolated
-            serve_sandbox(options.port, options.host, *limits, key=key, prepared=prepared, hidden=hidden)
+            serve_sandbox(options.port, options.host, *limits, key=key, prepared=PREPARED, hidden=hidden)
     except SetupError as error:  # a mistake in the options, or a machine that cannot isolate
         raise ConfigError(str(error)) from error
     except ServerError as error:

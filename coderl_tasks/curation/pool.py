@@ -180,7 +180,8 @@ def band_drop(
 ) -> Drop | None:
     """Why a problem with this row of the profile, `measured`, lies outside the band; None if it does not."""
     if measured["infra_errors"]:  # its sampling was not brought to an end, so the rest does not count
-        return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
+        detail = f"{measured['infra_errors']} completions could not be graded"
+        return Drop.of(problem, "profile", "not_graded", detail)
     detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
     if screened is not None:
         chance = screened.chances[problem.problem_id]

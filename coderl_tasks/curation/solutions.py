@@ -7,7 +7,9 @@
    then, `too_slow` does not end even then, and nothing is known.
 3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
-4. Only `own_solution_fails` and `flaky_solution` are dropped. Ungraded problems are tried again. If the sandbox grades
+4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
+   the detail says which pass.
+5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the sandbox grades
    nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
@@ -25,10 +27,12 @@ import polars as pl
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.judge_programs import CheckerFault
 from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
+from coderl_tasks.problems.comparators import UNORDERED
 from coderl_tasks.problems.problem import Drop, Problem, Test
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
@@ -71,10 +75,11 @@ class Status(StrEnum):
     UNDECIDED = "undecided"
     FAILS = "own_solution_fails"
     FLAKY = "flaky_solution"
+    TESTS_FAIL = "tests_fail"
 
 
 PASSING = (Status.GOOD, Status.SLOW)
-DROPPED_FOR = (Status.FAILS, Status.FLAKY)
+DROPPED_FOR = (Status.FAILS, Status.FLAKY, Status.TESTS_FAIL)
 _SAID = {
     Status.GOOD: "passes",
     Status.SLOW: "passes, but not within the time limit",
@@ -208,6 +213,13 @@ def _recorded_checks(folder: Path, request: dict[str, Any]) -> dict[str, dict[st
 async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> SolutionCheck | None:
     """The check of one problem; None for an infra error."""
     codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
+    if problem.kind == "assert":
+        try:
+            await judge.programs.rehearsed(problem)
+        except CheckerFault as fault:
+            return SolutionCheck(problem.problem_id, problem.split, Status.TESTS_FAIL, str(fault), len(codes))
+        except InfraError:
+            return None
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
     for code in codes[:max_solutions]:
@@ -217,15 +229,31 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> S
         if finding is None:
             return None
         tried.append(finding)
+        if finding.status is Status.TESTS_FAIL:
+            break
+    passing_wrong = await _passing_wrong(patient, judge)
     opinion = await _disagreement(patient, judge, tried)
-    if opinion is None:
+    if opinion is None or passing_wrong is None:
         return None
-    about = (problem.problem_id, problem.split, *_status(tried))
-    return SolutionCheck(*about, len(codes), len(tried), suspicion(problem, opinion))
+    status, detail = _status(tried)
+    detail = "; ".join(filter(None, (detail, passing_wrong)))
+    about = (problem.problem_id, problem.split, status, detail, len(codes), len(tried))
+    return SolutionCheck(*about, suspicion(problem, opinion))
+
+
+async def _passing_wrong(problem: Problem, judge: Judge) -> str | None:
+    """Which of a problem's known-wrong programs pass, empty if none does; None for an infra error."""
+    grades = await asyncio.gather(*(judge.grade(problem, _code(wrong)) for wrong in problem.wrong_solutions))
+    if any(grade.verdict is Verdict.INFRA_ERROR for grade in grades):
+        return None
+    passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
+    return f"known-wrong program {', '.join(passing)} of {len(grades)} passes" if passing else ""
 
 
 def suspicion(problem: Problem, disagreement: str = "") -> str | None:
     """Why several answers may be right: what the statement says, and how solutions disagree. None if nothing does."""
+    if problem.checker or problem.kind == "assert" or problem.comparator in UNORDERED:  # then that decides
+        return None
     phrase = multi_answer_phrase(problem.statement)
     reasons = [f'the statement says "{phrase}"' if phrase else "", disagreement]
     return "; ".join(reason for reason in reasons if reason) or None
@@ -248,6 +276,8 @@ async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge)
         first = await judge.grade(patient, code)
         if first.verdict is Verdict.TIME_LIMIT:
             return _Finding(code, Status.TOO_SLOW, first)
+    if first.verdict is Verdict.CHECKER_ERROR:
+        return _Finding(code, Status.TESTS_FAIL, first)
     if not first.gradable:
         return None
     for _ in range(RUNS - 1):
@@ -283,12 +313,33 @@ async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding
 
 def _status(tried: Sequence[_Finding]) -> tuple[Status, str]:
     """The problem's status and its detail: the best that a solution says."""
-    for status in (Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
+    for status in (Status.TESTS_FAIL, Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
         for number, finding in enumerate(tried, 1):
             if finding.status is status:
                 said = _SAID.get(status, f"{finding.grade.verdict.value}, {finding.grade.reason}")
                 return status, f"solution {number} of {len(tried)} tried: {said}"
     return Status.NO_SOLUTION, ""
+
+
+async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, str]:
+    """Of problems with assertions or a checker, those whose tests fail with every program, by id, with the reason. A
+    checker is tried with the first of the problem's own solutions. Raises InfraError if the sandbox is down."""
+
+    async def fault(problem: Problem) -> str | None:
+        try:
+            if problem.kind == "assert":
+                await judge.programs.rehearsed(problem)
+            elif problem.checker:
+                grade = await judge.grade(problem, next(map(_code, problem.solutions), ""))
+                if grade.verdict is Verdict.INFRA_ERROR:
+                    raise InfraError(grade.reason)
+                return grade.reason if grade.verdict is Verdict.CHECKER_ERROR else None
+        except CheckerFault as error:
+            return str(error)
+        return None
+
+    faults = await asyncio.gather(*map(fault, problems))
+    return {problem.problem_id: found for problem, found in zip(problems, faults, strict=True) if found is not None}
 
 
 def _code(solution: str) -> str:

@@ -79,7 +79,7 @@ def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], in
     hashes = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
     row = problem.to_row() | {"tests_bytes": size}
     row |= {column.name: getattr(signature, field.name) for column, field in hashes}
-    return row, size + len(problem.statement) + sum(len(solution) for solution in problem.solutions)
+    return row, size + len(problem.statement) + sum(map(len, (*problem.solutions, *problem.wrong_solutions)))
 
 
 def dropped_file(part: Path) -> Path:
@@ -119,7 +119,7 @@ class KeptProblems:
 
     def outlines(self) -> Iterator[Problem]:
         """Read them without tests and solutions: small enough to have all of them at once."""
-        large: dict[str, list[Any]] = {"tests": [], "solutions": []}
+        large: dict[str, list[Any]] = {"tests": [], "solutions": [], "wrong_solutions": []}
         for row, _ in self._rows([name for name in PROBLEM_SCHEMA if name not in large]):
             yield Problem.from_row(row | large)
 

@@ -36,6 +36,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.problems.assertions import count_assertions
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
@@ -89,11 +90,15 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
     """Why `problem` cannot be used for grading, as (reason, detail); None if it can."""
     if len(problem.statement) > rules.max_statement_chars:
         return "statement_too_long", f"{len(problem.statement)} characters, at most {rules.max_statement_chars}"
-    distinct = len({(test.input, test.expected) for test in problem.tests})
+    tests = {(test.input, test.expected) for test in problem.tests}
+    is_assertions = problem.kind == "assert"
+    distinct = sum(count_assertions(script) for _, script in tests) if is_assertions else len(tests)
     if distinct < rules.min_tests:
         return "too_few_tests", f"{distinct} different test{'s' if distinct != 1 else ''}, at least {rules.min_tests}"
     if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
+    if is_assertions or problem.checker:
+        return None
     # Keyed by hash, because stripped copies of all inputs can be as large as the row. Equal hashes are checked below.
     first_with_input: dict[int, int] = {}
     for number, test in enumerate(problem.tests):

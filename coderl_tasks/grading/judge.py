@@ -27,21 +27,23 @@ import secrets
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
-from coderl_tasks.grading.verdict import Grade, Verdict, shortened
-from coderl_tasks.paths import GRADING_DRIVER
+from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, Decision, JudgePrograms
+from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict, shortened
+from coderl_tasks.problems.assertions import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.sandbox_programs import DRIVER, OPERATIONS_DRIVER
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
-_DRIVER = GRADING_DRIVER.read_text()
 _DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stderr then
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
 _FIRST_CHUNK_BYTES = 256 << 10  # of input that may be sent along with the first test, for programs that are quick
+_MOST_ROUNDS = 300  # of an assertion test, each of which knows the result of one call more
 _REMAINDER = 3  # a remainder of up to three times the next chunk's size goes along with it
 _LONGEST_CHUNK_S = 600.0
 _PATIENCE = 10  # times the time of a request, for a test that got too little of the machine
@@ -101,8 +103,10 @@ class Judge:
     _: KW_ONLY
     memory_mb: int = 1024
     isolation_per_test: IsolationPerTest = "failures"
+    programs: JudgePrograms = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "programs", JudgePrograms(self.client))
         if not 0 < self.timeout_s < math.inf:
             raise ConfigError(f"a timeout of {self.timeout_s} s: give CPU seconds above 0")
 
@@ -125,18 +129,23 @@ class Judge:
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
         limits = Limits(cpu_s, cpu_s + 1.0, self.memory_mb, output_bytes)
         shared_process = self.isolation_per_test == "failures" and len(all_indices) > 1
-        run = _Run(self.client, problem, code, limits, run_all, shared_process)
+        run = _Run(self.programs, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:
+            if problem.kind == "assert":
+                run.problem = problem = await self.programs.rehearsed(problem)
+                run.code = code = with_given_code(problem.starter_code, code)
             try:
                 await run.run_until_over(indices)
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
-                run = _Run(self.client, problem, code, limits, run_all, shared_process=False)
+                run = _Run(self.programs, problem, code, limits, run_all, shared_process=False)
                 await run.run_until_over(indices)
         except InfraError as error:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
+        except CheckerFault as error:
+            verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {error}"
         counts, failed = (run.tests_passed, run.tests_run, len(all_indices)), run.failed
-        if failed is None or verdict is Verdict.INFRA_ERROR:  # no test is to blame
+        if failed is None or verdict in UNGRADED:  # no test is to blame
             return Grade(verdict, *counts, first_failed=None, run_seconds=run.cpu_s, reason=reason, python=run.python)
         output = failed.answer if failed.ended == "exit" else None  # else it was cut off
         if output is not None and problem.kind == "call":
@@ -156,7 +165,7 @@ class _DependsOnSharing(Exception):
 class _Run:
     """One program on one problem, as far as it has got."""
 
-    client: SandboxClient
+    programs: JudgePrograms
     problem: Problem
     code: str
     limits: Limits
@@ -168,6 +177,10 @@ class _Run:
     tests_passed: int = 0
     cpu_s: float = 0.0
     failed: TestResult | None = None  # the first
+
+    @property
+    def client(self) -> SandboxClient:
+        return self.programs.client
 
     async def run_until_over(self, indices: Sequence[int]) -> None:
         """Run these tests until grading is over. Raises _DependsOnSharing and InfraError."""
@@ -198,7 +211,7 @@ class _Run:
                         return None
                 return len(separately)
             n_settled = 0
-            for result in map(self._judged, results):
+            for result in await self._decided(results):
                 if self.shared_process and result.in_company and result.verdict is not Verdict.PASSED:
                     # An earlier test may be to blame: run this one in its own process (with `run_all` later ones too).
                     self.shared_process, failed_shared = False, result.index
@@ -206,7 +219,7 @@ class _Run:
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():  # then elsewhere
                     result = await self._alone(result.index, self.limits)
                 # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
-                if result.ended == "wall":
+                if result.ended == "wall" and result.verdict is not Verdict.PASSED:
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
                     result = await self._alone(result.index, limits, patience=_PATIENCE)
                 if result.index == failed_shared and result.verdict is Verdict.PASSED:
@@ -228,7 +241,7 @@ class _Run:
             results = await self._send([index], limits, patience)
             result = TestResult(index, "lost", reason="the program killed or muted the process that runs it")
             if results is not None:
-                result = self._judged(results[0])
+                (result,) = await self._decided(results[:1])
                 if not result.reason.startswith(_DRIVER_FAILED):
                     return result
             # Else the server is quarantined now, and the same test goes to another one.
@@ -243,7 +256,9 @@ class _Run:
         return fault is None
 
     def _goes_on_after(self, result: TestResult) -> bool:
-        """Count a test's result; whether grading goes on."""
+        """Count a test's result; whether grading goes on. Raises CheckerFault if the test itself has failed."""
+        if result.verdict is Verdict.CHECKER_ERROR:
+            raise CheckerFault(f"test {result.index}: {result.reason}")
         passed = result.verdict is Verdict.PASSED
         self.tests_run += 1
         self.tests_passed += passed
@@ -266,7 +281,7 @@ class _Run:
             request = build_request(
                 self.problem, self.code, indices, limits, run_timeout_s, request_id, stop=not self.run_all, **sharing
             )
-            result = await self.client.run_code(request)
+            result = await self.programs.run_program(request)
             self.server = result.server
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered_id = report.get("id")
@@ -280,6 +295,57 @@ class _Run:
             fault = f"the sandbox at {result.server} answered with the result of another request"
             if not self.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
+
+    async def _decided(self, results: Sequence[TestResult]) -> list[TestResult]:
+        """`results` with their verdicts and reasons."""
+        judged = [self._judged(result) for result in results]
+        if self.problem.checker:
+            return await self._checked(judged)
+        if self.problem.kind != "assert":
+            return judged
+        open_ones = [place for place, result in enumerate(judged) if _is_open(result)]
+        for _ in range(_MOST_ROUNDS):
+            if not open_ones:
+                return judged
+            asked = [
+                AnsweredTest(self.problem.tests[judged[place].index], judged[place].answer.decode(errors="replace"))
+                for place in open_ones
+            ]
+            still_open = []
+            for place, outcome in zip(open_ones, await self.programs.decide(asked), strict=True):
+                result = judged[place]
+                if isinstance(outcome, Decision):
+                    shown = outcome.shown.encode("utf-8", "surrogatepass")
+                    judged[place] = replace(
+                        result, ended="exit", verdict=outcome.verdict, reason=outcome.reason, answer=shown
+                    )
+                elif outcome.operations is None:  # how its process ended decides
+                    judged[place] = replace(result, answer=b"")
+                else:
+                    tests = list(self.problem.tests)
+                    tests[result.index] = replace(tests[result.index], input=outcome.operations)
+                    self.problem = replace(self.problem, tests=tuple(tests))
+                    judged[place] = self._judged(await self._run_alone(result.index))
+                    still_open += [place] if _is_open(judged[place]) else []
+            open_ones = still_open
+        raise CheckerFault(f"its calls depend on each other: more than {_MOST_ROUNDS} runs of a program for one test")
+
+    async def _checked(self, results: list[TestResult]) -> list[TestResult]:
+        """`results` of programs that ended as they should, with the checker's verdict in place of a comparison."""
+        printed = [place for place, result in enumerate(results) if result.verdict is Verdict.PASSED]
+        outputs = [(self.problem.tests[results[place].index], results[place].answer) for place in printed]
+        if printed:
+            outcomes = await self.programs.check(self.problem.checker, outputs)
+            for place, outcome in zip(printed, outcomes, strict=True):
+                results[place] = replace(results[place], verdict=outcome.verdict, reason=outcome.reason)
+        return results
+
+    async def _run_alone(self, index: int) -> TestResult:
+        """One test in a request of its own; its result, not judged yet."""
+        while (results := await self._send([index], self.limits)) is None:
+            if await self._driver_works():
+                return TestResult(index, "lost", reason="the program killed or muted the process that runs it")
+        return results[0]
 
     def _judged(self, result: TestResult) -> TestResult:
         """`result` with its verdict and, unless it passed, the reason: by how the program ended, then by its output."""
@@ -305,8 +371,10 @@ class _Run:
                 verdict, reason = Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"
         elif result.code != 0:
             reason = result.error or f"exit status {result.code}"
-        elif self.problem.kind == "call" and not result.answer:
+        elif self.problem.kind == "assert" or (self.problem.kind == "call" and not result.answer):
             reason = "the program ended before the call returned"
+        elif self.problem.checker:  # which decides later
+            verdict, reason = Verdict.PASSED, ""
         else:
             compare = comparator(self.problem.comparator)
             if self.problem.kind == "call":
@@ -365,7 +433,7 @@ def build_request(
     tests = {
         "id": request_id,
         "kind": problem.kind,
-        "entry_point": problem.entry_point,
+        "entry_point": "*" if problem.kind == "assert" else problem.entry_point,
         "inputs": [problem.tests[index].input for index in indices],
         "preload": [name for name in _SLOW_IMPORTS if name in code],  # once, not by each test
         "cpu_limit_s": limits.cpu_s,
@@ -379,7 +447,7 @@ def build_request(
         "one_process": one_process,
     }
     return RunRequest(
-        code=_DRIVER,
+        code=OPERATIONS_DRIVER if problem.kind == "assert" else DRIVER,
         files={"solution.py": code.encode("utf-8", "surrogatepass"), "tests.json": json.dumps(tests).encode()},
         fetch_files=("results.json",),
         run_timeout_s=run_timeout_s,
@@ -413,6 +481,11 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
     except (ValueError, KeyError, TypeError, OverflowError):  # not the driver's form
         return None
     return results
+
+
+def _is_open(result: TestResult) -> bool:
+    """Whether the tests decide on a program's answers. One that was ended in the middle may have failed before."""
+    return b"\n" in result.answer or (result.ended, result.code) == ("exit", 0)
 
 
 def _call_difference(expected: str, answer: bytes, compare: Callable[[Any, Any], str | None]) -> str | None:

@@ -7,8 +7,8 @@ SHOWN_CHARS = 1000
 
 
 class Verdict(StrEnum):
-    """The nine verdicts. `infra_error` is ours, never the program's, and never becomes a reward; `reward_error` is the
-    user's compute_reward's, and a reward of 0."""
+    """The ten verdicts. `infra_error` is ours and `checker_error` is that of a problem's own tests or checker: neither
+    is the program's, and neither becomes a reward. `reward_error` is the user's compute_reward's, and a reward of 0."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
@@ -18,7 +18,12 @@ class Verdict(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     FORMAT_ERROR = "format_error"
     INFRA_ERROR = "infra_error"
+    CHECKER_ERROR = "checker_error"
     REWARD_ERROR = "reward_error"
+
+
+UNGRADED = (Verdict.INFRA_ERROR, Verdict.CHECKER_ERROR)
+"""The verdicts that say nothing of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Grade:
 
     @property
     def gradable(self) -> bool:
-        return self.verdict is not Verdict.INFRA_ERROR
+        return self.verdict not in UNGRADED
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ _LONGEST = """
             ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25"""
 _SHOWN_STEPS = """
             SELECT run, step FROM (
-                SELECT DISTINCT run, step FROM outcomes WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
+                SELECT DISTINCT run, step FROM outcomes
+                WHERE verdict NOT IN ('infra_error', 'checker_error')
             )
             QUALIFY (row_number() OVER (PARTITION BY run ORDER BY step) - 1)
                     % greatest((count(*) OVER (PARTITION BY run) - 1) // 9, 1) = 0
@@ -76,13 +77,13 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,
                max(step) AS last_step
-        FROM outcomes WHERE verdict <> 'infra_error'
+        FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25"""),
     NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", """
         WITH placed AS (
             SELECT run, split, reward, verdict, n_completion_tokens AS tokens, trained,
                    5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
-            FROM outcomes WHERE verdict <> 'infra_error' WINDOW w AS (PARTITION BY run)
+            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') WINDOW w AS (PARTITION BY run)
         )
         SELECT run, split, count(*) AS completions, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
@@ -94,7 +95,7 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         WITH tenths AS (
             SELECT run, n_completion_tokens AS tokens, reward, verdict, stop_reason,
                    ntile(10) OVER lengths AS tenth
-            FROM outcomes WHERE verdict <> 'infra_error'
+            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
             WINDOW lengths AS (PARTITION BY run ORDER BY n_completion_tokens, step, group_index, sample_index)
         )
         SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
@@ -117,7 +118,7 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         WITH groups AS (
             SELECT run, problem_id, split, step, count(*) AS completions,
                    count(*) FILTER (verdict = 'passed') AS passed
-            FROM outcomes WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step
+            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') GROUP BY run, problem_id, split, step
         ), firsts AS (
             SELECT *, min(step) FILTER (passed > 0) OVER (PARTITION BY run, problem_id) AS first_solved FROM groups
         )
@@ -129,7 +130,8 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     NamedQuery("problems", RUN, "How did each problem's pass rate move, visit by visit?", """
         WITH visits AS (
             SELECT run, problem_id, split, step, group_index, round(avg((verdict = 'passed')::INT), 2) AS pass_rate
-            FROM outcomes WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step, group_index
+            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
+            GROUP BY run, problem_id, split, step, group_index
         )
         SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
                arg_min(pass_rate, [step, group_index]) AS first_rate,
@@ -144,9 +146,9 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25"""),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
     NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", _CHANGED.format(
-        "a.verdict = 'passed' AND b.verdict NOT IN ('passed', 'infra_error')")),
+        "a.verdict = 'passed' AND b.verdict NOT IN ('passed', 'infra_error', 'checker_error')")),
     NamedQuery("losses", RUN, "Which test problems passed at the baseline and fail in the end?", _CHANGED.format(
-        "b.verdict = 'passed' AND a.verdict NOT IN ('passed', 'infra_error')")),
+        "b.verdict = 'passed' AND a.verdict NOT IN ('passed', 'infra_error', 'checker_error')")),
     NamedQuery("degenerate_groups", RUN, "Which groups gave no gradient, all rewards being equal?", """
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
                round(min(reward), 3) AS reward, mode(verdict ORDER BY verdict) AS usual_verdict
@@ -172,18 +174,19 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         WITH chosen AS (
             SELECT run, step, group_index, sample_index, verdict = 'passed' AS passed
             FROM outcomes JOIN ({_SHOWN_STEPS}) USING (run, step)
-            WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
+            WHERE verdict NOT IN ('infra_error', 'checker_error')
             QUALIFY row_number() OVER (PARTITION BY run, step, passed ORDER BY sample_index, group_index) <= 2
         )
         SELECT run, step, problem_id, sample_index, verdict, tests_passed, tests_total, round(reward, 3) AS reward,
                stop_reason, completion
         FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
         ORDER BY run, step, passed DESC, sample_index, group_index""", _SHOWN_STEPS),
-    NamedQuery("infra", RUN, "Which completions could not be graded for reasons that are ours?", """
-        SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM outcomes
-        WHERE verdict = 'infra_error'
+    NamedQuery("infra", RUN, "Which completions could not be graded, for reasons that are not the program's?", """
+        SELECT run, 'train' AS source, step, problem_id, group_index, sample_index, verdict FROM outcomes
+        WHERE verdict IN ('infra_error', 'checker_error')
         UNION ALL
-        SELECT run, eval, step, problem_id, group_index, sample_index FROM eval_rollouts WHERE verdict = 'infra_error'
+        SELECT run, eval, step, problem_id, group_index, sample_index, verdict FROM eval_rollouts
+        WHERE verdict IN ('infra_error', 'checker_error')
         ORDER BY ALL"""),
     NamedQuery("times", RUN, "Where does the time go?", """
         SELECT run, count(*) AS steps, round(median(time_sample_s), 2) AS sample_s,

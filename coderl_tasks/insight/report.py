@@ -21,7 +21,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
@@ -343,7 +343,7 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
 
 def infra_errors(run: RunRecord) -> dict[str, Any]:
     """How many of `total` completions in training were not graded (`n`), the `steps` with most, and the `evals`."""
-    n = (pl.col("verdict") == "infra_error").sum()
+    n = pl.col("verdict").is_in(UNGRADED).sum()
     by_step = run.rollouts(["step", "verdict"]).group_by("step").agg(n=n, total=pl.len()).collect()
     most = by_step.filter(pl.col("n") > 0).sort("n", "step", descending=[True, False]).head(8)
     in_evals = {name: int(record.summary.get("infra_errors") or 0) for name, record in run.evals.items()}

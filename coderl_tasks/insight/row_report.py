@@ -1,9 +1,11 @@
 """`coderl validate`: what curation's own stages make of each row of a data set, before anything is sampled.
 
-Not covered: what needs a model or the sandbox (prompts that are too long, reference solutions that fail).
+Assertions and checkers are tried in the sandbox, as they may fail by themselves. Not covered: what needs a model, and
+reference solutions that fail.
 """
 
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.filtering.rows import RowRules
 from coderl_tasks.filtering.stages import FilterRequest, filter_dataset, min_tests_hint
 from coderl_tasks.insight.tables import Output, write_frame
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.untrusted_text import printable
 
 TEXT = pl.String()
@@ -28,18 +31,31 @@ MOST_LINES = 200
 
 
 def row_report(
-    source: str, rules: RowRules, near_duplicate: float, limit: int = -1, environment: str = "code"
+    source: str,
+    rules: RowRules,
+    near_duplicate: float,
+    limit: int = -1,
+    environment: str = "code",
+    *,
+    faulty_tests: Callable[[Sequence[Problem]], dict[str, str]],
 ) -> pl.DataFrame:
-    """Filters `source` as a curation does. Returns ROWS_SCHEMA: for each source row, by split and number, whether it is
+    """Filters `source` as a curation does, and asks `faulty_tests` (`curation.solutions`) about tests that are
+    programs. Returns ROWS_SCHEMA: for each source row, by split and number, whether it is
     kept, or dropped at which stage and why. Raises DataError if the source cannot be read or has no rows."""
     request = FilterRequest(source, limit=limit, rows=rules, near_duplicate=near_duplicate)
     request = replace(request, environment=environment, reader=ROWS[environment])
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
         filtered = filter_dataset(Path(folder), request)
-        kept = [
-            {name: getattr(row, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": row.tests_original}
-            for row in filtered.kept.outlines()
-        ]
+        outlines = list(filtered.kept.outlines())
+        tried = [row.problem_id for row in outlines if row.kind == "assert" or row.checker]
+        faults = faulty_tests(list(filtered.kept.only(tried))) if tried else {}
+        kept = []
+        for row in outlines:
+            values = {name: getattr(row, name, None) for name in ROWS_SCHEMA}
+            values |= {"kept": row.problem_id not in faults, "tests": row.tests_original}
+            if row.problem_id in faults:
+                values |= {"stage": "solution", "reason": "tests_fail", "detail": faults[row.problem_id]}
+            kept.append(values)
     null_columns = {name: pl.lit(None, kind) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped}
     dropped = filtered.dropped.with_columns(**(null_columns | {"kept": pl.lit(False)})).select(ROWS_SCHEMA.keys())
     rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped]).sort("split", "source_row")

@@ -56,8 +56,8 @@ GRADED_COLUMNS = {
     ),
     "verdict": Column(
         TEXT,
-        "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error; of a "
-        "user's own reward: passed (at least 1), wrong_answer, reward_error, infra_error",
+        "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error, "
+        "checker_error; of a user's own reward: passed (at least 1), wrong_answer, reward_error, infra_error",
         lambda scored: scored.grade.verdict.value,
     ),
     "tests_passed": Column(INT, "of those that ran", lambda scored: scored.grade.tests_passed),
@@ -85,7 +85,7 @@ GRADED_COLUMNS = {
         FLOAT,
         "`format_coef` * format_score + correctness_score; environment=gsm8k: 0.2 * "
         "(format_score + 1) + 0.8 * correctness_score; environment=custom: what compute_reward returns, 0 for a "
-        "reward_error; null for an infra_error",
+        "reward_error; null for an infra_error and a checker_error",
         lambda scored: scored.reward,
     ),
     "advantage": Column(
@@ -120,7 +120,7 @@ GRADED_COLUMNS = {
         ),
     ),
 }
-"""What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.
+"""What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its
 group: it is not graded, so that all of these are null but `trained`, which is false."""
 

@@ -209,14 +209,23 @@ def require_graded(rollouts: pl.DataFrame, what: str) -> None:
     """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict. Most other graded
     completions then have no program, so they are no fair sample. `what` names the rollouts in the message.
 
-    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions. Only a
-    corrected function helps; the samples stay recorded for it.
+    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions, and if
+    over MOST_LOST of the programs met a problem's tests or checker that failed by itself. Only a corrected function, or
+    a pool without these problems, helps; the samples stay recorded for it.
     """
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
     if lost > MOST_LOST * len(programs):
         raise SandboxDownError(
             f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
+        )
+    undecided = rollouts.filter(pl.col("verdict") == Verdict.CHECKER_ERROR)
+    if undecided.height > MOST_LOST * len(programs):
+        first = undecided.row(0, named=True)
+        raise CoderlError(
+            f"{what}: the tests or the checker failed by themselves on {undecided.height} of {len(programs)} programs, "
+            f"more than {MOST_LOST:.0%}, first on problem {first['problem_id']}: {first['reason']}. coderl validate "
+            "finds such problems: leave them out, then start again"
         )
     failed = rollouts.filter(pl.col("verdict") == Verdict.REWARD_ERROR)
     if failed.height > MOST_REWARD_ERRORS * rollouts.height:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
@@ -162,7 +162,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("groups_skipped", "groups of equal rewards, which teach nothing: none of their completions is trained on",
         lambda step: int((~step.groups["trained"]).sum()), INT),
     Metric("infra_errors", "completions that could not be graded",
-        lambda step: int((step.rows["verdict"] == Verdict.INFRA_ERROR).sum()), INT),
+        lambda step: int(step.rows["verdict"].is_in(UNGRADED).sum()), INT),
     Metric("truncated_rate", "share of all completions that came which ran into max_tokens",
         lambda step: (step.came["stop_reason"] == TRUNCATED).mean()),
     Metric("mean_completion_tokens", "over all completions that came", lambda step: step.came["tokens"].mean()),

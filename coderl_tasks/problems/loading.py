@@ -43,7 +43,7 @@ class RowReader:
     kinds: tuple[Kind, ...]
 
 
-CODE_ROWS = RowReader(problem_from_row, ("stdin", "call"))
+CODE_ROWS = RowReader(problem_from_row, ("stdin", "call", "assert"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class EvaluationSide:
         def keep_held_out(problem: Problem) -> Problem:
             # Train problems are left out below, so their tests are freed at once.
             if not is_held_out(problem.problem_id, share):
-                return replace(problem, tests=(), solutions=())
+                return replace(problem, tests=(), solutions=(), wrong_solutions=())
             return problem if keep is None else keep(problem)
 
         loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)

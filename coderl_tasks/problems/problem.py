@@ -22,9 +22,9 @@ from coderl_tasks.addresses import explained, filesystem
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.untrusted_text import printable
 
-Kind = Literal["stdin", "call", "answer"]
-"""How a completion is judged: as a program on its standard input, as a function's value, or as an answer, whose ground
-truth is the only test's `expected`."""
+Kind = Literal["stdin", "call", "assert", "answer"]
+"""How a completion is judged: as a program on its standard input, as a function's value, by assertions, or as an
+answer, whose ground truth is the only test's `expected`."""
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")
 TEXT = pl.String()
@@ -32,10 +32,12 @@ PROBLEM_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "statement": TEXT, "starter_code": TEXT, "kind": TEXT, "entry_point": TEXT,
     "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "tests_total": pl.Int32(),
     "tests_original": pl.Int32(), "time_limit_s": pl.Float64(), "solutions": pl.List(TEXT), "source_row": pl.Int64(),
-    "comparator": TEXT,
+    "comparator": TEXT, "checker": TEXT, "wrong_solutions": pl.List(TEXT),
 }  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
-REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator"}
+PROGRAMS = ("solutions", "wrong_solutions")
+"""The columns of programs, which nothing needs that only grades."""
+REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator", "checker", "wrong_solutions"}
 """The columns without which a table has no problems: one that names no comparator has the default's."""
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
     "stage": TEXT, "reason": TEXT, "detail": TEXT, "problem_id": TEXT, "split": TEXT, "source_row": pl.Int64(),
@@ -49,7 +51,8 @@ MOST_GROUP_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One test. For `call` problems `input` is a JSON array of arguments and `expected` a JSON value."""
+    """One test. For `call` problems `input` is a JSON array of arguments and `expected` a JSON value; for `assert`
+    problems `input` is empty and `expected` the test's source text."""
 
     __test__: ClassVar[bool] = False  # not a test class for pytest
 
@@ -64,7 +67,8 @@ class Problem:
     `problem_id` is a stable hash of the content, or the raw row's own id; `split` is the data set's config name;
     `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
     test, None where the data names none; `source_row` is the row number in the raw split; `comparator` says when an
-    answer is right (`problems.comparators`).
+    answer is right (`problems.comparators`), if no `checker` does (`Checker.to_text`; "" where there is none);
+    `wrong_solutions` are programs that are known not to pass.
     """
 
     problem_id: str
@@ -80,6 +84,8 @@ class Problem:
     solutions: tuple[str, ...]
     source_row: int
     comparator: str = "tokens"
+    checker: str = ""
+    wrong_solutions: tuple[str, ...] = ()
 
     def whole(self) -> "Problem":
         """The problem with its tests in memory."""
@@ -90,6 +96,7 @@ class Problem:
         return {name: getattr(self, name) for name in _FIELDS} | {
             "tests": [{"input": test.input, "expected": test.expected} for test in self.tests],
             "solutions": list(self.solutions),
+            "wrong_solutions": list(self.wrong_solutions),
         }
 
     @classmethod
@@ -97,7 +104,8 @@ class Problem:
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
         values = {name: row[name] for name in _FIELDS if name in REQUIRED or name in row}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
-        values["solutions"] = tuple(row["solutions"] or ())
+        for name in PROGRAMS:
+            values[name] = tuple(row.get(name) or ())
         return cls(**values)
 
 
@@ -237,8 +245,8 @@ class PoolFile:
         problems: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
-            frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", "solutions")])
-            frame = frame.with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
+            frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", *PROGRAMS)])
+            frame = frame.with_columns(pl.lit([], PROBLEM_SCHEMA[name]).alias(name) for name in PROGRAMS)
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
                 problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue
@@ -307,7 +315,7 @@ class SpilledTests:
         # A program's tests are only run; of the others prompts are made, or they are the answer.
         first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]
         stored = StoredTests(self, place, problem.problem_id, len(problem.tests), first)
-        return replace(problem, tests=stored, solutions=())
+        return replace(problem, tests=stored, solutions=(), wrong_solutions=())
 
     def tests(self, start: int, size: int, problem_id: str) -> tuple[Test, ...]:
         """The tests in the `size` bytes from `start` on. DataError if they cannot be read."""

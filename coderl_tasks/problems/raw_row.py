@@ -10,13 +10,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from itertools import chain
 from typing import Any
 
+from coderl_tasks.problems.assertions import scripts_of, signatures, with_assertions
+from coderl_tasks.problems.checkers import Checker, checker_of
 from coderl_tasks.problems.comparators import DEFAULT, comparator
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, REQUIRED, Problem, RowDropped, Test
-from coderl_tasks.problems.raw_tests import ASSERTIONS, TestSet, as_mapping, decode_json, parse_tests
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
+from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
 SHOWN_CHARS = 60
@@ -43,12 +46,8 @@ CHATS = "nothing in them can be checked: training needs tests, or a prompt with 
 
 KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("SWE-bench rows", ("repo", "base_commit"), "patches of repositories cannot be graded, only programs"),
-    ("MBPP rows", ("test_list",), ASSERTIONS),
-    ("EvalPlus rows", ("base_input", "plus_input"), ASSERTIONS),
-    ("BigCodeBench rows", ("complete_prompt", "test"), "tests that are unittest classes cannot be run"),
-    ("HumanEval or LeetCode rows", ("test", "entry_point"), ASSERTIONS),
-    ("KodCode rows", ("question", "test"), ASSERTIONS),
-    ("AceCode rows", ("question", "test_cases"), ASSERTIONS),
+    ("EvalPlus rows", ("base_input", "plus_input"), "they have no outputs: take HumanEval's or MBPP's rows"),
+    ("BigCodeBench rows", ("complete_prompt", "test"), "tests that patch what a program calls cannot be run"),
     ("APPS rows without their tests", ("question", "starter_code", "difficulty"), "take its column input_output along"),
     (
         "CodeContests rows", ("description", "private_tests"),
@@ -80,10 +79,13 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
-    ambiguous_prompt, not_python, no_tests, ambiguous_tests, unknown_comparator, not_utf8, id_too_long, or a reason of
-    `parse_tests`."""
+    ambiguous_prompt, not_python, no_tests, ambiguous_tests, unknown_comparator, bad_checker, unusable_package,
+    not_utf8, id_too_long, or a reason of `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
+    if row.get("package_fault"):
+        raise RowDropped("unusable_package", str(row["package_fault"]))
+    row = with_assertions(row)
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
     # Decode these columns once: they may hold the tests, up to 200 MB.
@@ -99,9 +101,13 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
-    texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions]
+    wrong_solutions = _solutions(row.get("wrong_solutions"))
+    texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions, *wrong_solutions]
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
-    return _problem(row, test_set, statement, starter_code, solutions, split, source_row)
+    if test_set.kind == "assert" and not starter_code.strip():
+        starter_code = signatures([test.expected for test in test_set.tests], solutions)
+    problem = _problem(row, test_set, statement, starter_code, solutions, split, source_row)
+    return replace(problem, wrong_solutions=wrong_solutions) if wrong_solutions else problem
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
@@ -135,11 +141,14 @@ def _problem(
     source_row: int,
 ) -> Problem:
     """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
-    name = DEFAULT if test_set.kind == "answer" else _comparator_of(row)
-    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, name)
+    name, checker = DEFAULT, ""
+    if test_set.kind != "answer":
+        name, checker = _comparator_of(row), _checker_of(row, test_set)
+    by = f"{name} {checker}" if checker else name
+    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
     asked = (problem_id, split, statement, starter_code, test_set.kind, test_set.entry_point, test_set.tests)
     time_limit_s = None if test_set.kind == "answer" else _time_limit_s(row)  # an answer is not run
-    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row, name)
+    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row, name, checker)
 
 
 def _comparator_of(row: Mapping[str, Any]) -> str:
@@ -154,16 +163,25 @@ def _comparator_of(row: Mapping[str, Any]) -> str:
     return str(name)
 
 
+def _checker_of(row: Mapping[str, Any], test_set: TestSet) -> str:
+    """The checker that the row or its metadata brings, as text; "" for none. Raises RowDropped."""
+    places = (row, *(as_mapping(row.get(name)) for name in METADATA_COLUMNS))
+    found = next(filter(None, (checker_of(place.get("checker")) for place in places)), None)
+    if found is not None and test_set.kind != "stdin":
+        raise RowDropped("bad_checker", "a checker sees what a program prints: these tests call a function")
+    return "" if found is None else found.to_text()
+
+
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     """The problem in a row of a pool, checked; None if `values` is no such row, which has PROBLEM_SCHEMA. Raises
     RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
-    values = {"comparator": DEFAULT, **values}
+    values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), **values}
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
     # These two may be null, if the data set has none; any other null is damage.
-    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
+    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", *PROGRAMS}
     missing = [name for name in PROBLEM_SCHEMA if name in required and values[name] is None]
     if missing or not values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
@@ -186,6 +204,12 @@ def _is_comparator(value: Any) -> bool:
     return False
 
 
+def _is_checker(value: Any) -> bool:
+    with suppress(ValueError, TypeError, RecursionError):
+        return value == "" or (isinstance(value, str) and bool(Checker.from_text(value)))
+    return False
+
+
 def _are_tests(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
@@ -198,9 +222,12 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
     **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
     "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
-    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
+    **dict.fromkeys(
+        PROGRAMS, lambda value: value is None or (isinstance(value, list | tuple) and all(map(_is_text, value)))
+    ),
     "tests": _are_tests,
     "comparator": _is_comparator,
+    "checker": _is_checker,
 }
 
 
@@ -276,19 +303,11 @@ def dataset_hint(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def holds_assertions(row: Mapping[str, Any]) -> bool:
-    """Whether the column `test` of `row` holds assertions (HumanEval, LeetCode): its other tests are examples."""
-    test = row.get("test")
-    return isinstance(test, str) and "assert" in test
-
-
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
     """The tests in TEST_COLUMNS. Raises RowDropped if none hold any, one is unreadable, or two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):
-        if name != "tests" and holds_assertions(row):  # `test` has the real tests, this column examples
-            raise RowDropped("unknown_test_type", dataset_hint(row) or ASSERTIONS)
         try:
             test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
@@ -314,7 +333,7 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         with suppress(RowDropped):
             value = decode_json(value)
-        if isinstance(value, list | Mapping):
+        if isinstance(value, list | Mapping) or (isinstance(value, str) and scripts_of(value) is not None):
             yield name, value
 
 

@@ -4,9 +4,10 @@
     lcbv5           [{"input", "output", "testtype": "stdin" | "functional"}], metadata.func_name
     primeintellect  [{"type": "stdin_stdout" | "function_call", "input", "output"[, "fn_name"]}]
     codeforces      [{"input", "output"}]
+    assertions      "assert f(1) == 2", ["assert f(1) == 2", ...], a file of pytest functions
 
-Each as JSON text or as native values. A problem whose tests are not all of one kind is dropped, and so is one with any
-test that cannot be read without guessing: a misread test would punish right programs. How values are read:
+Each but the last as JSON text or as native values. A problem whose tests are not all of one kind is dropped, and so is
+one with any test that cannot be read without guessing: a misread test would punish right programs. How values are read:
 
 1. stdin: a string is the text itself; a number its digits; a flat list one line per item, an inner list one line.
 2. call, native input: a list holds the arguments, anything else is the only argument. Text input: JSON values, one
@@ -17,23 +18,22 @@ test that cannot be read without guessing: a misread test would punish right pro
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coderl_tasks.problems.assertions import entry_point_of, scripts_of
 from coderl_tasks.problems.problem import Kind, RowDropped, Test
 
-ASSERTIONS = (
-    "tests that are assert statements cannot be run yet: write each as the arguments and the value of a call, "
-    '"tests": {"fn_name": "f", "inputs": [[1, 2]], "outputs": [3]}'
-)
-KINDS: dict[str, Kind] = {"stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call"}
+KINDS: dict[str, Kind] = {
+    "stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call", "assert": "assert",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TestSet:
-    """A problem's tests, all of one kind; `entry_point` is the function's name, empty for `stdin`."""
+    """A problem's tests, all of one kind; `entry_point` is the function's name, empty for `stdin`. Assertions may call
+    others as well."""
 
     kind: Kind
     entry_point: str
@@ -58,7 +58,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
         {
             "input": "\n".join(map(_to_json, json.loads(test.input))) if is_call else test.input,
             "output": test.expected,
-            "testtype": "functional" if is_call else "stdin",
+            "testtype": "functional" if is_call else test_set.kind,
             "metadata": {"func_name": test_set.entry_point} if is_call else {},
         }
         for test in test_set.tests
@@ -70,8 +70,10 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
 
     Raises RowDropped: no_tests, tests_not_json, unknown_test_shape, unknown_test_type, unequal_inputs_outputs,
     mixed_test_kinds, several_entry_points, no_entry_point, bad_entry_point, stdin_value_not_text, call_input_not_json,
-    call_output_not_json, test_value_not_json.
+    call_output_not_json, test_value_not_json, bad_assertion.
     """
+    if (decoded := _decoded_or_text(raw_tests)) is not None and (scripts := scripts_of(decoded)) is not None:
+        return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
     raw = _raw_tests(decode_json(raw_tests))
     if not raw:
         raise RowDropped("no_tests")
@@ -79,6 +81,9 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     names = own_names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
     # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
+    if kinds == {"assert"}:
+        scripts = [str(test.output) for test in raw]
+        return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
     if kinds == {"stdin"}:
@@ -114,9 +119,16 @@ def decode_json(raw_tests: Any) -> Any:
         try:
             raw_tests = json.loads(raw_tests)
         except (ValueError, RecursionError) as error:
-            _refuse_assertions(raw_tests)
             raise RowDropped("tests_not_json", f"tests are not JSON, as json.dumps writes it: {error}") from None
     return raw_tests
+
+
+def _decoded_or_text(raw_tests: Any) -> Any:
+    """`raw_tests` decoded as `decode_json` does, or the text itself where it is no JSON."""
+    try:
+        return decode_json(raw_tests)
+    except RowDropped:
+        return raw_tests
 
 
 def _raw_tests(value: Any) -> list[_RawTest]:
@@ -128,9 +140,6 @@ def _raw_tests(value: Any) -> list[_RawTest]:
             raise RowDropped("unknown_test_shape", "inputs and outputs are not lists")
         if len(inputs) != len(outputs):
             raise RowDropped("unequal_inputs_outputs", f"{len(inputs)} inputs, {len(outputs)} outputs")
-        cases = value.get("assert_case")
-        if any(isinstance(text, str) and text.strip() for text in (cases if isinstance(cases, list) else [cases])):
-            raise RowDropped("unknown_test_type", f"assert_case: {ASSERTIONS}")
         name = _name(value.get("fn_name"))
         return [_RawTest(None, name, given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
     items = [value] if isinstance(value, Mapping) else value
@@ -139,14 +148,8 @@ def _raw_tests(value: Any) -> list[_RawTest]:
     return [_raw_test(item) for item in items]
 
 
-def _refuse_assertions(text: Any) -> None:
-    if isinstance(text, str) and re.search(r"^\s*assert\b", text, re.MULTILINE):
-        raise RowDropped("unknown_test_type", ASSERTIONS)
-
-
 def _raw_test(item: Any) -> _RawTest:
     if not isinstance(item, Mapping):
-        _refuse_assertions(item)
         raise RowDropped("unknown_test_shape", f"a test needs input and output; it is a {type(item).__name__}")
     if "input" not in item or "output" not in item:
         found = ", ".join(map(str, item)) or "none"

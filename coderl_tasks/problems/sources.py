@@ -11,6 +11,7 @@ from typing import Literal
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256
 from coderl_tasks.problems import raw_files
+from coderl_tasks.problems.packages import rows_file
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
 from coderl_tasks.problems.raw_files import RawFile, RawRow, Segment, format_of, unreadable
 from coderl_tasks.settings import HUB_DATASET
@@ -97,10 +98,13 @@ def files_read(source: str, role: Role) -> list[str | None]:
 
 
 def find_source(source: str) -> Path | None:
-    """The file or folder on this machine that `source` means, of a pool the file of its problems; None if neither."""
+    """The file or folder on this machine that `source` means, of a pool the file of its problems, of problem packages
+    one that is made of them; None if neither."""
     path = find_local(source) or find_local(str(POOLS / source))
     if path is not None and (path / MANIFEST_FILE).is_file() and (path / POOL_FILE).is_file():
         return path / POOL_FILE
+    if path is not None and path.is_dir():
+        return rows_file(path) or path
     return path
 
 

@@ -22,6 +22,7 @@ import signal
 import site
 import sys
 from _socket import CMSG_LEN, socket
+from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -68,7 +69,11 @@ def warm_up(rich: bool) -> None:
 
 
 def work(
-    level: str, setting: isolation.Setting, index: int, ends: tuple[socket, socket, socket], prepared: ModuleType | None
+    level: str,
+    setting: isolation.Setting,
+    index: int,
+    ends: tuple[socket, socket, socket],
+    prepared: Sequence[ModuleType],
 ) -> None:
     """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
     parent = os.getppid()
@@ -80,7 +85,7 @@ def work(
     worker.serve(run.Slot(*own, *ends, prepared))
 
 
-def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: ModuleType | None) -> None:
+def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
     """Fork a worker for each message {"index": n} with its three sockets attached, until the control socket closes."""
     # The kernel collects dead workers; the server notices by their socket.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -128,7 +133,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
     # While the whole file system is there: in the submissions' own there is only what they may read.
-    prepared = None if arguments["prepared"] is None else submission.prepared(arguments["prepared"])
+    prepared = [submission.prepared(source) for source in arguments["prepared"]]
     warm_up(arguments["rich"])
     isolation.enter(level, setting)
     control.send(json.dumps({"level": level, "reason": reason, "readable": readable}).encode())

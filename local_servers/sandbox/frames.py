@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 DONE = b"D"
 """What the server sends when it has read all that it wants of a run, where the worker is to remove what is left."""
-_TERMS = struct.Struct("!dQQ?I")
+_TERMS = struct.Struct("!dQQII")
 TERMS_BYTES = _TERMS.size
 
 
 class Terms(NamedTuple):
     """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes),
-    whether its program is the prepared one, and how many blobs follow (`message` counts them)."""
+    which prepared program it runs (0: its own code), and how many blobs follow (`message` counts them)."""
 
     timeout_s: float
     memory_mib: int
     disk_bytes: int
-    prepared: bool
+    prepared: int
     n_blobs: int = 0
 
     @classmethod

@@ -172,7 +172,7 @@ def attempt(level: str, setting: Setting) -> str | None:
                 end.close()
             enter(level, setting)
             own = enter_worker(level, setting, 9_999)
-            worker.serve(run.Slot(*own, their_jobs, their_replies, their_handles, None))
+            worker.serve(run.Slot(*own, their_jobs, their_replies, their_handles, []))
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:
@@ -182,7 +182,7 @@ def attempt(level: str, setting: Setting) -> str | None:
     os.close(report_write)
     said = b""
     try:
-        jobs.sendall(frames.Terms(20, 512, 1 << 20, prepared=False).message([], _PROBE_CODE, b"probe", []))
+        jobs.sendall(frames.Terms(20, 512, 1 << 20, prepared=0).message([], _PROBE_CODE, b"probe", []))
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = run.DESCRIPTORS.unpack(descriptors)

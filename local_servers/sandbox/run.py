@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from _socket import SCM_RIGHTS, SOL_SOCKET, socket
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
@@ -33,8 +34,8 @@ class Slot(NamedTuple):
     """What all runs of a slot have in common.
 
     `scratch` is the folder, made by the worker, for their working directories; None with namespaces. Jobs come over
-    `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` is the program whose
-    definitions are loaded, if there is one.
+    `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` are the programs whose
+    definitions are loaded.
     """
 
     confinement: Confinement
@@ -42,7 +43,7 @@ class Slot(NamedTuple):
     connection: socket
     replies: socket
     handles: socket
-    prepared: ModuleType | None
+    prepared: Sequence[ModuleType]
 
 
 def begin(slot: Slot, terms: frames.Terms, notes: tuple[int, int]) -> NoReturn:
@@ -90,8 +91,7 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         if pid != 0:
             os.write(notes, ENDED.pack(_wait_for(pid)))
             return 0
-    program = slot.prepared if terms.prepared else bytes(source)
-    assert program is not None
+    program = slot.prepared[terms.prepared - 1] if terms.prepared else bytes(source)
     try:
         submission.become(slot.confinement, terms, workdir, streams)
         return submission.run_main(workdir, program)

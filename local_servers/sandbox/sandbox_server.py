@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,20 @@ _BODY_COPIES = 4
 
 
 class KnownCode:
-    """Code that many requests bring, recognized at their beginning: to decode it takes longer than all the rest."""
+    """Programs that many requests bring, recognized at their beginning: to decode one takes longer than the rest."""
 
-    def __init__(self, code: str) -> None:
-        self._code = code
-        self._beginning = b'{"code": ' + json.dumps(code).encode() + b", "
+    def __init__(self, programs: Sequence[str]) -> None:
+        self._beginnings = [(b'{"code": ' + json.dumps(code).encode() + b", ", code) for code in programs]
 
     def body(self, raw: bytes) -> Any:
         """What `raw` is as JSON. ValueError if it is none, RecursionError if it is nested too deeply."""
-        if not raw.startswith(self._beginning):
-            return json.loads(raw)
-        body = json.loads(b"{" + raw[len(self._beginning) :])
-        # Of two values under one name the last counts, here as to the parser.
-        body.setdefault("code", self._code)
-        return body
+        for beginning, code in self._beginnings:
+            if raw.startswith(beginning):
+                body = json.loads(b"{" + raw[len(beginning) :])
+                # Of two values under one name the last counts, here as to the parser.
+                body.setdefault("code", code)
+                return body
+        return json.loads(raw)
 
 
 Folders = Mapping[str, Path]  # by what they are called
@@ -181,7 +181,7 @@ def _check_hidden(hidden: Folders, readable: list[str]) -> None:
 
 
 async def _serve(
-    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: str | None, hidden: Folders
+    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: Sequence[str], hidden: Folders
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -192,7 +192,7 @@ async def _serve(
         _check_hidden(hidden, await pool.start())
         admit = admission(key, host, open_paths=("/v1/ping",))
         app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
-        app[_POOL], app[_KNOWN] = pool, KnownCode(prepared or "")
+        app[_POOL], app[_KNOWN] = pool, KnownCode(prepared)
         app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
         # A client that hangs up frees its slot.
         runner = web.AppRunner(
@@ -218,7 +218,7 @@ def serve(
     allow_unisolated: bool = False,
     *,
     key: str | None = None,
-    prepared: str | None = None,
+    prepared: Sequence[str] = (),
     hidden: Folders | None = None,
 ) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
@@ -227,8 +227,8 @@ def serve(
     process may use, so that no core is free while the kernel takes a run's namespaces down). Prints
     `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to stderr. `key` is the one that
     callers need (None: none). SetupError where no isolation is to be had and `allow_unisolated` is not set, and
-    without a key where that is set or `host` is not loopback. `prepared` is the text of a trusted program that many
-    requests will run, as the grading driver: what it defines is loaded once, a run calls its `main`. SetupError too
+    without a key where that is set or `host` is not loopback. `prepared` are the texts of trusted programs that many
+    requests will run, as the grading driver: what one defines is loaded once, a run calls its `main`. SetupError too
     where programs could read the working directory or one of the `hidden` folders, which are by what they are called.
     However the server ends, SIGKILL included, its processes end with it.
     """

@@ -40,8 +40,8 @@ class Job:
     def payload_bytes(self) -> int:
         return len(self.code) + len(self.stdin) + sum(map(len, self.files.values()))
 
-    def message(self, prepared: bool) -> bytes:
-        """What goes to the worker; without the code where that is prepared."""
+    def message(self, prepared: int) -> bytes:
+        """What goes to the worker; without the code where that is the prepared program of this number (0: none)."""
         terms = frames.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
         return terms.message(list(self.files), b"" if prepared else self.code, self.stdin, list(self.files.values()))
 
@@ -155,7 +155,7 @@ class WorkerLink:
         self._pidfd = os.pidfd_open(self.pid)
         return self
 
-    async def run(self, job: Job, prepared: bool) -> Outcome:
+    async def run(self, job: Job, prepared: int) -> Outcome:
         """EOFError or ConnectionError if the worker died on the way, Unplaceable if the files could not be laid out."""
         loop = asyncio.get_running_loop()
         handed_over = HandedOver(self._handles)

@@ -13,6 +13,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from local_servers.sandbox import fork_server, interpreter, isolation
 from local_servers.sandbox.cgroups import SlotGroup
@@ -31,8 +32,8 @@ class Busy(ServerError):
 class ForkServer:
     """The server's end of a fork server; started on first use and again when it has died."""
 
-    def __init__(self, rich: bool, scratch: str, allow_unisolated: bool, prepared: str | None) -> None:
-        server = {"allow_unisolated": allow_unisolated, "prepared": prepared}
+    def __init__(self, rich: bool, scratch: str, allow_unisolated: bool, prepared: Sequence[str]) -> None:
+        server = {"allow_unisolated": allow_unisolated, "prepared": list(prepared)}
         self._arguments = {"rich": rich, "scratch": scratch} | server
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -118,14 +119,16 @@ class ForkServer:
 class WorkerPool:
     """Slots that run jobs, at most `concurrency` at a time; at most `queue_limit` more may wait."""
 
-    def __init__(self, concurrency: int, queue_limit: int, allow_unisolated: bool, prepared: str | None = None) -> None:
-        """`prepared` is the text of a trusted program with a `main`, which finds its definitions loaded."""
+    def __init__(
+        self, concurrency: int, queue_limit: int, allow_unisolated: bool, prepared: Sequence[str] = ()
+    ) -> None:
+        """`prepared` are the texts of trusted programs with a `main`, which find their definitions loaded."""
         self._concurrency, self._queue_limit, self._waiting = concurrency, queue_limit, 0
         self._scratch = Scratch()
         self._fork_servers = {
             rich: ForkServer(rich, self._scratch.path, allow_unisolated, prepared) for rich in (False, True)
         }
-        self._prepared = None if prepared is None else prepared.encode()
+        self._prepared = {text.encode(): number for number, text in enumerate(prepared, 1)}
         self._workers: dict[tuple[int, bool], WorkerLink] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
         self._has_cgroups = all(group.folders for group in self._groups)
@@ -214,7 +217,7 @@ class WorkerPool:
                     self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
                     # Not wait_for: until Python 3.12 it could lose the cancellation.
                     async with asyncio.timeout(job.timeout_s + _GRACE_SECONDS):
-                        return await worker.run(job, prepared=job.code == self._prepared)
+                        return await worker.run(job, self._prepared.get(job.code, 0))
                 except (EOFError, ConnectionError) as error:
                     failure = f"the worker died: {error!r}"
                 except Unplaceable:  # the worker is none the worse for it

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.paths import GRADING_DRIVER
+from coderl_tasks.sandbox_programs import DRIVER
 from coderl_tasks.services import embedded_sandbox
 from tests.conftest import Serve
 from tests.grading.stock_sandbox import stock_app
@@ -54,6 +54,6 @@ def isolated_server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         options, installation = ["--as-ordinary-user"], installation_for_anyone()
     elif request.param == "without namespaces":
         options, installation = refusing_namespaces()
-    options += ["--concurrency=2", f"--prepared={GRADING_DRIVER.read_text()}"]
+    options += ["--concurrency=2", f"--prepared={DRIVER}"]
     with serving(*options, installation=installation) as server:
         yield server

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.grading import Judge
-from coderl_tasks.paths import GRADING_DRIVER
+from coderl_tasks.sandbox_programs import DRIVER, PAYLOAD
 from tests.grading.programs import stdin_problem
 
 
 def constants() -> dict[str, object]:
     """The driver's constants that are made of literals."""
     space: dict[str, object] = {}
-    for statement in ast.parse(GRADING_DRIVER.read_text()).body:
+    for statement in ast.parse(DRIVER).body:
         if isinstance(statement, ast.Assign) and {"STAR_IMPORTED", "IMPORTED", "RARELY_USED"} & {
             ast.unparse(target) for target in statement.targets
         }:
@@ -55,7 +55,7 @@ async def test_recursion_through_c_code_has_room(judge: Judge) -> None:
 
 
 def test_who_takes_a_lower_priority_waits_on_its_own_account() -> None:
-    driver = runpy.run_path(str(GRADING_DRIVER), run_name="driver")
+    driver = runpy.run_path(str(PAYLOAD / "driver.py"), run_name="driver")
     (core, *_) = os.sched_getaffinity(0)
     spin = f"import os, sys\nos.sched_setaffinity(0, {{{core}}})\nos.nice(int(sys.argv[1]))\nwhile True: pass"
     spinning = [subprocess.Popen([sys.executable, "-c", spin, nice]) for nice in ("0", "0", "19")]

@@ -67,9 +67,9 @@ async def test_a_program_that_passes_alone_what_it_fails_in_company_is_graded_wi
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Such a program is not let into company, as far as its code tells.
-    driver = judge_module._DRIVER
+    driver = judge_module.DRIVER
     assert "__annotations__ " in driver
-    monkeypatch.setattr(judge_module, "_DRIVER", driver.replace("__annotations__ ", ""))
+    monkeypatch.setattr(judge_module, "DRIVER", driver.replace("__annotations__ ", ""))
     server = Recording(serve)
     code = "kept = heapq.merge.__annotations__\nn = input()\nprint('again' if 'n' in kept else n)\nkept['n'] = 1"
     async with SandboxClient([server.url]) as client:

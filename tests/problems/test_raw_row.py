@@ -191,7 +191,7 @@ def test_a_reference_in_the_singular() -> None:
             "reward_model.ground_truth: .* is a str",
         ),
         ({"prompt": "p", "tests": [{"stdin": ""}]}, "unknown_test_shape", "needs input and output .* keys: stdin"),
-        ({"prompt": "p", "ground_truth": IN_OUT | {"assert_case": ["assert f()"]}}, "unknown_test_type", "assert_case"),
+        ({"prompt": "p", "ground_truth": IN_OUT | {"assert_case": ["assert f()"]}}, "mixed_test_kinds", "assert_case"),
         (ROW | {"verification_info": {"language": "cpp"}}, "not_python", "language is cpp"),
         (ROW | {"language": "C++"}, "not_python", r"^language is C\+\+"),
         (ROW | {"extra_info": {"language": "java"}}, "not_python", "extra_info.language is java"),
@@ -285,12 +285,6 @@ def test_it_is_said_why_a_line_is_no_row(line: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"text": "t", "code": "c", "test_list": ["assert f()"]}, "MBPP rows: tests that are assert statements"),
-        ({"prompt": "p", "test": "def check(f):\n assert f()", "entry_point": "f"}, "HumanEval .* assert statements"),
-        # LeetCode sets have examples for people beside their assertions: never tests of standard input.
-        ({"prompt": "p", "test": "assert f()", "entry_point": "f", "input_output": TESTS}, "LeetCode"),
-        ({"prompt": "p", "tests": ["assert f(1) == 2"]}, '^tests that are assert .*"fn_name"'),
-        ({"prompt": "p", "tests": "\nassert f(1) == 2\n"}, "^tests that are assert"),
         ({"question": "q", "answer": "6 #### 7"}, "gsm8k rows: --environment=gsm8k"),
         ({"problem": "q", "answer": "7"}, "the truth is an answer, .*--environment=custom"),
         ({"repo": "r", "base_commit": "c", "problem_statement": "p"}, "SWE-bench"),

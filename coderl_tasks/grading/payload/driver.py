@@ -46,7 +46,10 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+if TYPE_CHECKING:  # for assertion tests, its text is part of this one
+    from coderl_tasks.grading.payload.values import Operations
 
 Record = dict[str, Any]
 
@@ -127,6 +130,7 @@ SHARING_MODULES = frozenset(
     ).split()
 )
 SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
+OPERATIONS = "*"  # in place of an entry point: the input is what assertion tests ask for (payload/values.py)
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
@@ -214,7 +218,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     the outputs exceed their limit together, one process has ended (`one_process`), or `deadline` (monotonic seconds) is
     over. Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one
     that did not end as it should nothing counts, and its tests run again, one process each."""
-    limits, entry_point = TestLimits(request), request["entry_point"] if request["kind"] == "call" else None
+    limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
     for number in range(3):  # what an import prints below goes nowhere
         os.dup2(anonymous_file(), number)
     os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
@@ -501,7 +505,9 @@ def run_process(
 def record(place: Place, number: int, end: TestEnd) -> Record:
     """A test as the report has it: of a place, the one with this number."""
     ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes = end
-    answer = contents(place.answers[number]) if ended == "exit" else b""
+    # What an assertion test has got before its process was ended may have failed it already.
+    is_wanted = ended == "exit" or (place.entry_point == OPERATIONS and ended != "output")
+    answer = contents(place.answers[number]) if is_wanted else b""
     tail = contents(place.streams[2], STDERR_TAIL) if ended in ("exit", "signal") else b""
     return {
         "ended": ended,
@@ -841,18 +847,27 @@ def exit_status_of(run: Callable[[], None]) -> int:
 
 def described(error: BaseException) -> str:
     """An exception as `Name: message (line N)`, N being the innermost line of the program."""
-    line, step = getattr(error, "lineno", None), error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == SOLUTION:
-            line = step.tb_lineno
-        step = step.tb_next
+    line = program_line(error)
     name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
     message = str(getattr(error, "msg", None) or error).replace("\n", " ")[:200]
     return f"{name}: {message}" + (f" (line {line})" if line else "")
 
 
+def program_line(error: BaseException) -> int | None:
+    """The innermost line of the program that an exception was raised in, or that does not compile."""
+    line, step = getattr(error, "lineno", None), error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == SOLUTION:
+            line = step.tb_lineno
+        step = step.tb_next
+    return line
+
+
 def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -> None:
     """Defines the program, calls its entry point with the arguments in `test_input`, and sends the value back."""
+    if entry_point == OPERATIONS:
+        run_operations(code, space, test_input)
+        return
     before = space.get(entry_point)
     arguments, encode = json.loads(test_input), json.JSONEncoder(default=plain_value).encode
     exec(code, space)
@@ -868,6 +883,27 @@ def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -
         answer = encode({"not_json": f"returned no JSON value: {error}"[:200]})
     with open(VALUE_DESCRIPTOR, "wb", closefd=False) as file:
         file.write(answer.encode())
+
+
+def run_operations(code: CodeType, space: Record, test_input: str) -> None:
+    """Defines the program, does what assertion tests ask of it, and sends the results back, each when it is there."""
+    prepared, send = dict(space), partial(write_all, VALUE_DESCRIPTOR)
+
+    def names() -> list[str]:
+        return [name for name in space if name[0] != "_" and space[name] is not prepared.get(name)]
+
+    def find(name: str) -> Any:
+        if name in space and (space[name] is not prepared.get(name) or name in code.co_names):
+            return space[name]
+        solution = space.get("Solution")
+        if isinstance(solution, type) and hasattr(solution, name):
+            return getattr(solution(), name)
+        raise NameError(f"name {name!r} is not defined")
+
+    operations = Operations(find, names, program_line)
+    exec(code, space)
+    for answer in operations.answers(test_input):
+        send(answer)
 
 
 def plain_value(value: Any) -> Any:

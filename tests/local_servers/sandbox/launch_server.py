@@ -66,7 +66,7 @@ def main(options: list[str]) -> None:
             concurrency=int(values.get("--concurrency", 2)),
             allow_unisolated="--allow-unisolated" in values,
             key=values.get("--key"),
-            prepared=values.get("--prepared"),
+            prepared=[text for text in [values.get("--prepared")] if text],
             hidden={"a hidden folder": Path(values["--hidden"])} if "--hidden" in values else None,
         )
     except ServerError as error:

@@ -1,0 +1,79 @@
+"""Mutants of a program: copies with one small mistake each, most of which are wrong programs."""
+
+import ast
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_Change = Callable[[], None]
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.FloorDiv, ast.FloorDiv: ast.Div,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitOr,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+def mutants(code: str, seed: int, most: int) -> list[str]:
+    """At most `most` different mutants of `code`, drawn by `seed`; none of a program that does not compile."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    n_changes = sum(1 for _ in _changes(tree))
+    found: dict[str, None] = {}
+    for number in random.Random(seed).sample(range(n_changes), n_changes):
+        if len(found) == most:
+            break
+        copy = ast.parse(code)
+        next(change for place, change in enumerate(_changes(copy)) if place == number)()
+        try:
+            text = ast.unparse(ast.fix_missing_locations(copy))
+            compile(text, "mutant", "exec")
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        if text != ast.unparse(tree):
+            found.setdefault(text)
+    return list(found)
+
+
+def _changes(tree: ast.AST) -> Iterator[_Change]:
+    """Every small mistake that can be made in `tree`, as functions that make it there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for place, operator in enumerate(node.ops):
+                yield _putting(node.ops, place, _COMPARISONS[type(operator)]())
+        elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _OPERATORS:
+            yield _setting(node, "op", _OPERATORS[type(node.op)]())
+        elif isinstance(node, ast.BoolOp):
+            yield _setting(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, bool):
+                yield _setting(node, "value", not node.value)
+            elif isinstance(node.value, int | float):
+                yield _setting(node, "value", node.value + 1)
+                yield _setting(node, "value", node.value - 1)
+            elif isinstance(node.value, str) and node.value:
+                yield _setting(node, "value", node.value[1:])
+        elif isinstance(node, ast.If | ast.While | ast.IfExp):
+            yield _setting(node, "test", ast.UnaryOp(ast.Not(), node.test))
+        elif isinstance(node, ast.Return) and node.value is not None:
+            yield _setting(node, "value", ast.Constant(None))
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            yield _setting(node, "args", [*node.args[1:], node.args[0]])
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and not isinstance(node, ast.Module):
+            for place, statement in enumerate(body):
+                if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For | ast.Break):
+                    yield _putting(body, place, ast.Pass())
+
+
+def _setting(node: ast.AST, name: str, value: object) -> _Change:
+    return lambda: setattr(node, name, value)
+
+
+def _putting(items: list[Any], place: int, value: ast.AST) -> _Change:
+    return lambda: items.__setitem__(place, value)

@@ -1,0 +1,276 @@
+"""Judge programs: tests and checkers that decide in a process of the sandbox which no submission shares.
+
+They are trusted, and they get data: what the submission's own process gave back. What goes wrong in them is no verdict
+on the submission but a `CheckerFault`.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
+from tempfile import TemporaryDirectory
+from typing import Any
+from zlib import compress
+
+from coderl_tasks.errors import CoderlError
+from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.journal.atomic import write_bytes
+from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.problems.checkers import MAIN_FILES, Checker
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.sandbox_programs import ASSERTION_JUDGE, CHECKER_RUNNER
+
+JUDGE_S = 10.0  # CPU seconds for a test or for a checker on one output
+CHECKER_WALL_S = 25.0
+_MEMORY_MB = 2048
+_COMPILE_S = 120.0
+_REHEARSALS = 1000
+_WAITS_S = 0.1
+_MOST_PROGRAMS, _MOST_REQUESTS = 32, 2  # whose tests go in one request, and requests at once
+_VERDICTS = {
+    "passed": Verdict.PASSED,
+    "failed": Verdict.WRONG_ANSWER,
+    "error": Verdict.RUNTIME_ERROR,
+    "fault": Verdict.CHECKER_ERROR,
+}
+_Result = dict[str, Any]
+
+
+class CheckerFault(CoderlError):
+    """A problem's tests or checker cannot decide; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredTest:
+    """An assertion test, whose `input` are the operations that the program was asked for, and its answers, a line
+    each; None in a rehearsal."""
+
+    test: Test
+    answers: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a judge program says of a test."""
+
+    verdict: Verdict
+    reason: str = ""
+    shown: str = ""  # the last value that the program returned
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A test cannot go on before the program has done these `operations`. None: it was asked for them and did not do
+    them, so how its process ended decides."""
+
+    operations: str | None
+
+
+def _decision(result: _Result, fault: str) -> Decision:
+    """A judge program's result; `fault` begins the reason where it is one."""
+    verdict = _VERDICTS[result["end"]]
+    reason = f"{fault}{result['reason']}" if verdict is Verdict.CHECKER_ERROR else result["reason"]
+    return Decision(verdict, reason, result.get("shown", ""))
+
+
+@dataclass(eq=False)
+class JudgePrograms:
+    """Runs judge programs on the servers of `client`."""
+
+    client: SandboxClient
+    running: int = 0  # requests in which programs run, whose tests will come
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: deque[tuple[Sequence[AnsweredTest], asyncio.Future[list[_Result]]]] = field(default_factory=deque)
+    _senders: set[asyncio.Task[None]] = field(default_factory=set)
+    _rehearsals: dict[tuple[Test, ...], asyncio.Task[tuple[Test, ...]]] = field(default_factory=dict)
+
+    async def run_program(self, job: RunRequest) -> RunResult:
+        """Run a program, whose tests may be asked for next."""
+        self.running += 1
+        try:
+            return await self.client.run_code(job)
+        finally:
+            self.running -= 1
+            self._changed.set()
+
+    async def rehearsed(self, problem: Problem) -> Problem:
+        """`problem`, its tests with the operations that they are expected to ask for: those of a run without a program.
+        Raises CheckerFault for a test that gives the program what cannot be given, or fails by itself."""
+        tests = tuple(problem.tests)
+        task = self._rehearsals.get(tests)
+        if task is None or task.cancelled() or (task.done() and task.exception() is not None):
+            if len(self._rehearsals) >= _REHEARSALS:
+                del self._rehearsals[next(iter(self._rehearsals))]
+            task = self._rehearsals[tests] = asyncio.ensure_future(self._rehearse(tests))
+        # One caller that is cancelled must not take it from the others.
+        return replace(problem, tests=await asyncio.shield(task))
+
+    async def _rehearse(self, tests: tuple[Test, ...]) -> tuple[Test, ...]:
+        results = await self._run([AnsweredTest(test, None) for test in tests])
+        for number, result in enumerate(results):
+            # One that fails before it asks for anything fails with every program.
+            if result["end"] == "fault" and (result["operations"] == "[]" or "cannot be given" in result["reason"]):
+                raise CheckerFault(f"test {number}: {result['reason']}")
+        return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
+
+    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision | Undecided]:
+        """How tests end with these answers of a program: CHECKER_ERROR where one fails by itself."""
+        return [
+            Undecided(None if result["again"] else result["operations"])
+            if result["end"] == "needs"
+            else _decision(result, "")
+            for result in await self._run(tests)
+        ]
+
+    async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[Decision]:
+        """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it
+        does not say."""
+        parsed = Checker.from_text(checker)
+        tests = [
+            {"input": test.input, "expected": test.expected, "output": base64.b64encode(output).decode()}
+            for test, output in outputs
+        ]
+        main = MAIN_FILES[parsed.language]
+        about: dict[str, Any] = {
+            "protocol": parsed.protocol,
+            "language": parsed.language,
+            "flags": parsed.flags,
+            "main": main,
+        }
+        compressed: dict[str, bytes] = {}
+        if parsed.language == "cpp":
+            about["files"] = {}
+            compressed["checker.z"] = await asyncio.to_thread(compiled, checker)
+        else:
+            about["files"] = {**parsed.files, main: parsed.source}
+        limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}
+        request = {"id": secrets.token_hex(8), **limits, "checker": about, "tests": tests}
+        job = RunRequest(
+            code=CHECKER_RUNNER,
+            files={"request.json": json.dumps(request).encode(), **compressed},
+            fetch_files=("results.json",),
+            run_timeout_s=(CHECKER_WALL_S + 1) * len(tests) + 5,
+            memory_limit_mb=_MEMORY_MB,
+        )
+        result = await self.client.run_code(job)
+        report = result.report()
+        if report.get("id") != request["id"]:
+            if len(outputs) > 1:
+                return [outcome for one in outputs for outcome in await self.check(checker, [one])]
+            last_line = result.stderr.strip().rpartition("\n")[2][:200]
+            raise CheckerFault(f"the checker's own process ended without a result: {last_line or result.status}")
+        return [_decision(found, "the checker fails: ") for found in report["results"]]
+
+    async def _run(self, tests: Sequence[AnsweredTest]) -> list[_Result]:
+        """What became of tests, without the program. Those of several programs go in one request, which costs more than
+        most tests: while other programs run, a few tests wait for theirs."""
+        future: asyncio.Future[list[_Result]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((tests, future))
+        self._changed.set()
+        if len(self._senders) < _MOST_REQUESTS:
+            sender = asyncio.ensure_future(self._send_waiting())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return await future
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            until = time.monotonic() + _WAITS_S
+            while self.running and len(self._waiting) < _MOST_PROGRAMS and (left_s := until - time.monotonic()) > 0:
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._changed.wait()
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_PROGRAMS))]
+            batch = [waiting for waiting in batch if not waiting[1].done()]  # else its caller was cancelled
+            if not batch:
+                continue
+            try:
+                results = await self._send([tests for tests, _ in batch])
+            except BaseException as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if result is None:
+                    future.set_exception(CheckerFault("the tests' own process ended without a result"))
+                else:
+                    future.set_result(result)
+
+    async def _send(self, programs: Sequence[Sequence[AnsweredTest]]) -> list[list[_Result] | None]:
+        values = [
+            [
+                {"script": one.test.expected.split("\n"), "operations": one.test.input, "answers": one.answers}
+                for one in tests
+            ]
+            for tests in programs
+        ]
+        request = {"id": secrets.token_hex(8), "tests": values, "seconds": JUDGE_S}
+        job = RunRequest(
+            code=ASSERTION_JUDGE,
+            # By lines: the embedded server looks for imports in each, to choose an interpreter.
+            files={"request.json": json.dumps(request, indent=0).encode()},
+            fetch_files=("results.json",),
+            run_timeout_s=4 * JUDGE_S * sum(map(len, programs)) + 5,
+            memory_limit_mb=_MEMORY_MB,
+        )
+        result = await self.client.run_code(job)
+        report = result.report()
+        if report.get("id") == request["id"]:
+            results: list[list[_Result] | None] = report["results"]
+            return results
+        if len(programs) > 1:  # one of them may have ended the process
+            return [(await self._send([tests]))[0] for tests in programs]
+        return [None]
+
+
+@lru_cache(maxsize=64)
+def compiled(checker: str) -> bytes:
+    """A C++ checker's program, compressed by zlib: compiled once, then kept in CODERL_HOME by the hash of its text.
+    Raises CheckerFault where it does not compile, or no compiler is there."""
+    folder = private_folder(coderl_home() / "checkers")
+    file = folder / f"{hashlib.sha256(checker.encode()).hexdigest()}.z"
+    if file.is_file():
+        return file.read_bytes()
+    parsed = Checker.from_text(checker)
+    with TemporaryDirectory(dir=folder) as place:
+        for name, text in {**parsed.files, MAIN_FILES["cpp"]: parsed.source}.items():
+            (Path(place) / name).write_text(text)
+        said = ""
+        # Without the libraries of this machine where that is possible: the sandbox may have others.
+        for links in (["-static"], ["-static-libstdc++", "-static-libgcc"]):
+            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *links, "-o", "program", MAIN_FILES["cpp"]]
+            try:
+                done = run(command, cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=_COMPILE_S)
+            except FileNotFoundError:
+                raise CheckerFault(f"there is no C++ compiler {command[0]} here: install g++, or set CXX") from None
+            except TimeoutExpired:
+                raise CheckerFault(f"the checker does not compile within {_COMPILE_S:g} s") from None
+            said = done.stdout.decode("utf-8", "replace")
+            if done.returncode == 0:
+                data = compress((Path(place) / "program").read_bytes())
+                write_bytes(file, data)
+                return data
+    errors = [line for line in said.splitlines() if "error" in line] or said.splitlines() or ["no message"]
+    raise CheckerFault(f"the checker does not compile: {errors[0][:300]}")
+
+
+def cpp_compiler() -> str:
+    """The C++ compiler's command: CXX, or g++."""
+    return os.environ.get("CXX") or "g++"

@@ -1,0 +1,805 @@
+"""Runs assertion tests in a process of the sandbox that no program shares; `payload/values.py` stands above this text.
+
+The function under test is a stand-in here, and so is everything else that the program defines. What a test does with it
+is an operation, which the program's own process does, and its result comes back as a value. The tests run with the
+answers that are known so far, and end where they need another one. Before any program is graded they run once with no
+answers at all, to tell which operations to ask for ahead (`rehearsed`).
+
+What a test compares with never leaves this process: an operator between an object of the program and a value of the
+test is decided here, by what the object's value is, and where it has none, not at all.
+
+`request.json` has `id`, `seconds` and `tests`, a list for each program. A test is its `script` (lines), the
+`operations` that were asked for (a JSON list as text), and the program's `answers` to the first of them (a line each;
+null in a rehearsal). `results.json` gets `id` and `results`, a list for each program: for each test its `end`, and
+`reason`, `shown` or the `operations` to ask for.
+"""
+
+# ruff: noqa: PTH123, SIM905
+
+import io
+import os
+import re
+import select
+import signal
+import time
+from types import FunctionType, GeneratorType, ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # they stand above this text where it runs
+    import builtins
+    import json
+    import math
+    import operator
+    import sys
+    from typing import Any
+
+    from coderl_tasks.grading.payload.values import (
+        BASES,
+        ERROR,
+        ERROR_CLASS,
+        FUNCTION,
+        ITERATOR,
+        MUTABLE_BASES,
+        REFERENCE,
+        CannotCross,
+        Decoding,
+        Encoding,
+        MalformedValue,
+    )
+
+SCRIPT = "<test>"
+MODULE = "solution"
+PASSED, FAILED, ERRED, NEEDS, FAULT = "passed", "failed", "error", "needs", "fault"
+MOST_OPERATIONS = 5000  # of a rehearsal
+MOST_PULLS = 50  # of a thousand items each
+SHOWN_CHARS = 300
+REHEARSAL_S = 2.0
+BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
+COMPARED = "eq ne lt le gt ge".split()
+UNARY = "neg pos abs invert".split()
+LEAVES_SOMETHING = re.compile(
+    r"\.\s*\w+\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]|__|\b(?:class|del|global|setattr|delattr|exec|eval|compile|open|"
+    r"globals|vars|input|from|pytest|sys|os|threading|signal|warnings|decimal|gc)\b"
+)
+"""What a test may change for those after it. Without any of it, the tests of several programs share a process."""
+SAFE_FUNCTION_MODULES = ("builtins", "operator", "math", "_operator", "functools")
+
+
+class Ended(BaseException):
+    """The test cannot go on in this process; no `except Exception` of its own catches it."""
+
+
+class NeedsAnswer(Ended):
+    """It asks for an operation whose result is not known."""
+
+
+class OutOfTime(Ended):
+    """It takes too long by itself."""
+
+
+class Test:
+    """One test as it runs."""
+
+    def __init__(self, request: Any) -> None:
+        self.script = "\n".join(request["script"])
+        self.operations = [json.dumps(operation) for operation in json.loads(request["operations"] or "[]")]
+        self.answers = None if request["answers"] is None else request["answers"].split("\n")[:-1]
+        self.position = 0  # of the next operation
+        self.needed: str | None = None  # the operation whose result is not known
+        self.cannot: str | None = None  # what cannot be given to the program
+        self.last: Any = None  # the last value that it returned
+        self.raised: dict[int, int | None] = {}  # its exceptions by their `id`, with the program's line
+        self.kept: list[BaseException] = []  # those, so that no `id` is another's
+        self.classes: dict[tuple[int, int], type] = {}  # its classes of exceptions
+        self.handles: dict[tuple[int, int], Handle] = {}
+        self.pulls = 0  # times that an iterator was asked for more
+
+    @property
+    def is_rehearsal(self) -> Any:
+        return self.answers is None
+
+    def do(self, name: Any, *arguments: Any) -> Any:
+        """The result of an operation of the program. Raises what the program raised."""
+        if self.needed is not None or self.cannot is not None:
+            raise NeedsAnswer
+        encoding = Encoding(self.describe)
+        try:
+            operation = json.dumps([name, encoding.message(arguments)])
+        except CannotCross as error:
+            self.cannot = str(error)
+            raise NeedsAnswer from None
+        if self.is_rehearsal:
+            if len(self.operations) >= MOST_OPERATIONS:
+                raise OutOfTime
+            self.operations.append(operation)
+            return Unknown(len(self.operations) - 1)
+        number = self.position
+        if self.answers is None or number >= len(self.answers) or operation != self.operations[number]:
+            self.needed = operation
+            raise NeedsAnswer
+        self.position += 1
+        answer = json.loads(self.answers[number])
+        if "cannot" in answer:
+            raise MalformedValue(answer["cannot"])
+        value = Decoding(answer, self.resolve, encoding.objects).root
+        if "raised" not in answer:
+            self.last = value
+            return value
+        if not isinstance(value, BaseException):
+            raise MalformedValue("no exception was raised")
+        self.raised[id(value)] = answer["raised"]
+        self.kept.append(value)
+        raise value
+
+    def describe(self, encoding: Any, value: Any) -> Any:
+        if isinstance(value, Handle):
+            return [REFERENCE, *reference_of(value), None, "", "", False]
+        if isinstance(value, Unknown):
+            return [REFERENCE, value._number, 0, None, "", "", False]
+        if isinstance(value, type) and value in self.classes.values():
+            return [REFERENCE, *next(key for key, made in self.classes.items() if made is value), None, "", "", False]
+        owner = getattr(value, "__objclass__", None)  # of a method of a builtin type, such as str.upper
+        module, name = getattr(owner or value, "__module__", None), getattr(value, "__qualname__", "")
+        if module in SAFE_FUNCTION_MODULES and callable(value):
+            found: Any = sys.modules[module]
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is value:
+                return [FUNCTION, module, name]
+        if isinstance(value, BaseException):
+            return [ERROR, encoding.add(type(value)), encoding.add_all(value.args), str(value)]
+        what = "a function" if isinstance(value, FunctionType) else f"an object of the class {type(value).__name__}"
+        raise CannotCross(f"{what} of the test cannot be given to the program")
+
+    def resolve(self, decoding: Any, node: Any) -> Any:
+        kind, first, *rest = node
+        if kind == REFERENCE:
+            key = (int(first), int(rest[0]))
+            if key not in self.handles or rest[3]:
+                self.handles[key] = handle(
+                    self, key, decoding.value(rest[1]), str(rest[2]), str(rest[3]), bool(rest[4])
+                )
+            return self.handles[key]
+        if kind == ITERATOR:
+            items, key = decoding.values(rest[0]), (int(rest[1]), int(rest[2]))
+            end = first if isinstance(first, bool) else decoding.value(first)
+            generator = self.items(items, end, handle(self, key, None, "iterator", "", False))
+            return generator if rest[3] else PlainIterator(generator)
+        if kind == ERROR_CLASS:
+            key = (int(first), int(rest[0]))
+            if key not in self.classes:
+                parent = decoding.value(rest[2])
+                if not (isinstance(parent, type) and issubclass(parent, BaseException)):
+                    raise MalformedValue("an exception that extends none")
+                self.classes[key] = type(str(rest[1]), (parent,), {"__module__": MODULE})
+            return self.classes[key]
+        if kind == ERROR:
+            made = decoding.value(first)
+            if not (isinstance(made, type) and issubclass(made, BaseException)):
+                raise MalformedValue("no exception")
+            if issubclass(made, Ended):
+                raise MalformedValue("an exception of these tests")
+            try:
+                return made(*decoding.values(rest[0]))
+            except TypeError:  # it takes other arguments
+                return RuntimeError(str(rest[1]))
+        raise MalformedValue(f"{kind} is no kind of value")
+
+    def items(self, items: Any, end: Any, reference: Any) -> Any:
+        """The items of an iterator of the program, and then what it ends with: True, an exception, or False where there
+        are more, which are asked for."""
+        yield from items
+        if end is False:
+            self.pulls += 1
+            if self.pulls > MOST_PULLS:
+                raise MalformedValue("an iterator that does not end")
+            yield from self.do("next", reference)
+        elif end is not True:
+            self.raised[id(end)] = None
+            self.kept.append(end)
+            raise end
+
+
+class PlainIterator:
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+
+class Unknown:
+    """A result in a rehearsal: whatever is done with it goes well, and asks for nothing of the program but what a
+    reference to its result allows."""
+
+    def __init__(self, number: Any) -> None:
+        self._number = number
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return TEST.do("call", self, args, kwargs)
+
+    def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return TEST.do("getattr", self, name)
+
+    def __enter__(self) -> Any:
+        return TEST.do("enter", self)
+
+    def __exit__(self, *error: Any) -> Any:
+        TEST.do("exit", self, None, None, None)
+
+    def __bool__(self) -> Any:
+        return True
+
+    def __hash__(self) -> Any:
+        return 0
+
+    def __index__(self) -> Any:
+        return 0
+
+    __int__ = __len__ = __index__
+
+    def __float__(self) -> Any:
+        return 0.0
+
+    def __str__(self) -> Any:
+        return ""
+
+    __repr__ = __str__
+
+    def __instancecheck__(self, other: Any) -> Any:
+        return True
+
+    def __contains__(self, item: Any) -> Any:
+        return True
+
+
+def any_result(self: Any, *others: Any) -> Any:
+    return self
+
+
+for _name in (*BINARY, *UNARY, "getitem", "round"):
+    setattr(Unknown, f"__{_name}__", any_result)
+    setattr(Unknown, f"__r{_name}__", any_result)
+for _name in COMPARED:
+    setattr(Unknown, f"__{_name}__", lambda self, other: True)
+
+
+class Handle:
+    """An object in the program's process."""
+
+    __slots__ = ("_base", "_callable", "_key", "_now", "_test", "_type_name")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return test_of(self).do("call", self, args, kwargs)
+
+    def __getattr__(self, name: Any) -> Any:
+        return test_of(self).do("getattr", self, name)
+
+    def __setattr__(self, name: Any, value: Any) -> Any:
+        test_of(self).do("setattr", self, name, value)
+
+    def __delattr__(self, name: Any) -> Any:
+        test_of(self).do("delattr", self, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return test_of(self).do("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> Any:
+        test_of(self).do("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> Any:
+        test_of(self).do("delitem", self, key)
+
+    def __iter__(self) -> Any:
+        return iter(test_of(self).do("iter", self))
+
+    def __next__(self) -> Any:
+        return next(test_of(self).do("next", self))
+
+    def __contains__(self, item: Any) -> Any:
+        if isinstance(item, Handle):
+            return test_of(self).do("contains", self, item)
+        return any(one is item or one == item for one in self)
+
+    def __len__(self) -> Any:
+        return test_of(self).do("len", self)
+
+    def __bool__(self) -> Any:
+        return test_of(self).do("bool", self)
+
+    def __str__(self) -> Any:
+        return test_of(self).do("str", self)
+
+    def __repr__(self) -> Any:
+        return test_of(self).do("repr", self)
+
+    def __format__(self, spec: Any) -> Any:
+        return test_of(self).do("format", self, spec)
+
+    def __hash__(self) -> Any:
+        plain = plain_value(self)
+        return hash(reference_of(self)) if plain is self else hash(plain)
+
+    def __int__(self) -> Any:
+        return test_of(self).do("int", self)
+
+    def __float__(self) -> Any:
+        return test_of(self).do("float", self)
+
+    def __complex__(self) -> Any:
+        return test_of(self).do("complex", self)
+
+    def __index__(self) -> Any:
+        return test_of(self).do("index", self)
+
+    def __round__(self, *digits: Any) -> Any:
+        return test_of(self).do("round", self, *digits)
+
+    def __enter__(self) -> Any:
+        return test_of(self).do("enter", self)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        return test_of(self).do("exit", self, kind, error, None)
+
+    def __copy__(self) -> Any:
+        return test_of(self).do("copy", self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return test_of(self).do("deepcopy", self)
+
+    def __instancecheck__(self, other: Any) -> Any:
+        return isinstance(other, Handle) and test_of(self).do("isinstance", other, self)
+
+    def __subclasscheck__(self, other: Any) -> Any:
+        return isinstance(other, Handle) and test_of(self).do("issubclass", other, self)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The builtin type that the object's class extends, as `isinstance` asks for it."""
+        base = object.__getattribute__(self, "_base")
+        return getattr(builtins, base) if base else Handle
+
+
+def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any, is_callable: Any) -> Any:
+    made = object.__new__(Handle)
+    if base and base not in {kind.__name__ for kind in BASES}:
+        raise MalformedValue(f"{base} is no type that a class can extend")
+    values = {"_test": test, "_key": key, "_now": now, "_type_name": type_name, "_base": base, "_callable": is_callable}
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def test_of(self: Any) -> Any:
+    return object.__getattribute__(self, "_test")
+
+
+def reference_of(self: Any) -> Any:
+    return object.__getattribute__(self, "_key")
+
+
+def plain_value(value: Any) -> Any:
+    """What a program's object compares as: the value of the builtin type that its class extends, else itself."""
+    if type(value) is not Handle:
+        return value
+    base = object.__getattribute__(value, "_base")
+    if not base:
+        return value
+    now = object.__getattribute__(value, "_now")
+    if getattr(builtins, base) in MUTABLE_BASES:
+        now = test_of(value).do("value", value)
+    if type(now) is Handle:  # else it would be asked for its value, and so on
+        raise MalformedValue(f"a {base} that is none")
+    return now
+
+
+def two_sided(name: Any, reflected: Any) -> Any:
+    """An operator with two operands. Only between two objects of the program does the program decide."""
+
+    def method(self: Any, other: Any) -> Any:
+        if type(other) is Handle:
+            pair = (other, self) if reflected else (self, other)
+            return test_of(self).do(name, *pair)
+        plain = plain_value(self)
+        if plain is self:
+            return {"eq": False, "ne": True}.get(name, NotImplemented)
+        function = divmod if name == "divmod" else getattr(operator, NAMES.get(name, name))
+        return function(other, plain) if reflected else function(plain, other)
+
+    return method
+
+
+NAMES = {"and": "and_", "or": "or_"}
+for _name in (*BINARY, *COMPARED):
+    setattr(Handle, f"__{_name}__", two_sided(NAMES.get(_name, _name), False))
+for _name in BINARY:
+    setattr(Handle, f"__r{_name}__", two_sided(NAMES.get(_name, _name), True))
+for _name in UNARY:
+    setattr(Handle, f"__{_name}__", lambda self, name=_name: test_of(self).do(name, self))
+
+
+class Names(dict):
+    """The global names of a test; those that it does not define are the program's."""
+
+    def __missing__(self, name: Any) -> Any:
+        if name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
+            found = self[name] = __import__(name)
+            return found
+        found = self[name] = TEST.do("find", name)
+        return found
+
+
+class SolutionModule(ModuleType):
+    """What a test gets that imports the program."""
+
+    def __getattr__(self, name: Any) -> Any:
+        if name == "__all__":
+            return TEST.do("names")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return TEST.do("find", name)
+
+
+TEST: Any = None
+
+
+def main() -> Any:
+    with open("request.json", "rb") as file:
+        request = json.load(file)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
+    sys.setrecursionlimit(20_000)
+    signal.signal(signal.SIGPROF, out_of_time)
+    results = []
+    for values in request["tests"]:
+        tests = [Test(one) for one in values]
+        leave_nothing = not any(map(LEAVES_SOMETHING.search, (test.script for test in tests)))
+        run_here = results_of if leave_nothing else in_own_process
+        results.append(run_here(tests, request["seconds"]))
+    with open("results.json", "w") as file:
+        json.dump({"id": request["id"], "results": results}, file)
+
+
+def results_of(tests: Any, seconds: Any) -> Any:
+    return [result_of(test, REHEARSAL_S if test.is_rehearsal else seconds) for test in tests]
+
+
+def in_own_process(tests: Any, seconds: Any) -> Any:
+    """The results of the tests of one program; None if their process ends without them. What it does to itself is gone
+    with it. `seconds` are CPU seconds for each test."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        try:
+            with os.fdopen(writing, "w") as file:
+                json.dump(results_of(tests, seconds), file)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    data, end = b"", time.monotonic() + 4 * seconds * len(tests)
+    while True:
+        if not select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
+            break
+        part = os.read(reading, 1 << 20)
+        if not part:
+            break
+        data += part
+    os.close(reading)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+def out_of_time(*_: Any) -> Any:
+    # Again and again: a test's own `except` may have caught the last one.
+    signal.setitimer(signal.ITIMER_PROF, 0.05)
+    raise OutOfTime
+
+
+def result_of(test: Any, seconds: Any) -> Any:
+    """Run a test, and say how it ended."""
+    global TEST
+    TEST = test
+    error = None
+    output, sys.stdout = sys.stdout, io.StringIO()
+    try:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        run(test)
+    except BaseException as caught:
+        error = caught
+    finally:
+        for _ in range(3):  # the timer may fire until it is off
+            try:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                sys.stdout = output
+                break
+            except OutOfTime:
+                continue
+    result = judged(test, error)
+    asked = test.operations
+    if result["end"] == NEEDS:
+        asked = [*asked[: test.position], test.needed]
+        # The program ended before it gave this answer, or cannot do what it did in its last process.
+        result["again"] = test.operations[: len(asked)] == asked
+    if result["end"] == NEEDS or test.is_rehearsal:
+        result["operations"] = f"[{', '.join(asked)}]"
+    return result
+
+
+def judged(test: Any, error: Any) -> Any:
+    if test.cannot is not None:
+        return {"end": FAULT, "reason": test.cannot}
+    if test.needed is not None:
+        return {"end": NEEDS, "reason": ""}
+    if error is None:
+        return {"end": PASSED, "reason": ""}
+    said = "".join(f"{type(error).__name__}: {error}".splitlines()[:1])[:SHOWN_CHARS]
+    if isinstance(error, OutOfTime):
+        return {"end": FAULT, "reason": "the test itself takes too long"}
+    if isinstance(error, MalformedValue):
+        return {"end": ERRED, "reason": f"no value that a test can use: {error}"}
+    if id(error) in test.raised:
+        line = test.raised[id(error)]
+        return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
+    if isinstance(error, (CannotCross, MemoryError, ImportError, SyntaxError, SystemExit)) or not (
+        test.position and isinstance(error, Exception)
+    ):
+        return {"end": FAULT, "reason": f"the test fails by itself: {said}"}
+    where = failing_line(test, error)
+    said = where if type(error) is AssertionError and not str(error) else f"{said} at: {where}" if where else said
+    return {"end": FAILED, "reason": said[:SHOWN_CHARS], "shown": shown(test.last)}
+
+
+def failing_line(test: Any, error: Any) -> Any:
+    """The statement of the test that raised an error."""
+    line, step = 0, error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == SCRIPT:
+            line = step.tb_lineno
+        step = step.tb_next
+    lines = test.script.splitlines()
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def shown(value: Any) -> Any:
+    if type(value) is Handle:
+        return f"an object of the class {object.__getattribute__(value, '_type_name')}"
+    try:
+        return repr(value)[:1000]
+    except Exception as error:
+        return f"({type(error).__name__} in repr)"
+
+
+def run(test: Any) -> Any:
+    """The test's script, then its functions and classes of tests."""
+    code = compile(going_on(test.script) if test.is_rehearsal else test.script, SCRIPT, "exec", dont_inherit=True)
+    sys.modules[MODULE] = SolutionModule(MODULE)
+    sys.modules["pytest"] = pytest_module(test)
+    if "random" in test.script:  # a test that draws its arguments draws the same ones in each round
+        __import__("random").seed(0)
+        if "numpy" in test.script:
+            __import__("numpy").random.seed(0)
+    names = Names({**vars(builtins), "__name__": "tests", "__builtins__": builtins})
+    exec(code, names)
+    for name, value in [item for item in names.items() if item[0] not in vars(builtins)]:
+        if name.startswith("test") and isinstance(value, FunctionType):
+            run_function(value, names)
+        elif isinstance(value, type) and value.__module__ == "tests":
+            run_class(name, value, names)
+
+
+def going_on(script: Any) -> Any:
+    """The test for a rehearsal, in which a failing assertion ends nothing."""
+    import ast
+
+    class GoesOn(ast.NodeTransformer):
+        def visit_Assert(self, node: Any) -> Any:
+            handler = ast.ExceptHandler(type=ast.Name("Exception", ast.Load()), name=None, body=[ast.Pass()])
+            return ast.copy_location(ast.Try(body=[node], handlers=[handler], orelse=[], finalbody=[]), node)
+
+    return ast.fix_missing_locations(GoesOn().visit(ast.parse(script, SCRIPT)))
+
+
+def is_used_as_module(script: Any, name: Any) -> Any:
+    """Whether a test takes a member of the library's module `name`, without an import, and never calls the name: then
+    the module is meant, and not what the program may have under this name."""
+    import ast
+
+    nodes = [node for node in ast.walk(ast.parse(script)) if isinstance(node, (ast.Attribute, ast.Call))]
+    owners = [node.value if isinstance(node, ast.Attribute) else node.func for node in nodes]
+    uses = [
+        type(node)
+        for node, owner in zip(nodes, owners, strict=True)
+        if isinstance(owner, ast.Name) and owner.id == name
+    ]
+    return bool(uses) and ast.Call not in uses
+
+
+def run_class(name: Any, value: Any, names: Any) -> Any:
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and issubclass(value, unittest.TestCase):
+        value.setUpClass()
+        for method in unittest.TestLoader().getTestCaseNames(value):
+            value(method).debug()
+        value.tearDownClass()
+    elif name.startswith("Test"):
+        for method, function in vars(value).items():
+            if method.startswith("test") and isinstance(function, FunctionType):
+                instance = value()
+                if hasattr(instance, "setup_method"):
+                    instance.setup_method(*[function][: len(parameters_of(type(instance).setup_method)) - 1])
+                run_function(function, names, instance)
+
+
+def parameters_of(function: Any) -> Any:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def run_function(function: Any, names: Any, *instance: Any) -> Any:
+    """A test function once, or once for each of its parameters."""
+    cases: list[dict[str, Any]] = [{}]
+    for argnames, values in getattr(function, "_parameters", []):
+        cases = [{**case, **dict(zip(argnames, value, strict=True))} for value in values for case in cases]
+    for case in cases:
+        generators: list[Any] = []
+        arguments, defaults = dict(case), function.__defaults__ or ()
+        wanted = parameters_of(function)[len(instance) :]
+        for name in wanted[: len(wanted) - len(defaults)]:
+            if name not in arguments:
+                arguments[name] = fixture_value(name, names, generators)
+        function(*instance, **arguments)
+        for generator in reversed(generators):
+            next(generator, None)
+
+
+def fixture_value(name: Any, names: Any, generators: Any) -> Any:
+    fixture = names.get(name)
+    if not getattr(fixture, "_is_fixture", False):
+        raise SystemExit(f"no fixture {name} of the test's own")
+    arguments = {other: fixture_value(other, names, generators) for other in parameters_of(fixture)}
+    value = fixture(**arguments)
+    if isinstance(value, GeneratorType):
+        generators.append(value)
+        value = next(value)
+    return value
+
+
+# ------------------------------------------------------------------------------------- what tests use of pytest
+
+
+def pytest_module(test: Any) -> Any:
+    """The part of pytest that tests of a function need; any other name ends the test as a fault of its own."""
+    module: Any = ModuleType("pytest")
+    module.raises = lambda expected, *call, match=None, **kwargs: raises(test, expected, match, *call, **kwargs)
+    module.approx = Approx
+    module.fail = fail
+    module.fixture = fixture
+    module.mark = Marks()
+    return module
+
+
+def fail(reason: Any = "", *_: Any, **__: Any) -> Any:
+    raise AssertionError(reason)
+
+
+def fixture(function: Any = None, **_: Any) -> Any:
+    def marked(function: Any) -> Any:
+        function._is_fixture = True
+        return function
+
+    return marked if function is None else marked(function)
+
+
+class Marks:
+    def parametrize(self, argnames: Any, values: Any, **_: Any) -> Any:
+        several = not isinstance(argnames, str) or "," in argnames
+        names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
+        names = [name for name in names if name]
+        rows = [tuple(value) if several else (value,) for value in values]
+
+        def marked(function: Any) -> Any:
+            function._parameters = [*getattr(function, "_parameters", []), (names, rows)]
+            return function
+
+        return marked
+
+    def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__") or name in ("skip", "skipif", "xfail", "usefixtures"):
+            raise AttributeError(name)
+
+        def mark(*args: Any, **kwargs: Any) -> Any:
+            return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else lambda function: function
+
+        return mark
+
+
+class raises:
+    def __init__(self, test: Any, expected: Any, match: Any, *call: Any, **kwargs: Any) -> None:
+        self.test, self.expected, self.match = test, expected, match
+        self.value = None
+        if call:
+            with self:
+                call[0](*call[1:], **kwargs)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if isinstance(error, (Ended, MalformedValue, CannotCross)):
+            return False
+        if error is None:
+            if self.test.is_rehearsal:
+                return True
+            raise AssertionError(f"did not raise {self.expected}")
+        if not isinstance(error, self.expected):
+            return False
+        self.value, self.type = error, type(error)
+        if self.match is not None and not re.search(self.match, str(error)):
+            raise AssertionError(f"{self.match!r} is not in {str(error)!r}")
+        return True
+
+
+class Approx:
+    """A value that equals others within a tolerance, as pytest has it: 1e-6 of it, and 1e-12."""
+
+    def __init__(self, expected: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> None:
+        self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
+
+    def __eq__(self, actual: Any) -> Any:
+        actual = plain_value(actual)
+        return self.close(self.expected, actual)
+
+    def __ne__(self, actual: Any) -> Any:
+        return not self == actual
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> Any:
+        return f"approx({self.expected!r})"
+
+    def close(self, expected: Any, actual: Any) -> Any:
+        if type(expected).__module__ == "numpy" or type(actual).__module__ == "numpy":
+            expected, actual = (value.tolist() if hasattr(value, "tolist") else value for value in (expected, actual))
+        if isinstance(expected, dict):
+            return (
+                isinstance(actual, dict)
+                and expected.keys() == actual.keys()
+                and all(self.close(expected[key], actual[key]) for key in expected)
+            )
+        if isinstance(expected, (list, tuple)):
+            return (
+                type(expected) is type(actual)
+                and len(expected) == len(actual)
+                and all(map(self.close, expected, actual))
+            )
+        numbers = (int, float, complex)
+        if not isinstance(expected, numbers) or isinstance(expected, bool) or not isinstance(actual, numbers):
+            if hasattr(expected, "as_integer_ratio") and hasattr(actual, "as_integer_ratio"):
+                expected, actual = float(expected), float(actual)
+            else:
+                return expected == actual
+        if expected == actual:
+            return True
+        if expected != expected or actual != actual:
+            return self.nan_ok and expected != expected and actual != actual
+        if abs(expected) == math.inf or abs(actual) == math.inf:
+            return False
+        absolute = 1e-12 if self.abs is None else self.abs
+        relative = (1e-6 if self.abs is None else 0.0) if self.rel is None else self.rel
+        return abs(expected - actual) <= max(absolute, relative * abs(expected))
+
+
+if __name__ == "__main__":
+    main()

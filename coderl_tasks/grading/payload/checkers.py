@@ -1,0 +1,187 @@
+"""Runs a checker on the outputs of programs, in a process of the sandbox that no program shares.
+
+`request.json` has `id`, `seconds` (of CPU time) and `wall_seconds` for a test, `checker` and `tests`; a test has
+`input`, `expected` and the program's `output` (base64), whatever bytes it wrote. The checker has its `files`, as texts
+by name; the program of a compiled one is in the file `checker.z`, zlib's. `results.json` gets `id` and `results`: for
+each test its `end`, "passed", "failed" or "fault", and a `reason`.
+
+Each test has a process of its own and a folder of its own, which only that process has to do with.
+"""
+
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH110, PTH123
+
+import binascii
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+import zlib
+from typing import Any, NoReturn
+
+PASSED, FAILED, FAULT = "passed", "failed", "fault"
+KATTIS_ENDS = {42: PASSED, 43: FAILED}
+TESTLIB_ENDS = {0: PASSED, 1: FAILED, 2: FAILED, 7: FAILED, 8: FAILED}  # ok, wrong, presentation, points, end of file
+SAID_BYTES, FILE_BYTES = 2000, 64 << 20
+Result = dict[str, str]
+
+
+def main() -> None:
+    with open("request.json", "rb") as file:
+        request = json.load(file)
+    checker = request["checker"]
+    os.mkdir("checker")
+    for name, text in checker["files"].items():
+        with open(f"checker/{name}", "wb") as file:
+            file.write(text.encode("utf-8", "surrogatepass"))
+    if os.path.exists("checker.z"):
+        with open("checker.z", "rb") as source, open("checker/program", "wb") as target:
+            target.write(zlib.decompress(source.read()))
+        os.chmod("checker/program", 0o755)
+    limits = request["seconds"], request["wall_seconds"]
+    results = [checked(checker, test, *limits) for test in request["tests"]]
+    with open("results.json", "w") as target_text:
+        json.dump({"id": request["id"], "results": results}, target_text)
+
+
+def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_seconds: float) -> Result:
+    """What the checker says of one output."""
+    output = binascii.a2b_base64(test["output"])
+    folder = os.path.abspath("test")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(f"{folder}/feedback")
+    for name, data in (
+        ("input", test["input"].encode("utf-8", "surrogatepass")),
+        ("answer", test["expected"].encode("utf-8", "surrogatepass")),
+        ("output", output),
+    ):
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(data)
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        try:
+            in_own_process(checker, folder, writing, seconds)
+        finally:
+            os._exit(125)
+    os.close(writing)
+    said, in_time = read(reading, wall_seconds)
+    os.close(reading)
+    try:
+        os.killpg(process, signal.SIGKILL)  # what it has started, too
+    except ProcessLookupError:
+        os.kill(process, signal.SIGKILL)  # it has not got as far as a group of its own
+    _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if not in_time or code == -signal.SIGXCPU:
+        return {"end": FAULT, "reason": "the checker takes too long"}
+    result = {"check": of_function, "kattis": of_kattis, "testlib": of_testlib}[checker["protocol"]](code, said, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
+    """What comes out of a pipe, its first bytes, and whether it was closed in time."""
+    said, end = b"", time.monotonic() + seconds
+    while True:
+        if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+            return said, False
+        part = os.read(pipe, 65536)
+        if not part:
+            return said, True
+        said = (said + part)[:SAID_BYTES]
+
+
+def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> NoReturn:
+    """The checker on the files of a folder. What it says, or its result where it is a function, goes to `writing`."""
+    os.setsid()
+    whole = int(seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    checkers_folder = os.path.abspath("checker")
+    null = os.open(os.devnull, os.O_RDWR)
+    if checker["protocol"] == "check":
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
+        os.chdir(checkers_folder)
+        os.write(writing, json.dumps(value_of(checkers_folder, folder)).encode())
+        os._exit(0)
+    command = [f"{checkers_folder}/program"]
+    if checker["language"] == "python":
+        command = [sys.executable, f"{checkers_folder}/{checker['main']}"]
+    if checker["protocol"] == "kattis":
+        arguments = [f"{folder}/input", f"{folder}/answer", f"{folder}/feedback/", *checker["flags"]]
+    else:
+        arguments = [f"{folder}/input", f"{folder}/output", f"{folder}/answer", *checker["flags"]]
+    os.dup2(os.open(f"{folder}/output", os.O_RDONLY), 0)
+    os.dup2(writing, 1)
+    os.dup2(writing, 2)
+    os.closerange(3, 256)
+    os.chdir(folder)
+    os.execv(command[0], [*command, *arguments])
+
+
+def value_of(checkers_folder: str, folder: str) -> list[Any]:
+    """What the function `check` returns: ["value", float] or ["error", text]."""
+    texts = []
+    for name in ("input", "output", "answer"):
+        with open(f"{folder}/{name}", "rb") as file:
+            texts.append(file.read().decode("utf-8", "replace"))
+    sys.path.insert(0, checkers_folder)
+    sys.setrecursionlimit(20_000)
+    try:
+        with open("checker.py", "rb") as file:
+            code = compile(file.read(), "checker.py", "exec", dont_inherit=True)
+        names: dict[str, Any] = {"__name__": "checker", "__file__": "checker.py"}
+        exec(code, names)
+        value = names["check"](*texts)
+        # numpy's too; a text that reads like a number is a slip.
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__float__") or float(value) != float(value):
+            return ["error", f"check returned {value!r:.200}, which is neither a bool nor a number"]
+        return ["value", float(value)]
+    except BaseException as error:
+        return ["error", f"{type(error).__name__}: {error}"[:300]]
+
+
+def of_function(code: int, said: bytes, folder: str) -> Result:
+    try:
+        kind, value = json.loads(said)
+    except ValueError:
+        return {"end": FAULT, "reason": f"check ended its process ({ended(code)})"}
+    if kind == "error":
+        return {"end": FAULT, "reason": str(value)}
+    return {"end": PASSED if value >= 1 else FAILED, "reason": "" if value >= 1 else f"check returned {value:g}"}
+
+
+def of_kattis(code: int, said: bytes, folder: str) -> Result:
+    try:
+        with open(f"{folder}/feedback/judgemessage.txt", "rb") as file:
+            said = file.read(SAID_BYTES) or said
+    except OSError:
+        pass  # a validator need not say anything
+    return of_status(KATTIS_ENDS, code, said)
+
+
+def of_testlib(code: int, said: bytes, folder: str) -> Result:
+    return of_status(TESTLIB_ENDS, code, said)
+
+
+def of_status(ends: dict[int, str], code: int, said: bytes) -> Result:
+    line = said.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+    end = ends.get(code, FAULT)
+    if end == PASSED:
+        return {"end": end, "reason": ""}
+    return {"end": end, "reason": line or ("" if end == FAILED else ended(code)) or "the checker says no more"}
+
+
+def ended(code: int) -> str:
+    return f"ended by signal {-code}" if code < 0 else f"exit status {code}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,436 @@
+"""The values of assertion tests, as JSON: what a test gives to the program, and what the program gives back.
+
+The tests run in one process of the sandbox and the program in another. This text is part of both: of
+`payload/assertions.py`, which asks for operations, and of `payload/driver.py`, which does them (`Operations`). It
+stands alone, in Python 3.10 or later. What it reads becomes objects of a few builtin types; it is no pickle.
+
+A message is {"root": value, "nodes": [...]}. None, bool, int, str and finite float stand for themselves; anything else
+is [n], the node n, so that what is one object stays one, cycles too. A node is [kind, ...]: see `node_of` and
+`Decoding`. What no kind fits is a reference to an object in the program's process, [operation, number]: the object's
+number among those that the result of that operation mentions, so that a program that runs again names it the same.
+"""
+
+import binascii
+import builtins
+import copy
+import json
+import math
+import operator
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Json = Any
+Message = dict[str, Any]
+Node = list[Any]
+
+MOST_ITEMS_AHEAD = 1000  # of an iterator that the program returns; the tests ask for more if they want them
+INLINE_TYPES = (bool, int, str, type(None))
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+MAPPINGS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict, "Counter": Counter}
+KIND_OF_TYPE = {kind: name for name, kind in (*SEQUENCES.items(), *MAPPINGS.items())}
+MUTABLE_TYPES: dict[str, Any] = {**MAPPINGS, "list": list, "set": set, "bytearray": bytearray, "deque": deque}
+VIEWS = {type({}.keys()): "dict_keys", type({}.values()): "dict_values", type({}.items()): "dict_items"}
+CONSTANTS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
+DATES = ("date", "datetime", "time")
+ARRAY_KINDS = "biufcSUmM"  # of dtypes whose bytes are all that they hold
+BASES = (bool, int, float, complex, str, bytes, tuple, frozenset, list, dict, set, bytearray)
+"""A program's class that extends one of these has values that compare as the builtin's do."""
+MUTABLE_BASES = (list, dict, set, bytearray)
+ERROR, ITERATOR, REFERENCE, ERROR_CLASS, FUNCTION = "error", "iterator", "reference", "error_class", "function"
+
+
+class CannotCross(Exception):
+    """A value that has no form in a message."""
+
+
+class MalformedValue(Exception):
+    """A message that this file does not write."""
+
+
+class Encoding:
+    """A message in the making. The reader has the objects `known` already, with the first numbers. `describe` gives the
+    node of an object that has no kind of its own, or raises CannotCross."""
+
+    def __init__(self, describe: Callable[["Encoding", Any], Node], known: Iterable[Any] = ()) -> None:
+        self.describe = describe
+        self.objects = list(known)  # by number; held, so that an `id` stays that of its object
+        self.n_known = len(self.objects)
+        self.numbers = {id(value): number for number, value in enumerate(self.objects)}
+
+    def add(self, value: Any) -> Json:
+        """What stands for `value` in the message."""
+        kind = type(value)
+        if kind in INLINE_TYPES or (kind is float and math.isfinite(value)):
+            return value
+        number = self.numbers.get(id(value))
+        if number is None:
+            number = self.numbers[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return [number]
+
+    def add_all(self, values: Iterable[Any]) -> list[Json]:
+        return [self.add(value) for value in values]
+
+    def message(self, root: Any, sent: list[Node] = []) -> Message:  # noqa: B006 - it is only read
+        """The message. `sent` are the nodes that the known objects came with: those that have changed are in it."""
+        message: Message = {"root": self.add(root)}
+        changed = {}
+        for number, before in enumerate(sent):
+            if before[0] in MUTABLE_TYPES or before[0] in ("ndarray", "objects"):
+                now = node_of(self.objects[number], self)
+                if now != before:
+                    changed[str(number)] = now
+        if changed:
+            message["changed"] = changed
+        nodes: list[Node] = []
+        while self.n_known + len(nodes) < len(self.objects):  # which grow meanwhile
+            value = self.objects[self.n_known + len(nodes)]
+            nodes.append(node_of(value, self) or self.describe(self, value))
+        message["nodes"] = nodes
+        return message
+
+
+def node_of(value: Any, encoding: Encoding) -> Node | None:
+    """The node of a value whose type is one of those that cross; None for any other."""
+    add_all, kind = encoding.add_all, type(value)
+    name = KIND_OF_TYPE.get(kind, "")
+    if name in SEQUENCES:
+        items = list(value)
+        if name in ("set", "frozenset") and all(type(item) in INLINE_TYPES for item in items):
+            items.sort(key=repr)  # the order of a set is another one in each process
+        return [name, add_all(items)]
+    if name in MAPPINGS:
+        return [name, [add_all(pair) for pair in value.items()]]
+    if kind is float or kind is complex:
+        return [kind.__name__, repr(value)]
+    if kind is bytes or kind is bytearray:
+        return [kind.__name__, base64_of(value)]
+    if kind is deque:
+        return ["deque", add_all(value), value.maxlen]
+    if kind is range or kind is slice:
+        return [kind.__name__, add_all((value.start, value.stop, value.step))]
+    if kind in VIEWS:
+        return [VIEWS[kind], [add_all(pair) for pair in value] if VIEWS[kind] == "dict_items" else add_all(value)]
+    if isinstance(value, type):
+        name = value.__name__
+        return ["type", name] if vars(builtins).get(name) is value else None
+    for constant in CONSTANTS:
+        if value is CONSTANTS[constant]:
+            return ["constant", constant]
+    module, name = kind.__module__, kind.__name__
+    if module in ("datetime", "decimal", "fractions", "numpy") and kind is getattr(sys.modules.get(module), name, None):
+        return library_node(value, module, name, encoding)
+    if kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple):
+        return ["namedtuple", name, list(kind._fields), add_all(value)]
+    return None
+
+
+def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node | None:
+    if name == "timedelta":
+        return ["timedelta", value.days, value.seconds, value.microseconds]
+    if name == "timezone":
+        return ["timezone", encoding.add(value.utcoffset(None)), value.tzname(None)]
+    if name in DATES:
+        return [name, value.replace(tzinfo=None).isoformat() if name != "date" else value.isoformat(),
+                encoding.add(getattr(value, "tzinfo", None)), getattr(value, "fold", 0)]  # fmt: skip
+    if name == "Decimal":
+        return ["Decimal", str(value)]
+    if name == "Fraction":
+        return ["Fraction", value.numerator, value.denominator]
+    numpy = sys.modules["numpy"]
+    if module != "numpy" or not isinstance(value, (numpy.ndarray, numpy.generic)):
+        return None
+    if value.dtype.kind == "O" and isinstance(value, numpy.ndarray):
+        return ["objects", list(value.shape), encoding.add_all(value.ravel().tolist())]
+    if value.dtype.kind not in ARRAY_KINDS:
+        return None
+    data = base64_of(numpy.ascontiguousarray(value).tobytes())
+    return ["ndarray" if isinstance(value, numpy.ndarray) else "scalar", value.dtype.str, list(value.shape), data]
+
+
+def base64_of(data: bytes | bytearray) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
+class Decoding:
+    """The objects of a message, `root` its own. `known` are those with the first numbers; `resolve` makes an object of
+    a node that has no kind of its own. Raises MalformedValue for what `Encoding` does not write."""
+
+    def __init__(self, message: Message, resolve: Callable[["Decoding", Node], Any], known: Iterable[Any] = ()) -> None:
+        self.resolve, self.made = resolve, list(known)
+        self.n_known = len(self.made)
+        try:
+            self.nodes: list[Node] = message["nodes"]
+            # Those that can be changed are made empty, and filled when all others are made.
+            self.is_made = [True] * self.n_known + [node[0] in MUTABLE_TYPES for node in self.nodes]
+            for node in self.nodes:
+                maxlen = {"maxlen": node[2]} if node[0] == "deque" else {}
+                self.made.append(MUTABLE_TYPES[node[0]](**maxlen) if node[0] in MUTABLE_TYPES else None)
+            for number in range(self.n_known, len(self.made)):
+                self.make(number)
+            self.root = self.value(message["root"])
+            for number, node in enumerate(self.nodes, self.n_known):
+                if node[0] in MUTABLE_TYPES:
+                    self.fill(self.made[number], node)
+            for written, node in message.get("changed", {}).items():
+                self.fill(self.made[range(self.n_known)[int(written)]], node)
+        except (CannotCross, MalformedValue, MemoryError):
+            raise
+        except Exception as error:
+            raise MalformedValue(f"{type(error).__name__}: {error}"[:200]) from None
+
+    def value(self, written: Json) -> Any:
+        if type(written) is not list:
+            if type(written) is dict:
+                raise MalformedValue("an object in the place of a value")
+            return written
+        (number,) = written
+        if not self.is_made[range(len(self.made))[number]]:
+            raise MalformedValue("a value that is part of itself")
+        return self.made[number]
+
+    def values(self, written: list[Json]) -> list[Any]:
+        return [self.value(one) for one in written]
+
+    def make(self, number: int) -> None:
+        """Make the object with this number, and before it those that it is made of."""
+        waiting = [number]
+        while waiting:
+            node = self.nodes[waiting[-1] - self.n_known]
+            if not self.is_made[waiting[-1]]:
+                numbers = (part[0] for part in parts_of(node) if type(part) is list)
+                missing = next((part for part in numbers if not self.is_made[part]), None)
+                if missing is not None:
+                    if missing in waiting:
+                        raise MalformedValue("a value that is part of itself")
+                    waiting.append(missing)
+                    continue
+                self.made[waiting[-1]] = self.object(node)
+                self.is_made[waiting[-1]] = True
+            waiting.pop()
+
+    def object(self, node: Node) -> Any:
+        """The object of a node of a kind that cannot be changed once it is made."""
+        kind, first, *rest = node
+        if kind in ("tuple", "frozenset"):
+            return SEQUENCES[kind](self.values(first))
+        if kind in ("float", "complex"):
+            return {"float": float, "complex": complex}[kind](first)
+        if kind == "bytes":
+            return binascii.a2b_base64(first)
+        if kind in ("range", "slice"):
+            return {"range": range, "slice": slice}[kind](*self.values(first))
+        if kind == "dict_items":
+            return dict(map(self.values, first)).items()
+        if kind == "dict_keys":
+            return dict.fromkeys(self.values(first)).keys()
+        if kind == "dict_values":
+            return dict(enumerate(self.values(first))).values()
+        if kind == "constant":
+            return CONSTANTS[first]
+        if kind == "type":
+            found = getattr(builtins, first)
+            return found if isinstance(found, type) else self.resolve(self, node)
+        if kind == "namedtuple":
+            return namedtuple(first, rest[0], rename=True)(*self.values(rest[1]))
+        if kind in ("timedelta", "timezone", *DATES):
+            datetime: Any = __import__("datetime")
+            if kind == "timedelta":
+                return datetime.timedelta(first, *rest)
+            if kind == "timezone":
+                return datetime.timezone(self.value(first), rest[0])
+            date = getattr(datetime, kind).fromisoformat(first)
+            return date if kind == "date" else date.replace(tzinfo=self.value(rest[0]), fold=rest[1])
+        if kind == "Decimal":
+            return __import__("decimal").Decimal(first)
+        if kind == "Fraction":
+            return __import__("fractions").Fraction(int(first), int(rest[0]))
+        if kind in ("ndarray", "scalar", "objects"):
+            return self.array(node)
+        return self.resolve(self, node)
+
+    def array(self, node: Node) -> Any:
+        try:
+            numpy: Any = __import__("numpy")
+        except ImportError:
+            raise CannotCross("an array, where numpy is not installed") from None
+        kind, first, second, *rest = node
+        if kind == "objects":
+            array = numpy.empty(len(second), dtype=object)
+            array[:] = self.values(second)
+            return array.reshape(first)
+        dtype = numpy.dtype(first)
+        if dtype.kind not in ARRAY_KINDS:
+            raise MalformedValue(f"an array of {dtype}")
+        array = numpy.frombuffer(binascii.a2b_base64(rest[0]), dtype=dtype).reshape(second).copy()
+        return array if kind == "ndarray" else array[()]
+
+    def fill(self, container: Any, node: Node) -> None:
+        """Put what a node holds into its container, in place of what that has."""
+        kind = node[0]
+        if kind in ("ndarray", "objects"):
+            array = self.array(node)
+            if (type(array), array.shape, array.dtype) != (type(container), container.shape, container.dtype):
+                raise MalformedValue("another array")
+            container[...] = array
+            return
+        if type(container) is not MUTABLE_TYPES[kind]:
+            raise MalformedValue(f"a {kind} in the place of a {type(container).__name__}")
+        items: Any
+        if kind == "bytearray":
+            items = binascii.a2b_base64(node[1])
+        elif kind in MAPPINGS:
+            items = dict(map(self.values, node[1]))
+        else:
+            items = self.values(node[1])
+        container.clear()
+        if kind in MAPPINGS:
+            dict.update(container, items)
+        elif kind == "set":
+            container.update(items)
+        else:
+            container.extend(items)
+
+
+def parts_of(node: Node) -> list[Json]:
+    """The values that an object is made of which cannot be changed once it is made."""
+    kind, first, *rest = node
+    if kind in ("tuple", "frozenset", "range", "slice", "dict_keys", "dict_values"):
+        return list(first)
+    if kind == "dict_items":
+        return [value for pair in first for value in pair]
+    if kind == "namedtuple":
+        return list(rest[1])
+    if kind == "timezone":
+        return [first]
+    if kind in DATES or kind == "objects":
+        return list(rest[0]) if kind == "objects" else [rest[0]]
+    if kind in (ERROR, ITERATOR):
+        return [first, *rest[0]]
+    if kind == REFERENCE:
+        return [rest[1]]
+    if kind == ERROR_CLASS:
+        return [rest[2]]
+    return []
+
+
+# ------------------------------------------------------------------------------------ in the program's process
+
+
+class Operations:
+    """Does what the tests ask of a program, whose names `find` looks up: an operation by its name, with arguments."""
+
+    def __init__(
+        self, find: Callable[[str], Any], names: Callable[[], list[str]], line_of: Callable[[BaseException], int | None]
+    ) -> None:
+        self.line_of = line_of
+        self.objects: list[list[Any]] = []  # those that each operation's result mentions
+        self.references: dict[int, tuple[int, int]] = {}
+        self.by_name: dict[str, Callable[..., Any]] = {
+            "find": find, "names": names, "getattr": getattr, "setattr": setattr, "delattr": delattr, "len": len,
+            "bool": bool, "str": str, "repr": repr, "format": format, "iter": iter, "next": lambda items: items,
+            "int": int, "float": float, "complex": complex, "round": round, "isinstance": isinstance,
+            "issubclass": issubclass, "copy": copy.copy, "deepcopy": copy.deepcopy, "value": base_value,
+            "call": lambda function, args, kwargs: function(*args, **kwargs),
+            "enter": lambda manager: type(manager).__enter__(manager),
+            "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
+        }  # fmt: skip
+
+    def answers(self, written: str) -> Iterator[bytes]:
+        """The answer to each operation in a JSON list of [name, message], a line each. Ends at one that cannot be done,
+        as its arguments are not there: it was asked for ahead, in the expectation of other results."""
+        for name, message in json.loads(written):
+            try:
+                decoding = Decoding(message, self.resolve)
+            except (MalformedValue, CannotCross):
+                return
+            self.objects.append([])
+            function = self.by_name.get(name) or getattr(operator, name)
+            answer: Message
+            raised: list[int | None] = []
+            try:
+                value = function(*decoding.root)
+            except MemoryError:  # ends the process, which says so
+                raise
+            except BaseException as error:
+                value, raised = error, [self.line_of(error)]
+            encoding = Encoding(self.describe, decoding.made)
+            for known, node in zip(decoding.made, decoding.nodes, strict=True):
+                if node[0] == REFERENCE:  # the tests know it by its reference, under which it may come back changed
+                    del encoding.numbers[id(known)]
+            try:
+                answer = encoding.message(value, decoding.nodes)
+                if raised:
+                    answer["raised"] = raised[0]
+            except MemoryError:
+                raise
+            except BaseException as error:
+                answer = {"cannot": f"{type(error).__name__}: {error}"[:200]}
+            yield json.dumps(answer).encode() + b"\n"
+
+    def resolve(self, decoding: Decoding, node: Node) -> Any:
+        if node[0] == FUNCTION:
+            return operator.attrgetter(node[2])(sys.modules[node[1]])
+        if node[0] != REFERENCE:
+            raise MalformedValue(f"{node[0]} is no kind of value")
+        return self.objects[node[1]][node[2]]
+
+    def describe(self, encoding: Encoding, value: Any) -> Node:
+        if isinstance(value, BaseException):
+            arguments = value.args if all(type(one) in INLINE_TYPES for one in value.args) else (str(value),)
+            return [ERROR, encoding.add(type(value)), encoding.add_all(arguments), str(value)[:1000]]
+        number, place = self.references.get(id(value), (len(self.objects) - 1, -1))
+        if place < 0:
+            place = len(self.objects[number])
+            self.objects[number].append(value)
+            self.references[id(value)] = number, place
+        name = type(value).__name__
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return [ERROR_CLASS, number, place, value.__name__, encoding.add(value.__base__)]
+        if name in ("generator", "list_iterator") or (
+            type(value).__module__ in ("builtins", "itertools") and iter_is_itself(value)
+        ):
+            return self.iterator_node(encoding, value, number, place)
+        base = next((base for base in BASES if isinstance(value, base)), None)
+        if base is None:
+            return [REFERENCE, number, place, None, name, "", callable(value)]
+        # Of a value that may still change only the type is sent: the tests ask for it when they compare.
+        now = None if base in MUTABLE_BASES else encoding.add(base_value(value))
+        return [REFERENCE, number, place, now, name, base.__name__, callable(value)]
+
+    def iterator_node(self, encoding: Encoding, iterator: Any, number: int, place: int) -> Node:
+        items: list[Any] = []
+        end: Any = False
+        try:
+            for item in iterator:
+                items.append(item)
+                if len(items) == MOST_ITEMS_AHEAD:
+                    break
+            else:
+                end = True
+        except MemoryError:
+            raise
+        except BaseException as error:
+            end = encoding.add(error)
+        return [ITERATOR, end, encoding.add_all(items), number, place, type(iterator).__name__ == "generator"]
+
+
+def iter_is_itself(value: Any) -> bool:
+    return hasattr(type(value), "__next__") and iter(value) is value
+
+
+def base_value(value: Any) -> Any:
+    """A value of a program's class that extends a builtin type, as that type has it, whatever the class redefines."""
+    base: Any
+    for base in BASES:
+        if isinstance(value, base):
+            if base is dict:
+                return dict(dict.items(value))
+            if base in (list, tuple, set, frozenset):
+                return base(base.__iter__(value))
+            if base in (bytes, bytearray, str):
+                return base.__getitem__(value, slice(None)) if base is not bytearray else bytearray(value)
+            return base.__pos__(value)
+    return value

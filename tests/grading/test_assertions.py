@@ -1,0 +1,362 @@
+"""Assertion tests: what they may do, what their values are, and programs that look for what they expect."""
+
+# Programs are shown on a line each.
+# ruff: noqa: E501
+
+import asyncio
+import hashlib
+import re
+import runpy
+
+import pytest
+
+from coderl_tasks.grading import Grade, Judge, Verdict
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.sandbox_programs import PAYLOAD
+
+
+def problem(*scripts: str, starter_code: str = "") -> Problem:
+    tests = tuple(Test("", script) for script in scripts)
+    return Problem("p", "", "", starter_code, "assert", "f", tests, len(tests), len(tests), None, (), 0)
+
+
+STACK = """
+class Stack:
+    def __init__(self):
+        self.items = []
+    def push(self, item):
+        self.items.append(item)
+        return self
+    def pop(self):
+        return self.items.pop()
+    def __len__(self):
+        return len(self.items)
+    def __eq__(self, other):
+        return isinstance(other, Stack) and self.items == other.items
+"""
+ECHO = "def f(x):\n    return x"
+PASSING = {
+    "values of any type": (
+        "from decimal import Decimal\nfrom fractions import Fraction\nimport datetime, math\n"
+        "from collections import deque, OrderedDict, Counter, defaultdict\n"
+        "for x in [None, True, 10**50, -0.0, 1e300, 2 + 3j, '\\ud800é', b'\\x00', bytearray(b'a'), [1, [2]], (1, (2,)),\n"
+        "          {1, 'a'}, frozenset([(1, 2)]), {(1, 2): {None: [3]}, 1.5: 'x'}, range(3, 9, 2), slice(1, None),\n"
+        "          Decimal('1.10'), Fraction(1, 3), datetime.date(2024, 2, 29), datetime.time(1, 2, 3),\n"
+        "          datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc), datetime.timedelta(-1, 5), deque([1], 3),\n"
+        "          OrderedDict(a=1), Counter('aab'), int, ValueError, ..., {1: 2}.keys()]:\n"
+        "    y = f(x)\n"
+        "    assert y == x or list(y) == list(x), x\n"
+        "    assert type(y) is type(x), (type(y), type(x))\n"
+        "assert math.copysign(1, f(-0.0)) == -1 and math.isnan(f(math.nan)) and f(math.inf) == math.inf\n"
+        "assert str(f(Decimal('1.10'))) == '1.10' and f(deque([1], 3)).maxlen == 3",
+        ECHO,
+    ),
+    "arrays": (
+        "import numpy as np\na = np.arange(4.0)\nassert (f(a) == a).all() and f(a).dtype == a.dtype\n"
+        "assert f(np.int8(3)) == 3 and type(f(np.int8(3))) is np.int8\n"
+        "assert f(np.array(['a', None], dtype=object))[1] is None",
+        ECHO,
+    ),
+    "an argument that comes back is the same object": (
+        "a = [1]\nb = [a, a]\nassert f(b) is b and f(b)[0] is a and f((a,))[0] is a",
+        ECHO,
+    ),
+    "a list that holds itself": ("a = []\na.append(a)\nassert f(a)[0] is a", ECHO),
+    "arguments changed in place": (
+        "a, b, c = [3, 1], {}, {1}\ninner = [0]\nd = {'k': inner}\nf(a, b, c, d)\n"
+        "assert a == [1, 3] and b == {'x': 1} and c == {1, 2} and inner == [0, 9]",
+        "def f(a, b, c, d):\n    a.sort()\n    b['x'] = 1\n    c.add(2)\n    d['k'].append(9)",
+    ),
+    "an array changed in place": (
+        "import numpy as np\na = np.zeros((2, 2))\nf(a)\nassert a[1, 1] == 7",
+        "def f(a):\n    a[1, 1] = 7",
+    ),
+    "exceptions": (
+        "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative' and error.args == ('negative',)\n"
+        "else:\n    assert False",
+        "def f(x):\n    raise ValueError('negative')",
+    ),
+    "the program's own exceptions": (
+        "from solution import Base, Mine\nfor kind in (Mine, Base, LookupError):\n"
+        "    try:\n        f()\n        assert False, 'no error'\n    except kind as error:\n        assert 'k' in str(error)",
+        "class Base(KeyError): pass\nclass Mine(Base): pass\ndef f():\n    raise Mine('k')",
+    ),
+    "objects of the program": (
+        "from solution import Stack\ns = Stack()\ns.push(1).push(2)\nassert s.pop() == 2 and len(s) == 1 and s.items == [1]\n"
+        "assert s == Stack().push(1) and s != Stack() and isinstance(s, Stack) and s\ns.items = [5]\nassert s.pop() == 5\n"
+        "assert not hasattr(s, 'nothing')",
+        STACK,
+    ),
+    "objects that go back to the program": (
+        "assert total(tree(3)) == 6",
+        "class Node:\n    def __init__(self, value, below):\n        self.value, self.below = value, below\n"
+        "def tree(n):\n    return Node(n, tree(n - 1)) if n else None\n"
+        "def total(node):\n    return node.value + total(node.below) if node else 0",
+    ),
+    "an object that extends a builtin type": (
+        "assert f(3) == 4 and f(3) + 1 == 5 and 1 + f(3) == 5 and f(3) < 5 and isinstance(f(3), int) and [f(3)] == [4]\n"
+        "assert {f(3): 1}[4] == 1 and sorted([f(3), 1]) == [1, 4]",
+        "class Age(int): pass\ndef f(x):\n    return Age(x + 1)",
+    ),
+    "a list of the program's own kind": (
+        "s = f([1])\nassert s == [1]\ns.push(2)\nassert s == [1, 2] and 2 in s and list(s) == [1, 2] and s[0] == 1",
+        "class S(list):\n    def push(self, x):\n        self.append(x)\ndef f(x):\n    return S(x)",
+    ),
+    "named tuples": (
+        "assert f().x == 1 and f() == (1, 2)",
+        "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f():\n    return P(1, 2)",
+    ),
+    "enumerations": (
+        "from solution import Color\nassert f(1) == Color.RED and f(1).name == 'RED' and f(1) is Color.RED",
+        "from enum import Enum\nclass Color(Enum):\n    RED = 1\ndef f(x):\n    return Color(x)",
+    ),
+    "generators": (
+        "import itertools, types\ng = f(5)\nassert isinstance(g, types.GeneratorType) and next(g) == 0 and list(g) == [1, 2, 3, 4]\n"
+        "assert list(itertools.islice(f(10**12), 3)) == [0, 1, 2] and sum(f(3500)) == 6123250",
+        "def f(n):\n    i = 0\n    while i < n:\n        yield i\n        i += 1",
+    ),
+    "a generator that fails": (
+        "g = f()\nassert next(g) == 1\ntry:\n    next(g)\n    assert False\nexcept KeyError:\n    pass",
+        "def f():\n    yield 1\n    raise KeyError('end')",
+    ),
+    "iterators": ("assert list(f([1, 2])) == [2, 1] and list(zip(f([1]), f([2]))) == [(1, 2)]", "def f(x):\n    return reversed(x)"),
+    "functions that are returned": (
+        "assert f(2)(3) == 5 and list(map(f(1), [1, 2])) == [2, 3]",
+        "def f(a):\n    return lambda b: a + b",
+    ),
+    "builtin functions as arguments": (
+        "import operator\nassert f(len, 'abc') == 3 and f(operator.neg, 2) == -2 and f(str.upper, 'a') == 'A' and f(int, '7') == 7",
+        "def f(function, x):\n    return function(x)",
+    ),
+    "a call of what a call returned": ("assert f(f(f(2))) == 5", "def f(x):\n    return x + 1"),
+    "a call that depends on a result": (
+        "x = 1\nfor _ in range(5):\n    x = f(x)\nassert x == 32\nif f(1) == 2:\n    assert f(5) == 10",
+        "def f(x):\n    return 2 * x",
+    ),
+    "a hundred calls with drawn arguments": (
+        "import random\nfor _ in range(100):\n    x = random.randint(0, 10**9)\n    assert f(x) == x",
+        ECHO,
+    ),
+    "state between the calls of a test": ("assert f() == 1\nassert f() == 2", "n = 0\ndef f():\n    global n\n    n += 1\n    return n"),
+    "keywords": ("assert f(1, b=2, *[3]) == (1, 3, 2)", "def f(a, c, b=0):\n    return a, c, b"),
+    "constants": ("import solution\nfrom solution import *\nassert solution.LIMIT == 3 and LIMIT == 3", "LIMIT = 3\ndef f(): pass"),
+    "a method of Solution": ("assert f(1) == 2 and Solution().f(2) == 3", "class Solution:\n    def f(self, x):\n        return x + 1"),
+    "the test's own use of the library": ("assert math.isclose(f(1), 1.0) and len(set([f(1), f(1)])) == 1", ECHO),
+    "pytest": (
+        "import pytest\nfrom solution import f\n"
+        "@pytest.fixture\ndef two():\n    return 2\n"
+        "@pytest.mark.parametrize('x, y', [(1, 2), (2, 3)])\ndef test_values(x, y, two):\n    assert f(x) == pytest.approx(y + 1e-9)\n"
+        "def test_error():\n    with pytest.raises(TypeError, match='str') as caught:\n        f('a')\n    assert caught.value\n"
+        "class TestF:\n    def setup_method(self):\n        self.x = 1\n    def test_it(self):\n        assert f(self.x) == 2",
+        "def f(x):\n    return x + 1",
+    ),
+    "unittest": (
+        "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n"
+        "    def setUp(self):\n        self.x = 1\n"
+        "    def test_it(self):\n        self.assertEqual(f(self.x), 2)\n        with self.assertRaises(TypeError):\n            f('a')\n"
+        "if __name__ == '__main__':\n    unittest.main()",
+        "def f(x):\n    return x + 1",
+    ),
+    "deep values": ("x = []\nfor _ in range(5000):\n    x = [x]\ny = f(x)\nn = 0\nwhile y:\n    y, n = y[0], n + 1\nassert n == 5000", ECHO),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PASSING)
+async def test_right_programs_pass(judge: Judge, name: str) -> None:
+    script, code = PASSING[name]
+    grade = await judge.grade(problem(script), code)
+    assert grade.verdict is Verdict.PASSED, grade.reason
+
+
+FAILING = [
+    ("assert f(1) == 2", "def f(x):\n    return 3", Verdict.WRONG_ANSWER, "assert f.1. == 2", "3"),
+    ("assert f(1) == 2, 'not two'", "def f(x):\n    return 3", Verdict.WRONG_ANSWER, "not two", "3"),
+    ("assert f(1) > 2", "def f(x):\n    return None", Verdict.WRONG_ANSWER, "TypeError", "None"),
+    ("assert f(1) == 2", "def f(x):\n    return x / 0", Verdict.RUNTIME_ERROR, "ZeroDivisionError: .* \\(line 2\\)", None),
+    ("assert f(1) == 2", "def g(x):\n    return 2", Verdict.RUNTIME_ERROR, "NameError: name 'f' is not defined", None),
+    ("assert f(1) == 2", "def f(x) return 2", Verdict.RUNTIME_ERROR, "SyntaxError", None),
+    ("assert f(1) == 2", "raise SystemExit(0)", Verdict.RUNTIME_ERROR, "ended before", None),
+    ("assert f(1) == 2", "import os\ndef f(x):\n    os._exit(0)", Verdict.RUNTIME_ERROR, "ended before", None),
+    ("assert f(1) == 2", "import sys\ndef f(x):\n    sys.exit(0)", Verdict.RUNTIME_ERROR, "SystemExit", None),
+    ("assert f(1) == 2", "def f(x):\n    while True: pass", Verdict.TIME_LIMIT, "1 s of CPU", None),
+    ("assert f(1) == 2\nassert f(2) == 3", "def f(x):\n    while x == 2: pass\n    return 0", Verdict.WRONG_ANSWER, "f\\(1\\)", "0"),
+    ("assert f(1) == 2\nassert f(2) == 3", "def f(x):\n    while x == 2: pass\n    return 2", Verdict.TIME_LIMIT, "", None),
+    ("assert f(1) == 2", "def f(x):\n    return [0] * 10**10", Verdict.MEMORY_LIMIT, "", None),
+    ("assert f(1) == 'x'", "def f(x):\n    return 'x' * (17 << 20)", Verdict.OUTPUT_LIMIT, "", None),
+    ("assert list(f()) == [1]", "def f():\n    while True:\n        yield 1", Verdict.RUNTIME_ERROR, "does not end", None),
+    ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
+    ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "code", "verdict", "reason", "shown"), FAILING)
+async def test_wrong_programs_fail_for_a_reason(
+    embedded_judge: Judge, script: str, code: str, verdict: Verdict, reason: str, shown: str | None
+) -> None:
+    embedded_judge = Judge(embedded_judge.client, timeout_s=1.0)
+    grade = await embedded_judge.grade(problem(script), code)
+    assert grade.verdict is verdict and grade.first_failed == 0, grade
+    assert re.search(reason, grade.reason), grade.reason
+    if shown is not None:
+        assert grade.output == shown
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("assert f(lambda x: x) == 2", "a function of the test cannot be given"),
+        ("class A: pass\nassert f(A()) == 2", "an object of the class A of the test cannot be given"),
+        ("import nothing_of_this_name\nassert f(1) == 2", "ModuleNotFoundError"),
+        ("assert undefined_helper.x + f(1) == 2 if False else 1 / 0", "ZeroDivisionError"),
+        ("import os\nos._exit(1)\nassert f(1)", "ended without a result"),
+        ("f(1)\nwhile True: pass", "takes too long"),
+        ("import pytest\n@pytest.mark.skip\ndef test_it():\n    assert f(1)", "AttributeError"),
+        ("def test_it(tmp_path):\n    assert f(1)", "no fixture tmp_path"),
+    ],
+)
+async def test_a_test_that_fails_by_itself_is_no_verdict(
+    embedded_judge: Judge, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    monkeypatch.setattr("coderl_tasks.grading.judge_programs.JUDGE_S", 1.0)
+    grade = await embedded_judge.grade(problem(script), ECHO)
+    assert grade.verdict is Verdict.CHECKER_ERROR and reason in grade.reason, grade.reason
+    assert grade.reason.startswith("problem p: ") and not grade.gradable and grade.first_failed is None
+
+
+async def test_a_fault_of_one_test_is_not_that_of_another_program(embedded_judge: Judge) -> None:
+    crashing = problem("import os\nf(1)\nos._exit(1)")
+    fine = [problem(f"assert f({number}) == {number}") for number in range(5)]
+    grades = await asyncio.gather(*(embedded_judge.grade(one, ECHO) for one in (crashing, *fine)))
+    assert [grade.verdict for grade in grades] == [Verdict.CHECKER_ERROR, *[Verdict.PASSED] * 5]
+
+
+async def test_partial_credit_counts_the_tests_that_pass(embedded_judge: Judge) -> None:
+    tests = problem("assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3")
+    grade = await embedded_judge.grade(tests, ECHO, run_all=True)
+    assert (grade.tests_passed, grade.tests_run, grade.first_failed) == (2, 3, 1)
+
+
+async def test_a_program_finds_what_its_starter_code_gives(embedded_judge: Judge) -> None:
+    given = problem("assert f(2) == 4", starter_code="def twice(x):\n    return 2 * x\n\ndef f(x):\n    ")
+    assert (await embedded_judge.grade(given, "def f(x):\n    return twice(x)")).passed
+    assert (await embedded_judge.grade(given, "def twice(x):\n    return 4\ndef f(x):\n    return twice(1)")).passed
+
+
+SECRET = 918273645
+"""What the canaries look for: the value that the test compares with."""
+EVIL = "class E:\n    def __getattr__(self, name):\n        return lambda *a, **k: True\n"
+_ALL = "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv mod rmod and rand or ror xor rxor contains"
+EVIL_OPERATORS = "".join(
+    f"    def __{name}__(self, other):\n        seen.append(other)\n        return True if {name in 'eq le ge contains'} else 0\n"
+    for name in _ALL.split()
+)
+LOOK = f"""
+import hashlib, re
+found = []
+def look(text):
+    text = text if isinstance(text, bytes) else str(text).encode("utf-8", "replace")
+    for digits in re.findall(rb"\\d{{9}}", text):
+        if hashlib.sha256(digits).hexdigest() == "{hashlib.sha256(str(SECRET).encode()).hexdigest()}":
+            found.append(int(digits))
+"""
+CANARIES = {
+    # Programs that look for the expected value, and return it if they find it.
+    "its own memory": LOOK + "import gc\ndef f(x):\n    for o in gc.get_objects():\n        try: look(o)\n        except Exception: pass\n    return found[0] if found else 0",
+    "frames": LOOK + "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n        look(frame.f_locals); look(frame.f_globals.get('tests'))\n        frame = frame.f_back\n    return found[0] if found else 0",
+    "files here": LOOK + "import os\ndef f(x):\n    for folder, _, names in os.walk('/tmp'):\n        for name in names:\n            try: look(open(os.path.join(folder, name), 'rb').read())\n            except OSError: pass\n    return found[0] if found else 0",
+    "/proc": LOOK + "import os\ndef f(x):\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        for name in ('cmdline', 'environ', 'stat', 'maps'):\n            try: look(open(f'/proc/{{pid}}/{{name}}', 'rb').read())\n            except OSError: pass\n    return found[0] if found else 0",
+    "the parent's memory": LOOK + "import os\ndef f(x):\n    for pid in (1, os.getppid()):\n        try:\n            for line in open(f'/proc/{{pid}}/maps'):\n                a, b = (int(v, 16) for v in line.split()[0].split('-'))\n                with open(f'/proc/{{pid}}/mem', 'rb') as m:\n                    m.seek(a); look(m.read(min(b - a, 1 << 20)))\n        except (OSError, OverflowError, ValueError): pass\n    return found[0] if found else 0",
+    "descriptors": LOOK + "import os\ndef f(x):\n    for fd in range(64):\n        try: os.lseek(fd, 0, 0); look(os.read(fd, 1 << 20))\n        except OSError: pass\n    return found[0] if found else 0",
+    "ptrace": LOOK + "import ctypes, os\ndef f(x):\n    c = ctypes.CDLL(None)\n    look(c.ptrace(16, os.getppid(), 0, 0))\n    return found[0] if found else 0",
+    "environment": LOOK + "import os, sys\ndef f(x):\n    look(os.environ); look(sys.argv); look(sys.orig_argv)\n    return found[0] if found else 0",
+    "standard input": LOOK + "import sys\ndef f(x):\n    look(sys.stdin.read())\n    return found[0] if found else 0",
+    "the module of the tests": LOOK + "import sys\ndef f(x):\n    for name, module in list(sys.modules.items()):\n        look(getattr(module, '__dict__', None) if name in ('tests', 'solution', '__main__') else name)\n    return found[0] if found else 0",
+    "tracing": LOOK + "import sys\ndef spy(frame, event, arg):\n    try: look(frame.f_locals)\n    except Exception: pass\n    return spy\nsys.settrace(spy)\ndef f(x):\n    return found[0] if found else 0",
+    "a patched decoder": LOOK + "import json\nold = json.loads\ndef loads(text, *a, **k):\n    look(text)\n    return old(text, *a, **k)\njson.loads = loads\ndef f(x):\n    return found[0] if found else 0",
+    "threads that wait": LOOK + "import threading, time, sys\ndef watch():\n    for _ in range(20):\n        time.sleep(0.01)\n        for frame in sys._current_frames().values(): look(frame.f_locals)\ndef f(x):\n    threading.Thread(target=watch).start(); time.sleep(0.2)\n    return found[0] if found else 0",
+    # Values that try to be what is compared with.
+    "equal to everything": "class E:\n    def __eq__(self, other):\n        return True\n    __hash__ = None\ndef f(x):\n    return E()",
+    "equal in a list": "class E:\n    def __eq__(self, other):\n        return True\ndef f(x):\n    return E() if x < 5 else [E()]",
+    "an int that equals everything": "class E(int):\n    def __eq__(self, other):\n        return True\n    __hash__ = int.__hash__\ndef f(x):\n    return E(7)",
+    "a str that equals everything": "class E(str):\n    def __eq__(self, other):\n        return True\n    __hash__ = str.__hash__\ndef f(x):\n    return E('a')",
+    "a float whose difference is 0": "class E(float):\n    def __sub__(self, other):\n        return 0.0\n    __rsub__ = __sub__\n    def __eq__(self, other): return True\ndef f(x):\n    return E(1)",
+    "a list that equals everything": "class E(list):\n    def __eq__(self, other):\n        return True\n    def __contains__(self, other):\n        return True\ndef f(x):\n    return E([1])",
+    "a dict that equals everything": "class E(dict):\n    def __eq__(self, other):\n        return True\n    def __missing__(self, key):\n        return key\ndef f(x):\n    return E()",
+    "all operators": f"seen = []\nclass E:\n{EVIL_OPERATORS}def f(x):\n    if seen: return seen[-1]\n    return E()",
+    "an object that answers to every name": EVIL + "def f(x):\n    return E()",
+    "a class in the function's place": "class f:\n    def __init__(self, x): pass\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n    def __lt__(self, other): return True",
+    "a hash that fits": "class E:\n    def __hash__(self): return hash({0})\n    def __eq__(self, other): return True\ndef f(x):\n    return E()",
+    "a class that lies": "class E:\n    @property\n    def __class__(self): return int\n    def __eq__(self, other): return True\n    def __index__(self): return 3\ndef f(x):\n    return E()",
+    "reduce": "class E:\n    def __reduce__(self): return (eval, ('{0}',))\n    def __eq__(self, other): return True\ndef f(x):\n    return E()",
+    "a metaclass": "class M(type):\n    def __eq__(self, other): return True\n    __hash__ = type.__hash__\nclass E(metaclass=M): pass\ndef f(x):\n    return E",
+    "an exception that is none": "class E(AssertionError):\n    def __str__(self): raise SystemExit\ndef f(x):\n    raise E()",
+    "an exit": "def f(x):\n    raise SystemExit(0)",
+    "a generator's exit": "def f(x):\n    raise GeneratorExit",
+    "a stop": "def f(x):\n    raise StopIteration",
+    "an endless iterator": "import itertools\ndef f(x):\n    return itertools.repeat({0} + 1)",
+    "an iterator that counts": "def f(x):\n    def g():\n        n = 0\n        while True:\n            yield n\n            n += 1\n    return g()",
+    "a giant value": "def f(x):\n    return 10 ** 2_000_000",
+    "a giant range": "def f(x):\n    return range(10 ** 18)",
+    # Messages that are forged: written to the descriptor of the values, in place of the real ones.
+    "a forged answer": "import os\nos.write(3, b'{{\"root\": true, \"nodes\": []}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged end": "import os\nos.write(3, b'{{\"end\": \"passed\"}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged builtin": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"type\", \"exec\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged object": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"reference\", 0, 0, null, \"x\", \"list\", true]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged function": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"function\", \"os\", \"system\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged cycle": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"tuple\", [[0]]]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged change": "import os\nos.write(3, b'{{\"root\": 1, \"nodes\": [], \"changed\": {{\"0\": [\"list\", []]}}}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a builtin that is patched": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.len = lambda *a: 0\ndef f(x):\n    return 0",
+    "the report": "import os, json\ndef f(x):\n    for name in ('../results.json', 'results.json'):\n        try: open(name, 'w').write('{{\"tests\": [{{\"ended\": \"exit\"}}]}}')\n        except OSError: pass\n    return 0",
+}  # fmt: skip
+TESTS = [
+    f"assert f(1) == {SECRET}",
+    f"assert abs(f(1) - {SECRET}.5) < 0.1",
+    f"assert {SECRET} in [f(1)] and f(1) in ({SECRET}, 1)",
+    f"x = f(1)\nassert x > {SECRET - 1} and x < {SECRET + 1} and not x != {SECRET}",
+    f"assert f(7) == [{SECRET}] and f(1) is not None",
+    f"assert list(f(1)) == [{SECRET}] * 3",
+    f"assert {{{SECRET}: 1}}.get(f(1)) == 1",
+    f"from solution import f\nimport pytest\ndef test_it():\n    assert f(1) == pytest.approx({SECRET})",
+]
+
+
+@pytest.mark.parametrize("name", CANARIES)
+async def test_no_program_finds_or_imitates_what_a_test_expects(embedded_judge: Judge, name: str) -> None:
+    code = CANARIES[name].replace("{0}", str(SECRET + 1)).replace("{{", "{").replace("}}", "}")
+    judge = Judge(embedded_judge.client, timeout_s=2.0)
+    grades: list[Grade] = await asyncio.gather(*(judge.grade(problem(script), code) for script in TESTS))
+    for script, grade in zip(TESTS, grades, strict=True):
+        assert not grade.passed, script
+
+
+async def test_what_a_program_may_see_is_found_by_the_canaries(embedded_judge: Judge) -> None:
+    code = LOOK + "def f(x):\n    look(x)\n    return found[0] if found else 0"
+    assert (await embedded_judge.grade(problem(f"assert f({SECRET}) == {SECRET}"), code)).passed
+
+
+def test_values_come_back_as_they_were_and_nothing_else_does() -> None:
+    values = runpy.run_path(str(PAYLOAD / "values.py"))
+    malformed = values["MalformedValue"]
+
+    def decoded(message: dict[str, object]) -> object:
+        def refuse(decoding: object, node: object) -> object:
+            raise malformed("no")
+
+        return values["Decoding"](message, refuse).root
+
+    for node in (
+        ["tuple", [[0]]], ["tuple", [[1]]], ["tuple", [[-1]]], ["list"], ["type", "eval"], ["type", "__import__"], ["set", [[0]]],
+        ["Decimal", "x"], ["Fraction", 1, 0], ["ndarray", "O", [1], ""], ["ndarray", "<f8", [9], ""], ["bytes", 5], [],
+        ["namedtuple", "P", ["x"], []], ["function", "os", "system"], ["reference", 0, 0], ["date", "x"], "list", None,
+    ):  # fmt: skip
+        with pytest.raises(malformed):
+            decoded({"root": [0], "nodes": [node]})
+    messages: list[dict[str, object]] = [
+        {"root": [0], "nodes": []},
+        {"root": {}, "nodes": []},
+        {"nodes": []},
+        {"root": 1},
+    ]
+    for message in messages:
+        with pytest.raises(malformed):
+            decoded(message)

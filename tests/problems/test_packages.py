@@ -1,0 +1,131 @@
+"""Problem packages of Kattis and the ICPC, as they lie on disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coderl_tasks.problems.loading import load_problems
+from coderl_tasks.problems.packages import package_folders, package_row
+from coderl_tasks.problems.sources import open_source
+
+VALIDATORS = "output_validators"
+VALIDATOR = "import sys\nsys.exit(42 if sys.stdin.read().strip() in ('1', 'one') else 43)\n"
+
+
+def package(folder: Path, files: dict[str, str] | None = None, **about: Any) -> Path:
+    """A package in `folder`, of the legacy format, with `files` more."""
+    usual = {
+        "problem.yaml": json.dumps({"name": {"en": "One"}, **about}),
+        "data/sample/1.in": "a\n",
+        "data/sample/1.ans": "1\n",
+        "data/secret/2.in": "b\n",
+        "data/secret/2.ans": "1\n",
+        "data/secret/group/3.in": "c\n",
+        "data/secret/group/3.ans": "1\n",
+        "problem_statement/problem.en.tex": "\\problemname{One}\nPrint $1$.",
+        "submissions/accepted/a.py": "print(1)",
+        "submissions/accepted/a.cpp": "int main() {}",
+        "submissions/wrong_answer/b.py": "print(2)",
+        "submissions/time_limit_exceeded/c.py": "print(1)",
+        "submissions/run_time_error/d.py": "1 / 0",
+    }
+    for name, text in {**usual, **(files or {})}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path / "home"))
+
+
+def test_a_folder_of_packages_is_a_data_set(tmp_path: Path) -> None:
+    package(tmp_path / "set" / "one", validation="custom", validator_flags="x y",
+            files={"output_validators/validate.py": VALIDATOR})  # fmt: skip
+    package(tmp_path / "set" / "two", limits={"time_limit": 2.5})
+    package(tmp_path / "set" / "three", validation="custom interactive")
+    loaded = load_problems(str(tmp_path / "set"), role="train")
+    one, two = loaded.problems
+    assert [one.problem_id, two.problem_id] == ["one", "two"] and one.split == "set"
+    assert [test.input for test in one.tests] == ["a\n", "b\n", "c\n"]
+    assert one.solutions == ("print(1)",) and one.wrong_solutions == ("print(2)", "1 / 0")
+    assert one.statement.startswith("One\n\n\\problemname{One}") and one.statement.endswith("Sample Output 1\n1")
+    checker = json.loads(one.checker)
+    assert checker["source"] == VALIDATOR and (checker["protocol"], checker["flags"]) == ("kattis", ["x", "y"])
+    assert two.time_limit_s == 2.5 and json.loads(two.checker)["protocol"] == "check"
+    (dropped,) = loaded.dropped.iter_rows(named=True)
+    assert dropped["reason"] == "unusable_package" and dropped["detail"].startswith("three: it is interactive")
+
+
+def test_a_package_alone_is_one_too_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    folder = package(tmp_path / "one")
+    assert package_folders(folder) == [folder]
+    (source,) = open_source(str(folder), None, "train")
+    assert open_source(str(folder), None, "test")[0].files == source.files
+    package(folder, {"data/secret/4.in": "d\n", "data/secret/4.ans": "1\n"})
+    (problem,) = load_problems(str(folder), role="train").problems
+    assert len(problem.tests) == 4
+
+
+def test_the_format_of_2023_has_other_names(tmp_path: Path) -> None:
+    files = {
+        "output_validator/validate.cpp": "#include <iostream>\nint main() {}",
+        "output_validator/helper.h": "// help",
+        "statement/problem.en.md": "Print 1.",
+        "data/secret/test_group.yaml": "output_validator_args: [a, b]",
+    }
+    row = package_row(package(tmp_path / "one", files, problem_format_version="2023-07-draft", type="pass-fail"))
+    assert row["checker"]["language"] == "cpp" and row["checker"]["files"] == {"helper.h": "// help"}
+    assert row["checker"]["flags"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "right", "wrong"),
+    [
+        ("", ["1.5 Yes", "1.5\nyes\n"], ["1.50 yes", "1.5"]),
+        ("case_sensitive", ["1.5  Yes"], ["1.5 yes"]),
+        ("case_sensitive space_change_sensitive", ["1.5 Yes"], ["1.5  Yes", "1.5 yes"]),
+        ("space_change_sensitive", ["1.5 YES"], ["1.5\tyes"]),
+        ("float_tolerance 1e-2", ["1.51 yes", "1.49 YES", "15e-1 yes"], ["1.6 yes", "nan yes", "1.5 no"]),
+        ("float_absolute_tolerance 0.1 case_sensitive", ["1.59 Yes"], ["1.7 Yes", "1.5 yes"]),
+        ("float_relative_tolerance 0.1", ["1.64 yes"], ["1.66 yes"]),
+    ],
+)
+def test_the_default_validator_has_its_flags(tmp_path: Path, flags: str, right: list[str], wrong: list[str]) -> None:
+    row = package_row(package(tmp_path / "one", validator_flags=flags))
+
+    def passes(output: str) -> bool:
+        names: dict[str, Any] = {}
+        exec(row["checker"]["source"], names)
+        return bool(names["check"]("", output, "1.5 Yes"))
+
+    assert all(map(passes, right)) and not any(map(passes, wrong))
+
+
+@pytest.mark.parametrize(
+    ("files", "about", "says"),
+    [
+        ({}, {"type": "interactive"}, "it is interactive"),
+        ({}, {"type": ["pass-fail", "multi-pass"]}, "it is multi-pass"),
+        ({}, {"type": "scoring"}, "scoring problem"),
+        ({}, {"validation": "custom score"}, "scoring problem"),
+        ({}, {"grading": {"objective": "max"}}, "scoring problem"),
+        ({}, {"validation": "custom"}, "no folder output_validators"),
+        ({"output_validators/v.java": "x"}, {"validation": "custom"}, "neither Python nor C"),
+        ({f"{VALIDATORS}/build": "x", f"{VALIDATORS}/v.py": "x"}, {"validation": "custom"}, "a script of its own"),
+        ({f"{VALIDATORS}/a/v.py": "x", f"{VALIDATORS}/b/v.py": "x"}, {"validation": "custom"}, "2 validators: a, b"),
+        ({"data/secret/9.in": "x"}, {}, "9.in has no 9.ans"),
+        ({f"data/secret/{name}/testdata.yaml": f"output_validator_flags: {name}" for name in "ab"},
+         {}, "different flags"),
+        ({"problem_statement/problem.en.tex": " "}, {}, "no statement"),
+        ({"problem.yaml": "a: ["}, {}, "no YAML"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, files: dict[str, str], about: dict[str, Any], says: str
+) -> None:
+    row = package_row(package(tmp_path / "name", files, **about))
+    assert row["package_fault"].startswith("name: ") and says in row["package_fault"]
