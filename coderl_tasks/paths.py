@@ -35,6 +35,13 @@ def tinker_store() -> Path:
     return coderl_home() / "tinker"
 
 
+def put(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, which several processes may do at the same time: it is whole or absent."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
 def private_folder(folder: Path) -> Path:
     """Create `folder`, and missing parents, for this user alone. One that exists stays as whoever shares it made it."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

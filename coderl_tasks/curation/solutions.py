@@ -9,8 +9,8 @@
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
 4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
    the detail says which pass.
-5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the sandbox grades
-   nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
+5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
+   sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
 import asyncio
@@ -333,7 +333,8 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
                 grade = await judge.grade(problem, next(map(_code, problem.solutions), ""))
                 if grade.verdict is Verdict.INFRA_ERROR:
                     raise InfraError(grade.reason)
-                return grade.reason if grade.verdict is Verdict.CHECKER_ERROR else None
+                if grade.verdict is Verdict.CHECKER_ERROR:
+                    return grade.reason.removeprefix(f"problem {problem.problem_id}: ")
         except CheckerFault as error:
             return str(error)
         return None

@@ -25,14 +25,14 @@ from zlib import compress
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.journal.atomic import write_bytes
-from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.paths import coderl_home, private_folder, put
 from coderl_tasks.problems.checkers import MAIN_FILES, Checker
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.sandbox_programs import ASSERTION_JUDGE, CHECKER_RUNNER
 
 JUDGE_S = 10.0  # CPU seconds for a test or for a checker on one output
 CHECKER_WALL_S = 25.0
+_LONGEST_S = 600.0
 _MEMORY_MB = 2048
 _COMPILE_S = 120.0
 _REHEARSALS = 1000
@@ -160,7 +160,7 @@ class JudgePrograms:
             code=CHECKER_RUNNER,
             files={"request.json": json.dumps(request).encode(), **compressed},
             fetch_files=("results.json",),
-            run_timeout_s=(CHECKER_WALL_S + 1) * len(tests) + 5,
+            run_timeout_s=min(_LONGEST_S, (CHECKER_WALL_S + 1) * len(tests) + 5),
             memory_limit_mb=_MEMORY_MB,
         )
         result = await self.client.run_code(job)
@@ -227,7 +227,7 @@ class JudgePrograms:
             # By lines: the embedded server looks for imports in each, to choose an interpreter.
             files={"request.json": json.dumps(request, indent=0).encode()},
             fetch_files=("results.json",),
-            run_timeout_s=4 * JUDGE_S * sum(map(len, programs)) + 5,
+            run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5),
             memory_limit_mb=_MEMORY_MB,
         )
         result = await self.client.run_code(job)
@@ -265,7 +265,7 @@ def compiled(checker: str) -> bytes:
             said = done.stdout.decode("utf-8", "replace")
             if done.returncode == 0:
                 data = compress((Path(place) / "program").read_bytes())
-                write_bytes(file, data)
+                put(file, data)
                 return data
     errors = [line for line in said.splitlines() if "error" in line] or said.splitlines() or ["no message"]
     raise CheckerFault(f"the checker does not compile: {errors[0][:300]}")

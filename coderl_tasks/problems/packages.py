@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.journal.atomic import write_bytes
-from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.paths import coderl_home, private_folder, put
 
 DESCRIPTION = "problem.yaml"
 _DEEPEST = 3  # folders between the one that is named and a package
@@ -59,7 +58,7 @@ def rows_file(folder: Path) -> Path | None:
         target = private_folder(coderl_home() / "packages") / f"{digest.hexdigest()[:32]}.jsonl"
         if not target.is_file():
             lines = [json.dumps(package_row(package), ensure_ascii=False) + "\n" for package in packages]
-            write_bytes(target, "".join(lines).encode("utf-8", "surrogatepass"))
+            put(target, "".join(lines).encode("utf-8", "surrogatepass"))
     except OSError as error:
         raise DataError(f"{folder}: a package cannot be read: {error}") from error
     return target
