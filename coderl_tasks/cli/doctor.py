@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -277,6 +278,16 @@ def check_disk(model_name: str | None) -> Finding:
     return Finding("disk", True, words, (*listing, *map(advice.format, filter(is_open_to_others, folders))))
 
 
+def check_compiler(_: str | None) -> Finding:
+    """Whether checkers in C++ can be compiled. Few data sets have any, so that nothing is missing without."""
+    from coderl_tasks.grading.judge_programs import cpp_compiler
+
+    command = cpp_compiler()
+    found = shutil.which(command)
+    without = f"{command} is not there: problems with a checker in C++ cannot be graded (install g++, or set CXX)"
+    return Finding("compiler", True, found or without)
+
+
 def check_locks(_: str | None) -> Finding:
     """Whether a run's lock keeps another process out, on the file system of the runs."""
     root = Path(DEFAULT_ROOT).expanduser()
@@ -344,5 +355,5 @@ async def _probe_model(url: str | None, key: str, model_name: str, temperature: 
 
 CHECKS: tuple[Callable[[str | None], Finding], ...] = (
     check_python, check_sdk, check_key, check_tinker, check_sandbox, check_isolation, check_programs, check_prefect,
-    check_disk, check_locks, check_checkpoints,
+    check_compiler, check_disk, check_locks, check_checkpoints,
 )  # fmt: skip

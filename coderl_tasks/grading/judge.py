@@ -106,7 +106,7 @@ class Judge:
     programs: JudgePrograms = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "programs", JudgePrograms(self.client))
+        object.__setattr__(self, "programs", JudgePrograms(self.client, driver_fault))
         if not 0 < self.timeout_s < math.inf:
             raise ConfigError(f"a timeout of {self.timeout_s} s: give CPU seconds above 0")
 

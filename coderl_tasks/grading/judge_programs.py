@@ -12,21 +12,22 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 from zlib import compress
 
-from coderl_tasks.errors import CoderlError
+from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.paths import coderl_home, private_folder, put
-from coderl_tasks.problems.checkers import MAIN_FILES, Checker
+from coderl_tasks.problems.checkers import CPP_SUFFIXES, MAIN_FILES, Checker
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.sandbox_programs import ASSERTION_JUDGE, CHECKER_RUNNER
 
@@ -35,6 +36,7 @@ CHECKER_WALL_S = 25.0
 _LONGEST_S = 600.0
 _MEMORY_MB = 2048
 _COMPILE_S = 120.0
+_COMPILING = Lock()
 _REHEARSALS = 1000
 _WAITS_S = 0.1
 _MOST_PROGRAMS, _MOST_REQUESTS = 32, 2  # whose tests go in one request, and requests at once
@@ -44,6 +46,7 @@ _VERDICTS = {
     "error": Verdict.RUNTIME_ERROR,
     "fault": Verdict.CHECKER_ERROR,
 }
+_ENDINGS = {*_VERDICTS, "needs"}
 _Result = dict[str, Any]
 
 
@@ -89,6 +92,7 @@ class JudgePrograms:
     """Runs judge programs on the servers of `client`."""
 
     client: SandboxClient
+    fault_of: Callable[[SandboxClient, str], Awaitable[str | None]]  # why a server does not run programs; None: it does
     running: int = 0  # requests in which programs run, whose tests will come
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _waiting: deque[tuple[Sequence[AnsweredTest], asyncio.Future[list[_Result]]]] = field(default_factory=deque)
@@ -134,8 +138,7 @@ class JudgePrograms:
         ]
 
     async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[Decision]:
-        """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it
-        does not say."""
+        """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it does not say."""
         parsed = Checker.from_text(checker)
         tests = [
             {"input": test.input, "expected": test.expected, "output": base64.b64encode(output).decode()}
@@ -155,7 +158,8 @@ class JudgePrograms:
         else:
             about["files"] = {**parsed.files, main: parsed.source}
         limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}
-        request = {"id": secrets.token_hex(8), **limits, "checker": about, "tests": tests}
+        request_id = secrets.token_hex(8)
+        request = {"id": request_id, **limits, "checker": about, "tests": tests}
         job = RunRequest(
             code=CHECKER_RUNNER,
             files={"request.json": json.dumps(request).encode(), **compressed},
@@ -163,14 +167,12 @@ class JudgePrograms:
             run_timeout_s=min(_LONGEST_S, (CHECKER_WALL_S + 1) * len(tests) + 5),
             memory_limit_mb=_MEMORY_MB,
         )
-        result = await self.client.run_code(job)
-        report = result.report()
-        if report.get("id") != request["id"]:
-            if len(outputs) > 1:
-                return [outcome for one in outputs for outcome in await self.check(checker, [one])]
-            last_line = result.stderr.strip().rpartition("\n")[2][:200]
-            raise CheckerFault(f"the checker's own process ended without a result: {last_line or result.status}")
-        return [_decision(found, "the checker fails: ") for found in report["results"]]
+        results = await self._results(job, request_id)
+        if _are_results(results, len(outputs)):
+            return [_decision(found, "the checker fails: ") for found in results]
+        if len(outputs) > 1:  # it may have died of one of them
+            return [outcome for one in outputs for outcome in await self.check(checker, [one])]
+        raise CheckerFault("the checker's own process ended without a result")
 
     async def _run(self, tests: Sequence[AnsweredTest]) -> list[_Result]:
         """What became of tests, without the program. Those of several programs go in one request, which costs more than
@@ -221,7 +223,8 @@ class JudgePrograms:
             ]
             for tests in programs
         ]
-        request = {"id": secrets.token_hex(8), "tests": values, "seconds": JUDGE_S}
+        request_id = secrets.token_hex(8)
+        request = {"id": request_id, "tests": values, "seconds": JUDGE_S}
         job = RunRequest(
             code=ASSERTION_JUDGE,
             # By lines: the embedded server looks for imports in each, to choose an interpreter.
@@ -230,45 +233,77 @@ class JudgePrograms:
             run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5),
             memory_limit_mb=_MEMORY_MB,
         )
-        result = await self.client.run_code(job)
-        report = result.report()
-        if report.get("id") == request["id"]:
-            results: list[list[_Result] | None] = report["results"]
-            return results
+        results = await self._results(job, request_id)
+        if isinstance(results, list) and len(results) == len(programs):
+            return [
+                found if _are_results(found, len(tests)) else None
+                for found, tests in zip(results, programs, strict=True)
+            ]
         if len(programs) > 1:  # one of them may have ended the process
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
+    async def _results(self, job: RunRequest, request_id: str) -> Any:
+        """What a judge program reports, None if it does not. Raises InfraError where that is the servers' fault."""
+        while True:
+            answer = await self.client.run_code(job)
+            report = answer.report()
+            if report.get("id") == request_id:
+                return report.get("results")
+            fault = await self.fault_of(self.client, answer.server)
+            if fault is None:
+                return None
+            if not self.client.quarantine(answer.server, fault):  # there is no other server to ask
+                raise InfraError(fault)
 
-@lru_cache(maxsize=64)
+
+def _are_results(results: Any, number: int) -> bool:
+    return (
+        isinstance(results, list)
+        and len(results) == number
+        and all(isinstance(one, dict) and one.get("end") in _ENDINGS for one in results)
+    )
+
+
 def compiled(checker: str) -> bytes:
     """A C++ checker's program, compressed by zlib: compiled once, then kept in CODERL_HOME by the hash of its text.
     Raises CheckerFault where it does not compile, or no compiler is there."""
+    with _COMPILING:  # by one thread: the others find it compiled
+        program = _compiled(checker)
+    if isinstance(program, str):
+        raise CheckerFault(program)
+    return program
+
+
+@lru_cache(maxsize=64)
+def _compiled(checker: str) -> bytes | str:
+    """The program, or why there is none."""
     folder = private_folder(coderl_home() / "checkers")
     file = folder / f"{hashlib.sha256(checker.encode()).hexdigest()}.z"
     if file.is_file():
         return file.read_bytes()
-    parsed = Checker.from_text(checker)
+    parsed, said = Checker.from_text(checker), ""
     with TemporaryDirectory(dir=folder) as place:
-        for name, text in {**parsed.files, MAIN_FILES["cpp"]: parsed.source}.items():
+        texts = {**parsed.files, MAIN_FILES["cpp"]: parsed.source}
+        for name, text in texts.items():
             (Path(place) / name).write_text(text)
-        said = ""
+        sources = [name for name in texts if Path(name).suffix in CPP_SUFFIXES]
         # Without the libraries of this machine where that is possible: the sandbox may have others.
         for links in (["-static"], ["-static-libstdc++", "-static-libgcc"]):
-            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *links, "-o", "program", MAIN_FILES["cpp"]]
+            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *links, "-o", "program", *sources]
             try:
                 done = run(command, cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=_COMPILE_S)
             except FileNotFoundError:
-                raise CheckerFault(f"there is no C++ compiler {command[0]} here: install g++, or set CXX") from None
+                return f"there is no C++ compiler {command[0]} here: install g++, or set CXX"
             except TimeoutExpired:
-                raise CheckerFault(f"the checker does not compile within {_COMPILE_S:g} s") from None
+                return f"the checker does not compile within {_COMPILE_S:g} s"
             said = done.stdout.decode("utf-8", "replace")
             if done.returncode == 0:
                 data = compress((Path(place) / "program").read_bytes())
                 put(file, data)
                 return data
     errors = [line for line in said.splitlines() if "error" in line] or said.splitlines() or ["no message"]
-    raise CheckerFault(f"the checker does not compile: {errors[0][:300]}")
+    return f"the checker does not compile: {errors[0][:300]}"
 
 
 def cpp_compiler() -> str:

@@ -70,7 +70,8 @@ def grade_files(
     problems = {problem.problem_id: problem for problem in loaded.problems}
     try:
         columns = _read_completions(completions_path)
-        ids, codes = _problem_ids(loaded, columns), _codes(columns)
+        ids = _problem_ids(loaded, columns)
+        codes = _codes(columns, [problems[problem_id].starter_code for problem_id in ids])
     except DataError as error:
         raise DataError(f"{error}; {unusable}" if unusable else str(error)) from error
     if unusable:
@@ -176,35 +177,47 @@ def _read_completions(path: Path) -> dict[str, list[Any]]:
             if ("code" in row.values) != ("code" in rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
-        return {name: [row.values.get(name) for row in rows] for name in _usable_columns(names)} if rows else {}
+        usable = _usable_columns(names) if rows else {}
+        return {usable[name]: [row.values.get(name) for row in rows] for name in usable}
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
-    return frame.select(_usable_columns(frame.columns)).to_dict(as_series=False)
+    usable = _usable_columns(frame.columns)
+    return frame.select(usable.keys()).rename(usable).to_dict(as_series=False)
 
 
-def _usable_columns(found: Iterable[str]) -> list[str]:
-    """The columns to take of those found. Raises DataError."""
-    names = [name for name in ("problem_id", "source_row", "split", "code", "completion") if name in found]
-    if not {"problem_id", "source_row"} & {*names} or not {"code", "completion"} & {*names}:
+def _usable_columns(found: Iterable[str]) -> dict[str, str]:
+    """The columns to take of those found, each with its name here. Raises DataError."""
+    names = [name for name in ("problem_id", "task_id", "source_row", "split", "code", "completion") if name in found]
+    if "problem_id" in names and "task_id" in names:
+        names.remove("task_id")
+    if not {"problem_id", "task_id", "source_row"} & {*names} or not {"code", "completion"} & {*names}:
         raise DataError(
             "completions need the columns problem_id (or source_row, the problem's row in its file, from 0) "
             f"and code (or completion); there are: {', '.join(found) or 'none'}"
         )
-    return names
+    return {name: "problem_id" if name == "task_id" else name for name in names}
 
 
-def _codes(columns: Mapping[str, list[Any]]) -> list[str | None]:
-    """The program of each completion: its `code`, where that is a column (None: it has none), else as extracted."""
+def _codes(columns: Mapping[str, list[Any]], starter_codes: Sequence[str]) -> list[str | None]:
+    """The program of each completion: its `code`, where that is a column (None: it has none), else as extracted. A
+    completion that is indented goes on where its problem's starter code ends, as those for HumanEval do."""
     name = "code" if "code" in columns else "completion"
     for row, text in enumerate(columns.get(name, ())):
         if not isinstance(text, str | None):
             raise DataError(f"the column {name} of the completions is not text in row {row}")
     if name == "completion":
-        return [None if text is None else extract_code(text) for text in columns.get(name, ())]
+        completions = zip(columns.get(name, ()), starter_codes, strict=True)
+        return [None if text is None else _extracted(text, starter_code) for text, starter_code in completions]
     return columns[name]
+
+
+def _extracted(completion: str, starter_code: str) -> str | None:
+    if (code := extract_code(completion)) is not None or not completion.startswith((" ", "\t")):
+        return code
+    return starter_code.rstrip(" ") + completion if starter_code.strip() else None
 
 
 def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:

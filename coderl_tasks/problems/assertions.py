@@ -44,10 +44,16 @@ def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
     setup = "\n".join(text for text in map(_unix_lines, setups) if text.strip())
     challenges = [test for test in row.get("challenge_test_list") or [] if isinstance(test, str)]
     scripts = ["\n".join(filter(None, (setup, _unix_lines(test)))) for test in (*tests, *challenges)]
-    columns: dict[str, Any] = {"tests": scripts, "question": row.get("text") or row.get("prompt")}
+    columns = {"tests": scripts, "question": row.get("text") or row.get("prompt"), **_task_id(row)}
     if code:
         columns["solutions"] = [code]
     return columns
+
+
+def _task_id(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that both give their problems, unless the row has one of ours."""
+    task_id = row.get("task_id")
+    return {"problem_id": task_id} if row.get("problem_id") is None and task_id is not None else {}
 
 
 def _imports_over_builtins(code: str, tests: list[str]) -> str:
@@ -66,7 +72,7 @@ def _of_human_eval(row: Mapping[str, Any], test: str, entry_point: str) -> dict[
     before, function = _beginning(prompt, entry_point)
     # What stands above the function in the prompt is given: the test's own copy of it decides.
     script = "\n".join(filter(None, (before, test.strip("\n"), f"\n{_CHECK}({entry_point})")))
-    columns: dict[str, Any] = {"tests": [script], "input_output": None}
+    columns: dict[str, Any] = {"tests": [script], "input_output": None, **_task_id(row)}
     if function is None:  # LeetCode's prompt is what programs find there; the statement is in another column
         texts = (row.get(name) for name in ("problem_description", "query", "question"))
         statement = next((text for text in texts if isinstance(text, str) and text.strip()), prompt)

@@ -21,13 +21,14 @@ import yaml
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
+from coderl_tasks.problems.checkers import CPP_SUFFIXES
 
 DESCRIPTION = "problem.yaml"
 _DEEPEST = 3  # folders between the one that is named and a package
 _STATEMENTS = ("problem_statement", "statement")
 _STATEMENT_NAMES = ("problem.en.md", "problem.en.tex", "problem.md", "problem.tex", "problem.en.typ")
 _VALIDATORS = ("output_validator", "output_validators")
-_PYTHON, _CPP = (".py", ".py3"), (".cc", ".cpp", ".cxx", ".c++")
+_PYTHON = (".py", ".py3")
 _HEADERS = (".h", ".hpp", ".hh")
 _WRONG = ("wrong_answer", "run_time_error", "rejected")
 _FORMAT = 1  # of the rows that are made of packages
@@ -158,7 +159,7 @@ def _validator(folder: Path, flags: tuple[str, ...]) -> dict[str, Any]:
     """The program in a folder of validators: its files, or those of its only folder."""
     entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__"))]
     folders = [entry for entry in entries if entry.is_dir()]
-    if folders and not any(entry.suffix in (*_PYTHON, *_CPP) for entry in entries):
+    if folders and not any(entry.suffix in (*_PYTHON, *CPP_SUFFIXES) for entry in entries):
         if len(folders) > 1:
             raise _Refused(f"{folder.name} has {len(folders)} validators: {', '.join(entry.name for entry in folders)}")
         (folder,) = folders
@@ -167,7 +168,7 @@ def _validator(folder: Path, flags: tuple[str, ...]) -> dict[str, Any]:
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
     for language, suffixes, usual in (
-        ("cpp", _CPP, ("main", "validate", "validator")),
+        ("cpp", CPP_SUFFIXES, ("main", "validate", "validator")),
         ("python", _PYTHON, ("main", "__main__", "validate", "validator", "output_validator")),
     ):
         sources = [name for name in files if Path(name).suffix in suffixes]

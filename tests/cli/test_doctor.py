@@ -212,3 +212,13 @@ def test_the_probe_says_what_the_service_does(
     monkeypatch.setenv("TINKER_API_KEY", "sk-x")
     (found,) = doctor.probe_findings("data/nano", 1.0)
     assert not found.ok and "starts with tml-" in found.detail
+
+
+def test_a_compiler_is_looked_for_and_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-compiler")
+    found = doctor.check_compiler(None)
+    assert found.ok and found.detail.startswith(
+        "no-compiler is not there: problems with a checker in C++ cannot be graded"
+    )
+    monkeypatch.setenv("CXX", "sh")
+    assert doctor.check_compiler(None).detail.endswith("/sh")

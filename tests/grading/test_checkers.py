@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.grading import Judge, Verdict
+from coderl_tasks.grading import Judge, Verdict, judge_programs
 from coderl_tasks.problems.checkers import Checker, checker_of
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
@@ -166,23 +166,17 @@ async def test_a_checker_in_cpp_is_compiled_once(
     embedded_judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    judge_programs._compiled.cache_clear()
     with_checker = problem(KATTIS_CPP + "// one of its own\n")
     assert (await embedded_judge.grade(with_checker, RIGHT)).passed
     (program,) = (tmp_path / "checkers").glob("*.z")
     monkeypatch.setenv("CXX", "no-compiler")
-    monkeypatch.setattr("coderl_tasks.grading.judge_programs.compiled", compiled_anew())
+    judge_programs._compiled.cache_clear()
     assert (await embedded_judge.grade(with_checker, RIGHT)).passed
     program.unlink()
-    monkeypatch.setattr("coderl_tasks.grading.judge_programs.compiled", compiled_anew())
+    judge_programs._compiled.cache_clear()
     grade = await embedded_judge.grade(with_checker, RIGHT)
     assert grade.verdict is Verdict.CHECKER_ERROR and "no C++ compiler no-compiler here" in grade.reason
-
-
-def compiled_anew() -> object:
-    """The compiler's function without what it remembers."""
-    from coderl_tasks.grading.judge_programs import compiled
-
-    return getattr(compiled, "__wrapped__", compiled)
 
 
 def test_what_a_checker_is_shows_in_its_text() -> None:

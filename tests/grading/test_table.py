@@ -385,3 +385,22 @@ def test_an_outage_is_written_and_raised(problems: Path, tmp_path: Path) -> None
     with pytest.raises(InfraError, match=said):
         grade_files(problems, given, out, ["http://127.0.0.1:1"])
     assert pl.read_parquet(out)["verdict"].to_list() == ["infra_error", "format_error"]
+
+
+def test_completions_of_human_eval_go_on_where_its_prompt_ends(tmp_path: Path, embedded_url: str) -> None:
+    row = {
+        "task_id": "HumanEval/0",
+        "prompt": 'def add(a: int, b: int):\n    """ The sum. """\n',
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3",
+        "entry_point": "add",
+    }
+    given = tmp_path / "samples.jsonl"
+    texts = [
+        "    return a + b\n",
+        "    return a - b\n",
+        "```python\ndef add(a, b):\n    return a + b\n```",
+        "no program",
+    ]
+    given.write_text("".join(json.dumps({"task_id": "HumanEval/0", "completion": text}) + "\n" for text in texts))
+    grades = grade_files(raw_problems(tmp_path, [row]), given, tmp_path / "out.parquet", [embedded_url])
+    assert grades["verdict"].to_list() == ["passed", "wrong_answer", "passed", "format_error"]

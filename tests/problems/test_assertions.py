@@ -35,6 +35,7 @@ def problem(row: dict[str, Any]) -> Problem:
 def test_a_row_of_mbpp_is_a_problem_with_a_test_per_assertion() -> None:
     found = problem(MBPP)
     assert found.kind == "assert" and found.entry_point == "longest" and found.statement == MBPP["text"]
+    assert found.problem_id == "601"
     scripts = [test.expected for test in found.tests]
     assert scripts == [f"import math\n{text}" for text in [*TESTS, "assert longest([], 0) == 0"]]
     assert {test.input for test in found.tests} == {""}
