@@ -185,6 +185,7 @@ FAILING = [
     ("assert f(1) == 'x'", "def f(x):\n    return 'x' * (17 << 20)", Verdict.OUTPUT_LIMIT, "", None),
     ("assert list(f()) == [1]", "def f():\n    while True:\n        yield 1", Verdict.RUNTIME_ERROR, "does not end", None),
     ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
+    ("assert f(1) == (2, 3), f(1)", "def f(x):\n    return f, 3", Verdict.WRONG_ANSWER, "object of the class function", "(<an object of the class function>, 3)"),
     ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
 ]  # fmt: skip
 

@@ -58,8 +58,8 @@ BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift d
 COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
 LEAVES_SOMETHING = re.compile(
-    r"\.\s*\w+\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]|__|\b(?:class|del|global|setattr|delattr|exec|eval|compile|open|"
-    r"globals|vars|input|from|pytest|sys|os|threading|signal|warnings|decimal|gc)\b"
+    r"\.\s*\w+\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]|__|\b(?:class|del|decimal|global|setattr|delattr|exec|eval|compile|open|"
+    r"globals|vars|input|from|pytest|sys|os|threading|signal|warnings|gc)\b"
 )
 """What a test may change for those after it. Without any of it, the tests of several programs share a process."""
 SAFE_FUNCTION_MODULES = ("builtins", "operator", "math", "_operator", "functools")
@@ -93,6 +93,7 @@ class Test:
         self.classes: dict[tuple[int, int], type] = {}  # its classes of exceptions
         self.handles: dict[tuple[int, int], Handle] = {}
         self.pulls = 0  # times that an iterator was asked for more
+        self.is_over = False  # what is shown of it asks for nothing more
 
     @property
     def is_rehearsal(self) -> Any:
@@ -100,7 +101,7 @@ class Test:
 
     def do(self, name: Any, *arguments: Any) -> Any:
         """The result of an operation of the program. Raises what the program raised."""
-        if self.needed is not None or self.cannot is not None:
+        if self.needed is not None or self.cannot is not None or self.is_over:
             raise NeedsAnswer
         encoding = Encoding(self.describe)
         try:
@@ -316,10 +317,10 @@ class Handle:
         return test_of(self).do("bool", self)
 
     def __str__(self) -> Any:
-        return test_of(self).do("str", self)
+        return described(self) if test_of(self).is_over else test_of(self).do("str", self)
 
     def __repr__(self) -> Any:
-        return test_of(self).do("repr", self)
+        return described(self) if test_of(self).is_over else test_of(self).do("repr", self)
 
     def __format__(self, spec: Any) -> Any:
         return test_of(self).do("format", self, spec)
@@ -376,6 +377,10 @@ def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any, is_callable
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
+
+
+def described(self: Any) -> Any:
+    return f"<an object of the class {object.__getattribute__(self, '_type_name')}>"
 
 
 def test_of(self: Any) -> Any:
@@ -527,6 +532,7 @@ def result_of(test: Any, seconds: Any) -> Any:
                 break
             except OutOfTime:
                 continue
+    test.is_over = True
     result = judged(test, error)
     asked = test.operations
     if result["end"] == NEEDS:
@@ -574,8 +580,6 @@ def failing_line(test: Any, error: Any) -> Any:
 
 
 def shown(value: Any) -> Any:
-    if type(value) is Handle:
-        return f"an object of the class {object.__getattribute__(value, '_type_name')}"
     try:
         return repr(value)[:1000]
     except Exception as error:
