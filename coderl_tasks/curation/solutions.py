@@ -188,7 +188,8 @@ def _request(problems: Sequence[Problem], judge: Judge, max_solutions: int) -> d
     digest = sha256()
     for problem in problems:
         tests = (text for test in problem.tests for text in (test.input, test.expected))
-        for text in (problem.problem_id, *problem.solutions, *tests):
+        decides = (problem.kind, problem.starter_code, problem.comparator, problem.checker, str(problem.time_limit_s))
+        for text in (problem.problem_id, *decides, *problem.solutions, *problem.wrong_solutions, *tests):
             digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
     limits = {"max_solutions": max_solutions, "runs": RUNS, "timeout_s": judge.timeout_s, "time_factor": TIME_FACTOR}
     return limits | {"problems": digest.hexdigest()}
@@ -329,8 +330,8 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
         try:
             if problem.kind == "assert":
                 await judge.programs.rehearsed(problem)
-            elif problem.checker:
-                grade = await judge.grade(problem, next(map(_code, problem.solutions), ""))
+            elif problem.checker and problem.solutions:
+                grade = await judge.grade(problem, _code(problem.solutions[0]))
                 if grade.verdict is Verdict.INFRA_ERROR:
                     raise InfraError(grade.reason)
                 if grade.verdict is Verdict.CHECKER_ERROR:

@@ -241,7 +241,7 @@ class _Run:
             results = await self._send([index], limits, patience)
             result = TestResult(index, "lost", reason="the program killed or muted the process that runs it")
             if results is not None:
-                (result,) = await self._decided(results[:1])
+                (result,) = await self._decided(results[:1], limits, patience)
                 if not result.reason.startswith(_DRIVER_FAILED):
                     return result
             # Else the server is quarantined now, and the same test goes to another one.
@@ -296,8 +296,11 @@ class _Run:
             if not self.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
 
-    async def _decided(self, results: Sequence[TestResult]) -> list[TestResult]:
-        """`results` with their verdicts and reasons."""
+    async def _decided(
+        self, results: Sequence[TestResult], limits: Limits | None = None, patience: int = 1
+    ) -> list[TestResult]:
+        """`results` with their verdicts and reasons; unless `run_all`, those up to the first that did not pass. Tests
+        that have to run again get `limits` and `patience`."""
         judged = [self._judged(result) for result in results]
         if self.problem.checker:
             return await self._checked(judged)
@@ -305,6 +308,10 @@ class _Run:
             return judged
         open_ones = [place for place, result in enumerate(judged) if _is_open(result)]
         for _ in range(_MOST_ROUNDS):
+            if not self.run_all:  # what comes after the first failure does not count
+                settled = (place for place in range(len(judged)) if place not in open_ones)
+                failed = next((place for place in settled if judged[place].verdict is not Verdict.PASSED), len(judged))
+                judged, open_ones = judged[: failed + 1], [place for place in open_ones if place < failed]
             if not open_ones:
                 return judged
             asked = [
@@ -325,10 +332,13 @@ class _Run:
                     tests = list(self.problem.tests)
                     tests[result.index] = replace(tests[result.index], input=outcome.operations)
                     self.problem = replace(self.problem, tests=tuple(tests))
-                    judged[place] = self._judged(await self._run_alone(result.index))
+                    judged[place] = self._judged(await self._run_alone(result.index, limits or self.limits, patience))
                     still_open += [place] if _is_open(judged[place]) else []
             open_ones = still_open
-        raise CheckerFault(f"its calls depend on each other: more than {_MOST_ROUNDS} runs of a program for one test")
+        reason = f"its calls depend on each other: more than {_MOST_ROUNDS} runs of a program for one test"
+        for place in open_ones:
+            judged[place] = replace(judged[place], verdict=Verdict.CHECKER_ERROR, reason=reason)
+        return judged
 
     async def _checked(self, results: list[TestResult]) -> list[TestResult]:
         """`results` of programs that ended as they should, with the checker's verdict in place of a comparison."""
@@ -340,9 +350,9 @@ class _Run:
                 results[place] = replace(results[place], verdict=outcome.verdict, reason=outcome.reason)
         return results
 
-    async def _run_alone(self, index: int) -> TestResult:
+    async def _run_alone(self, index: int, limits: Limits, patience: int) -> TestResult:
         """One test in a request of its own; its result, not judged yet."""
-        while (results := await self._send([index], self.limits)) is None:
+        while (results := await self._send([index], limits, patience)) is None:
             if await self._driver_works():
                 return TestResult(index, "lost", reason="the program killed or muted the process that runs it")
         return results[0]

@@ -37,8 +37,10 @@ _LONGEST_S = 600.0
 _MEMORY_MB = 2048
 _COMPILE_S = 120.0
 _COMPILING = Lock()
+_TESTLIB = ["-DPC_BASE_EXIT_CODE=50"]  # else its partial verdict 0 would end as a pass does
 _REHEARSALS = 1000
 _WAITS_S = 0.1
+_MOST_BYTES = 4 << 20
 _MOST_PROGRAMS, _MOST_REQUESTS = 32, 2  # whose tests go in one request, and requests at once
 _VERDICTS = {
     "passed": Verdict.PASSED,
@@ -114,6 +116,7 @@ class JudgePrograms:
         tests = tuple(problem.tests)
         task = self._rehearsals.get(tests)
         if task is None or task.cancelled() or (task.done() and task.exception() is not None):
+            self._rehearsals.pop(tests, None)
             if len(self._rehearsals) >= _REHEARSALS:
                 del self._rehearsals[next(iter(self._rehearsals))]
             task = self._rehearsals[tests] = asyncio.ensure_future(self._rehearse(tests))
@@ -123,8 +126,8 @@ class JudgePrograms:
     async def _rehearse(self, tests: tuple[Test, ...]) -> tuple[Test, ...]:
         results = await self._run([AnsweredTest(test, None) for test in tests])
         for number, result in enumerate(results):
-            # One that fails before it asks for anything fails with every program.
-            if result["end"] == "fault" and (result["operations"] == "[]" or "cannot be given" in result["reason"]):
+            # Results that are not known may be to blame for other faults, but not before the first operation.
+            if result["end"] == "fault" and (result.get("is_certain") or result["operations"] == "[]"):
                 raise CheckerFault(f"test {number}: {result['reason']}")
         return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
 
@@ -139,7 +142,10 @@ class JudgePrograms:
 
     async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[Decision]:
         """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it does not say."""
-        parsed = Checker.from_text(checker)
+        try:
+            parsed = Checker.from_text(checker)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckerFault(f"it has no checker that can be read: {error}") from None
         tests = [
             {"input": test.input, "expected": test.expected, "output": base64.b64encode(output).decode()}
             for test, output in outputs
@@ -181,12 +187,16 @@ class JudgePrograms:
         self._waiting.append((tests, future))
         self._changed.set()
         if len(self._senders) < _MOST_REQUESTS:
-            sender = asyncio.ensure_future(self._send_waiting())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
+            self._senders.add(asyncio.ensure_future(self._send_waiting()))
         return await future
 
     async def _send_waiting(self) -> None:
+        try:
+            await self._send_all()
+        finally:  # at once: what comes later in this turn of the loop needs another sender
+            self._senders.discard(asyncio.current_task())
+
+    async def _send_all(self) -> None:
         while self._waiting:
             until = time.monotonic() + _WAITS_S
             while self.running and len(self._waiting) < _MOST_PROGRAMS and (left_s := until - time.monotonic()) > 0:
@@ -194,8 +204,13 @@ class JudgePrograms:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
                         await self._changed.wait()
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_PROGRAMS))]
-            batch = [waiting for waiting in batch if not waiting[1].done()]  # else its caller was cancelled
+            batch: list[tuple[Sequence[AnsweredTest], asyncio.Future[list[_Result]]]] = []
+            n_bytes = 0
+            while self._waiting and len(batch) < _MOST_PROGRAMS and n_bytes < _MOST_BYTES:
+                tests, future = self._waiting.popleft()
+                if not future.done():  # else its caller was cancelled
+                    batch.append((tests, future))
+                    n_bytes += sum(len(one.test.input) + len(one.answers or "") for one in tests)
             if not batch:
                 continue
             try:
@@ -217,18 +232,14 @@ class JudgePrograms:
 
     async def _send(self, programs: Sequence[Sequence[AnsweredTest]]) -> list[list[_Result] | None]:
         values = [
-            [
-                {"script": one.test.expected.split("\n"), "operations": one.test.input, "answers": one.answers}
-                for one in tests
-            ]
+            [{"script": one.test.expected, "operations": one.test.input, "answers": one.answers} for one in tests]
             for tests in programs
         ]
         request_id = secrets.token_hex(8)
         request = {"id": request_id, "tests": values, "seconds": JUDGE_S}
         job = RunRequest(
             code=ASSERTION_JUDGE,
-            # By lines: the embedded server looks for imports in each, to choose an interpreter.
-            files={"request.json": json.dumps(request, indent=0).encode()},
+            files={"request.json": json.dumps(request).encode()},
             fetch_files=("results.json",),
             run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5),
             memory_limit_mb=_MEMORY_MB,
@@ -268,8 +279,11 @@ def _are_results(results: Any, number: int) -> bool:
 def compiled(checker: str) -> bytes:
     """A C++ checker's program, compressed by zlib: compiled once, then kept in CODERL_HOME by the hash of its text.
     Raises CheckerFault where it does not compile, or no compiler is there."""
-    with _COMPILING:  # by one thread: the others find it compiled
-        program = _compiled(checker)
+    try:
+        with _COMPILING:  # by one thread: the others find it compiled
+            program = _compiled(checker)
+    except OSError as error:
+        raise InfraError(f"a checker cannot be compiled: {error}") from error
     if isinstance(program, str):
         raise CheckerFault(program)
     return program
@@ -277,7 +291,7 @@ def compiled(checker: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _compiled(checker: str) -> bytes | str:
-    """The program, or why there is none."""
+    """The program, or why it does not compile. Raises CheckerFault where it could not be tried, so that it is again."""
     folder = private_folder(coderl_home() / "checkers")
     file = folder / f"{hashlib.sha256(checker.encode()).hexdigest()}.z"
     if file.is_file():
@@ -286,17 +300,17 @@ def _compiled(checker: str) -> bytes | str:
     with TemporaryDirectory(dir=folder) as place:
         texts = {**parsed.files, MAIN_FILES["cpp"]: parsed.source}
         for name, text in texts.items():
-            (Path(place) / name).write_text(text)
+            (Path(place) / name).write_bytes(text.encode("utf-8", "surrogatepass"))
         sources = [name for name in texts if Path(name).suffix in CPP_SUFFIXES]
         # Without the libraries of this machine where that is possible: the sandbox may have others.
         for links in (["-static"], ["-static-libstdc++", "-static-libgcc"]):
-            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *links, "-o", "program", *sources]
+            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *_TESTLIB, *links, "-o", "program", *sources]
             try:
                 done = run(command, cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=_COMPILE_S)
             except FileNotFoundError:
-                return f"there is no C++ compiler {command[0]} here: install g++, or set CXX"
+                raise CheckerFault(f"there is no C++ compiler {command[0]} here: install g++, or set CXX") from None
             except TimeoutExpired:
-                return f"the checker does not compile within {_COMPILE_S:g} s"
+                raise CheckerFault(f"the checker does not compile within {_COMPILE_S:g} s") from None
             said = done.stdout.decode("utf-8", "replace")
             if done.returncode == 0:
                 data = compress((Path(place) / "program").read_bytes())

@@ -15,6 +15,9 @@ from coderl_tasks.problems.problem import RowDropped
 
 _STATES_SOMETHING = re.compile(r"^\s*assert\b|\bassert\w+\(|\braises\(", re.MULTILINE)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
+_FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+_IS_TEST = re.compile(r"^(?:assert\b|def (?:test|check)|class \w*Test|class \w+\(.*TestCase)", re.MULTILINE)
 _CHECK = "check"  # HumanEval's function of all assertions
 
 
@@ -23,7 +26,7 @@ def with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(tests := row.get("test_list"), list) and _are_texts(tests):
         return {**row, **_of_mbpp(row, tests)}
     test, entry_point = row.get("test"), row.get("entry_point")
-    if isinstance(test, str) and _STATES_SOMETHING.search(test):
+    if isinstance(test, str) and _STATES_SOMETHING.search(test) and row.get("tests") is None:
         if isinstance(entry_point, str) and isinstance(row.get("prompt"), str) and f"def {_CHECK}(" in test:
             return {**row, **_of_human_eval(row, test, entry_point)}
         return {**row, "tests": test, "input_output": None}  # LeetCode's: examples for people
@@ -40,14 +43,19 @@ def _are_texts(values: list[Any]) -> bool:
 def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
     """MBPP's own columns, and those of its sanitized version (`prompt`, `test_imports`)."""
     code = _unix_lines(row["code"]) if isinstance(row.get("code"), str) else ""
-    setups = [_imports_over_builtins(code, tests), row.get("test_setup_code") or "", *(row.get("test_imports") or [])]
-    setup = "\n".join(text for text in map(_unix_lines, setups) if text.strip())
-    challenges = [test for test in row.get("challenge_test_list") or [] if isinstance(test, str)]
+    parts = (_imports_over_builtins(code, tests), row.get("test_setup_code"), *_texts(row.get("test_imports")))
+    setup = "\n".join(_unix_lines(text) for text in parts if isinstance(text, str) and text.strip())
+    challenges = _texts(row.get("challenge_test_list"))
     scripts = ["\n".join(filter(None, (setup, _unix_lines(test)))) for test in (*tests, *challenges)]
-    columns = {"tests": scripts, "question": row.get("text") or row.get("prompt"), **_task_id(row)}
+    columns = {"tests": scripts, "question": row.get("question") or row.get("text") or row.get("prompt")}
+    columns |= _task_id(row)
     if code:
         columns["solutions"] = [code]
     return columns
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _task_id(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +68,7 @@ def _imports_over_builtins(code: str, tests: list[str]) -> str:
     """Imports for tests whose function has a builtin's name, which would else be the builtin."""
     try:
         defined = {node.name for node in ast.parse(code).body if isinstance(node, _DEFINITIONS)}
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     words = set(re.findall(r"\w+", " ".join(tests)))
     return "\n".join(f"from solution import {name}" for name in sorted(defined & words & set(dir(builtins))))
@@ -90,7 +98,7 @@ def _beginning(prompt: str, entry_point: str) -> tuple[str, ast.FunctionDef | No
     """What stands above the function that a prompt ends in, and that function; all of it and None if there is none."""
     try:
         tree = ast.parse(prompt)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "", None
     last = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry_point), None)
     if last is None:
@@ -123,21 +131,26 @@ def scripts_of(value: Any) -> list[str] | None:
 def _split(text: str) -> Iterator[str]:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         yield text  # `entry_point_of` says what is wrong
         return
-    setup: list[ast.stmt] = []
-    if (
-        any(isinstance(node, _DEFINITIONS) for node in tree.body)
-        or sum(isinstance(n, ast.Assert) for n in tree.body) < 2
-    ):
+    # Only where nothing but assignments and imports stands between: a loop, say, may assert something too.
+    plain = all(isinstance(node, _SETUP) for node in tree.body)
+    if not plain or not tree.body or not isinstance(tree.body[-1], ast.Assert):
         yield text
         return
+    setup: list[ast.stmt] = []
     for node in tree.body:
         if isinstance(node, ast.Assert):
             yield ast.unparse(ast.Module([*setup, node], []))
         else:
             setup.append(node)
+
+
+def is_test_code(value: Any) -> bool:
+    """Whether a text is tests by its own outline: assertions, or functions and classes of tests; not a program that
+    checks something in its middle."""
+    return isinstance(value, str) and _IS_TEST.search(_unix_lines(value)) is not None
 
 
 def count_assertions(script: str) -> int:
@@ -152,7 +165,7 @@ def entry_point_of(scripts: Iterable[str]) -> str:
     for number, script in enumerate(scripts):
         try:
             tree = ast.parse(script)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise RowDropped("bad_assertion", f"test {number} is no Python: {error}") from None
         if not _STATES_SOMETHING.search(script):
             raise RowDropped("bad_assertion", f"test {number} asserts nothing: {script}")
@@ -198,7 +211,7 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
     for solution in solutions:
         try:
             tree = ast.parse(solution)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         found = [node for node in tree.body if isinstance(node, _DEFINITIONS) and node.name in names]
         if found:
@@ -231,14 +244,17 @@ def with_given_code(starter_code: str, code: str) -> str:
     """A program with what its starter code gives in full, above the definition that this leaves open: helper functions
     and imports, which the program may define anew."""
     given = _given_code(starter_code)
-    return f"{given}\n\n{code}" if given and "__future__" not in code else code
+    if not given:
+        return code
+    last = max((match.end() for match in _FUTURE.finditer(code)), default=0)  # these have to come first
+    return f"{code[:last]}\n{given}\n\n{code[last:]}"
 
 
 @lru_cache(maxsize=256)
 def _given_code(starter_code: str) -> str:
     try:
         tree = ast.parse(starter_code + "pass\n")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     given = tree.body[:-1]
     return ast.unparse(ast.Module(given, [])) if any(isinstance(node, _DEFINITIONS) for node in given) else ""

@@ -46,9 +46,16 @@ class Checker:
         values = json.loads(text)
         if not isinstance(values, dict) or values.keys() != set(_NAMES):
             raise ValueError("no checker")
-        checker = cls(**{**values, "flags": tuple(values["flags"])})
-        if checker.language not in get_args(Language) or checker.protocol not in get_args(Protocol):
-            raise ValueError(f"no checker: {checker.language}, {checker.protocol}")
+        checker = cls(**{**values, "flags": tuple(values["flags"]) if isinstance(values["flags"], list) else ("",)})
+        texts = (checker.source, *checker.flags)
+        if (
+            checker.language not in get_args(Language)
+            or checker.protocol not in get_args(Protocol)
+            or not all(isinstance(text, str) for text in texts)
+            or not isinstance(checker.files, dict)
+            or not all(_is_file(*item) for item in checker.files.items())
+        ):
+            raise ValueError("no checker")
         return checker
 
 
@@ -67,16 +74,22 @@ def checker_of(value: Any) -> Checker | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("source"), str) or not value["source"].strip():
         raise RowDropped("bad_checker", 'a checker is a source text, or {"source": text, ...}')
     source, files = value["source"], value.get("files") or {}
+    try:
+        json.dumps(dict(value), ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise RowDropped("bad_checker", f"it holds what no file can: {error}") from None
     if not isinstance(files, Mapping) or not all(_is_file(name, text) for name, text in files.items()):
         raise RowDropped("bad_checker", "its files are texts by their names, which have no folder")
     flags = value.get("flags") or value.get("validator_flags") or ()
+    if not isinstance(flags, str | list | tuple):
+        raise RowDropped("bad_checker", "its flags are neither text nor a list")
     flags = tuple(flags.split()) if isinstance(flags, str) else tuple(map(str, flags))
     language = _language(value.get("language"), source)
     checker = Checker(source, language, _protocol(value.get("protocol"), source, language), flags, dict(files))
     if language == "python":
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise RowDropped("bad_checker", f"it is no Python: {error}") from None
         if checker.protocol == "check" and not _defines_check(tree):
             raise RowDropped("bad_checker", "it defines no function check(input, output, expected)")
@@ -107,7 +120,7 @@ def _protocol(named: Any, source: str, language: Language) -> Protocol:
         return "testlib" if "testlib.h" in source else "kattis"
     try:
         return "check" if _defines_check(ast.parse(source)) else "kattis"
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "check"
 
 

@@ -11,6 +11,7 @@ scoring package is refused, by name and with the reason.
 import configparser
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -31,7 +32,8 @@ _VALIDATORS = ("output_validator", "output_validators")
 _PYTHON = (".py", ".py3")
 _HEADERS = (".h", ".hpp", ".hh")
 _WRONG = ("wrong_answer", "run_time_error", "rejected")
-_FORMAT = 1  # of the rows that are made of packages
+_OWN_SETTINGS = (".yaml", ".args", ".files")  # of a test, beside its .in
+_FORMAT = 2  # of the rows that are made of packages
 
 
 def package_folders(folder: Path) -> list[Path]:
@@ -83,12 +85,15 @@ def _read(package: Path) -> dict[str, Any]:
     _refuse_other_types(package, about)
     tests: list[dict[str, str]] = []
     samples: list[dict[str, str]] = []
-    for source in sorted((package / "data").glob("**/*.in")):
+    data = package / "data"
+    for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
+        if other := next((source.with_suffix(end) for end in _OWN_SETTINGS if source.with_suffix(end).exists()), None):
+            raise _Refused(f"{other.relative_to(package)}: a test with arguments, files or flags of its own")
         answer = source.with_suffix(".ans")
         if not answer.is_file():
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
         test = {"input": _text(source), "output": _text(answer)}
-        is_sample = (package / "data" / "sample") in source.parents
+        is_sample = data / "sample" in source.parents
         (samples if is_sample else tests).append(test)
     if not samples and not tests:
         raise _Refused("data/ has no *.in with its .ans")
@@ -125,7 +130,10 @@ def _refuse_other_types(package: Path, about: Mapping[str, Any]) -> None:
 def _decision(package: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a test: the package's own validator, or the default one with its flags."""
     folder = next((package / name for name in _VALIDATORS if (package / name).is_dir()), None)
-    is_legacy = "validation" in about or folder is None or folder.name == "output_validators"
+    version = str(about.get("problem_format_version", "legacy"))
+    is_legacy = version.startswith("legacy")
+    if folder is not None and is_legacy != (folder.name == "output_validators"):
+        raise _Refused(f"the format {version} has no folder {folder.name}")
     flags = _flags(package, about)
     if folder is not None and (not is_legacy or str(about.get("validation", "")).startswith("custom")):
         return {"checker": _validator(folder, flags)}
@@ -137,16 +145,19 @@ def _decision(package: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 def _flags(package: Path, about: Mapping[str, Any]) -> tuple[str, ...]:
     """The flags of the output validator. Raises _Refused where groups of tests have different ones."""
     found: dict[tuple[str, ...], None] = {}
+    in_groups = False
     general = about.get("validator_flags", about.get("output_validator_args"))
     for name in ("testdata.yaml", "test_group.yaml"):
         for file in sorted((package / "data").glob(f"**/{name}")):
             values = _mapping(file)
             own = values.get("output_validator_flags", values.get("output_validator_args"))
-            if own is not None and "sample" not in file.parts:
+            if own is not None and "sample" not in file.relative_to(package).parts:
                 found.setdefault(_words(own))
-    if len(found) > 1:
-        raise _Refused("its groups of tests have different flags of the validator")
-    return next(iter(found), _words(general))
+            if file.parent.name not in ("data", "secret"):
+                in_groups |= own is not None
+    if len(found) > 1 or in_groups:
+        raise _Refused("its groups of tests have flags of the validator of their own")
+    return (*_words(general), *next(iter(found), ()))
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -198,7 +209,9 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
             try:
                 tolerances[name] = float(value)
             except ValueError:
-                raise _Refused(f"its flag {name} has no number: {value}") from None
+                tolerances[name] = math.nan
+            if not 0 <= tolerances[name] < math.inf:
+                raise _Refused(f"its flag {name} has no number: {value}")
     both = tolerances.get("float_tolerance", 0.0)
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
@@ -285,7 +298,7 @@ def _time_limit(package: Path, about: Mapping[str, Any]) -> float | None:
 def _mapping(file: Path) -> dict[str, Any]:
     try:
         value = yaml.safe_load(_text(file))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _Refused(f"{file.name} is no YAML: {' '.join(str(error).split())[:200]}") from None
     return value if isinstance(value, dict) else {}
 

@@ -15,7 +15,7 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.assertions import scripts_of, signatures, with_assertions
+from coderl_tasks.problems.assertions import is_test_code, signatures, with_assertions
 from coderl_tasks.problems.checkers import Checker, checker_of
 from coderl_tasks.problems.comparators import DEFAULT, comparator
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
@@ -333,7 +333,7 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         with suppress(RowDropped):
             value = decode_json(value)
-        if isinstance(value, list | Mapping) or (isinstance(value, str) and scripts_of(value) is not None):
+        if isinstance(value, list | Mapping) or is_test_code(value):
             yield name, value
 
 

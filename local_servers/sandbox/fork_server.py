@@ -36,7 +36,7 @@ USUAL = """
 
 RARE = "array cmath dataclasses datetime decimal fractions numpy random statistics".split()  # noqa: SIM905
 
-_IMPORTS_RARE = re.compile(rb"\b(?:import|from)\b[^\n]*\b(?:" + "|".join(RARE).encode() + rb")\b")
+_IMPORTS_RARE = re.compile(rb"\b(?:import|from)\b[^\n]{0,100}\b(?:" + "|".join(RARE).encode() + rb")\b")
 
 
 @lru_cache(maxsize=4)  # a grading driver comes with every request, and looking through it takes 0.2 ms

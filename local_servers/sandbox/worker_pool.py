@@ -208,7 +208,9 @@ class WorkerPool:
             index = await self._free.get()
         finally:
             self._waiting -= 1
-        rich = any(map(fork_server.imports_rare, (job.code, *job.files.values())))
+        # Only in programs: data may be of any size.
+        programs = (job.code, *(data for name, data in job.files.items() if name.endswith(".py")))
+        rich = any(map(fork_server.imports_rare, programs))
         try:
             for _ in range(2):
                 try:

@@ -157,6 +157,36 @@ PASSING = {
         "if __name__ == '__main__':\n    unittest.main()",
         "def f(x):\n    return x + 1",
     ),
+    "a class that counts down": (
+        "assert list(Countdown(3)) == [3, 2, 1]\nc = Countdown(2)\nassert next(c) == 2 and next(c) == 1\nassert list(c) == []",
+        "class Countdown:\n    def __init__(self, n):\n        self.n = n\n    def __iter__(self):\n        return self\n"
+        "    def __next__(self):\n        if self.n == 0: raise StopIteration\n        self.n -= 1\n        return self.n + 1",
+    ),
+    "hashes of objects": (
+        "assert f() == {P(1, 2), P(3, 4)} and len({P(1, 2), P(1, 2)}) == 1 and {P(1, 2): 'a'}[P(1, 2)] == 'a'",
+        "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass P:\n    x: int\n    y: int\ndef f():\n    return {P(1, 2), P(3, 4)}",
+    ),
+    "a named tuple with a method": (
+        "p = Point(3, 4)\nassert p.norm() == 5 and isinstance(p, Point) and p.x == 3 and p == (3, 4)",
+        "from typing import NamedTuple\nclass Point(NamedTuple):\n    x: int\n    y: int\n    def norm(self):\n        return (self.x ** 2 + self.y ** 2) ** 0.5",
+    ),
+    "exceptions that say more": (
+        "import json, pytest\nfrom solution import E, f, g\ntry:\n    f()\nexcept ValueError as e:\n    assert isinstance(e, E) and e.balance == 5 and str(e) == 'need 5'\n"
+        "with pytest.raises(json.JSONDecodeError):\n    g('{')\nwith pytest.raises(UnicodeDecodeError):\n    g(b'\\xff')",
+        "import json\nclass B(Exception): pass\nclass E(B, ValueError):\n    def __init__(self, balance):\n        self.balance = balance\n"
+        "    def __str__(self):\n        return f'need {self.balance}'\ndef f():\n    raise E(5)\ndef g(x):\n    return x.decode() if isinstance(x, bytes) else json.loads(x)",
+    ),
+    "an iterator that goes back to the program": ("assert dec(enc('abc')) == 'abc'", "def enc(x):\n    yield from x\ndef dec(x):\n    return ''.join(x)"),
+    "costly items of an endless generator": (
+        "g = f()\nassert [next(g) for _ in range(3)] == [6, 28, 496]",
+        "def f():\n    n = 1\n    while True:\n        n += 1\n        if sum(d for d in range(1, n) if n % d == 0) == n:\n            yield n",
+    ),
+    "a defaultdict": ("d = f()\nassert d['zz'] == 0 and d == {'a': 1, 'zz': 0}", "from collections import defaultdict\ndef f():\n    return defaultdict(int, a=1)"),
+    "docstrings and names that stand-ins have": ("assert f.__doc__ == 'Doc.' and N()._key == 5", "def f():\n    'Doc.'\nclass N:\n    _key = 5"),
+    "many assertions of unittest": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n        for i in range(400):\n            self.assertFalse(f(i))\n            a, b = g(i)\n            self.assertEqual((a, b), (i, i))",
+        "def f(x):\n    return False\ndef g(x):\n    return x, x",
+    ),
     "deep values": ("x = []\nfor _ in range(5000):\n    x = [x]\ny = f(x)\nn = 0\nwhile y:\n    y, n = y[0], n + 1\nassert n == 5000", ECHO),
 }  # fmt: skip
 
@@ -183,7 +213,7 @@ FAILING = [
     ("assert f(1) == 2\nassert f(2) == 3", "def f(x):\n    while x == 2: pass\n    return 2", Verdict.TIME_LIMIT, "", None),
     ("assert f(1) == 2", "def f(x):\n    return [0] * 10**10", Verdict.MEMORY_LIMIT, "", None),
     ("assert f(1) == 'x'", "def f(x):\n    return 'x' * (17 << 20)", Verdict.OUTPUT_LIMIT, "", None),
-    ("assert list(f()) == [1]", "def f():\n    while True:\n        yield 1", Verdict.RUNTIME_ERROR, "does not end", None),
+    ("assert list(f()) == [1]", "def f():\n    while True:\n        yield 1", Verdict.TIME_LIMIT, "", None),
     ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
     ("assert f(1) == (2, 3), f(1)", "def f(x):\n    return f, 3", Verdict.WRONG_ANSWER, "object of the class function", "(<an object of the class function>, 3)"),
     ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
@@ -211,7 +241,11 @@ async def test_wrong_programs_fail_for_a_reason(
         ("assert undefined_helper.x + f(1) == 2 if False else 1 / 0", "ZeroDivisionError"),
         ("import os\nos._exit(1)\nassert f(1)", "ended without a result"),
         ("f(1)\nwhile True: pass", "takes too long"),
-        ("import pytest\n@pytest.mark.skip\ndef test_it():\n    assert f(1)", "AttributeError"),
+        ("import pytest\n@pytest.mark.skip\ndef test_it():\n    assert f(1)", "pytest.mark.skip is not supported"),
+        ("from solution import f\nasync def test_it():\n    assert await f(1) == 2", "a coroutine"),
+        ("from solution import f\ndef run():\n    assert f(1) == 2", "calls nothing of the program"),
+        ("import sys\nf(1)\nassert sys.stdout.getvalue() == '1'", "sys.stdout"),
+        ("class B(A): pass\nassert B() and f(1)", "extends one of the program"),
         ("def test_it(tmp_path):\n    assert f(1)", "no fixture tmp_path"),
     ],
 )
@@ -241,6 +275,38 @@ async def test_a_program_finds_what_its_starter_code_gives(embedded_judge: Judge
     given = problem("assert f(2) == 4", starter_code="def twice(x):\n    return 2 * x\n\ndef f(x):\n    ")
     assert (await embedded_judge.grade(given, "def f(x):\n    return twice(x)")).passed
     assert (await embedded_judge.grade(given, "def twice(x):\n    return 4\ndef f(x):\n    return twice(1)")).passed
+
+
+async def test_a_program_does_not_answer_for_what_the_test_takes_of_the_library(embedded_judge: Judge) -> None:
+    for script, code in (
+        ("from solution import *\nassert abs(f(1) - 2.5) < 1e-6", "def f(x): return 0\ndef abs(x): return 0"),
+        (
+            "assert np.allclose(f(1), [1.0, 2.0])",
+            "class np:\n    allclose = staticmethod(lambda *a: True)\ndef f(x): return 0",
+        ),
+        ("assert Counter(f(1)) == Counter([1, 2])", "def Counter(x): return 0\ndef f(x): return []"),
+        ("for got, want in zip(map(f, [1, 2]), [5, 6]):\n    assert got == want", "def f(x): raise StopIteration"),
+        (
+            "with Pool(3) as p:\n    assert p.size == 4",
+            "class Pool:\n    def __init__(self, n): self.size = n\n    def __enter__(self): return self\n    def __exit__(self, *error): return True",
+        ),
+    ):
+        assert not (await embedded_judge.grade(problem(script), code)).passed, script
+
+
+async def test_an_operator_with_a_plain_value_is_no_verdict_on_a_class_that_the_test_names(
+    embedded_judge: Judge,
+) -> None:
+    code = "class V:\n    def __init__(self, x): self.x = x\n    def __mul__(self, n): return V(self.x * n)"
+    grade = await embedded_judge.grade(problem("assert (V(2) * 3).x == 6"), code)
+    assert grade.verdict is Verdict.CHECKER_ERROR and "plain value" in grade.reason
+
+
+async def test_answers_with_many_imports_in_them_hold_nobody_up(embedded_judge: Judge) -> None:
+    slow = embedded_judge.grade(problem("assert f(0) == 2"), "def f(x): return 'from ' * 200_000")
+    shared = "def f(x):\n    a = []\n    for _ in range(40): a = [a, a]\n    return a"
+    grades = await asyncio.gather(slow, embedded_judge.grade(problem("assert f(0) == 2"), shared))
+    assert [grade.verdict for grade in grades] == [Verdict.WRONG_ANSWER] * 2
 
 
 SECRET = 918273645

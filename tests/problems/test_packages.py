@@ -70,6 +70,13 @@ def test_a_package_alone_is_one_too_and_is_read_again_when_it_changes(tmp_path: 
     assert len(problem.tests) == 4
 
 
+def test_other_folders_of_data_hold_no_tests(tmp_path: Path) -> None:
+    row = package_row(
+        package(tmp_path / "sample" / "one", {"data/invalid_input/x.in": "x", "data/valid_output/y.in": "y"})
+    )
+    assert len(row["tests"]) == 3
+
+
 def test_the_format_of_2023_has_other_names(tmp_path: Path) -> None:
     files = {
         "output_validator/validate.cpp": "#include <iostream>\nint main() {}",
@@ -119,7 +126,10 @@ def test_the_default_validator_has_its_flags(tmp_path: Path, flags: str, right: 
         ({f"{VALIDATORS}/a/v.py": "x", f"{VALIDATORS}/b/v.py": "x"}, {"validation": "custom"}, "2 validators: a, b"),
         ({"data/secret/9.in": "x"}, {}, "9.in has no 9.ans"),
         ({f"data/secret/{name}/testdata.yaml": f"output_validator_flags: {name}" for name in "ab"},
-         {}, "different flags"),
+         {}, "flags of the validator of their own"),
+        ({"data/secret/2.args": "x"}, {}, "2.args: a test with arguments"),
+        ({"output_validators/v.py": "x"}, {"problem_format_version": "2023-07-draft"}, "no folder output_validators"),
+        ({}, {"validator_flags": "float_tolerance nan"}, "no number: nan"),
         ({"problem_statement/problem.en.tex": " "}, {}, "no statement"),
         ({"problem.yaml": "a: ["}, {}, "no YAML"),
     ],

@@ -8,7 +8,7 @@ answers at all, to tell which operations to ask for ahead (`rehearsed`).
 What a test compares with never leaves this process: an operator between an object of the program and a value of the
 test is decided here, by what the object's value is, and where it has none, not at all.
 
-`request.json` has `id`, `seconds` and `tests`, a list for each program. A test is its `script` (lines), the
+`request.json` has `id`, `seconds` and `tests`, a list for each program. A test is its `script`, the
 `operations` that were asked for (a JSON list as text), and the program's `answers` to the first of them (a line each;
 null in a rehearsal). `results.json` gets `id` and `results`, a list for each program: for each test its `end`, and
 `reason`, `shown` or the `operations` to ask for.
@@ -19,10 +19,11 @@ null in a rehearsal). `results.json` gets `id` and `results`, a list for each pr
 import io
 import os
 import re
+import resource
 import select
 import signal
 import time
-from types import FunctionType, GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they stand above this text where it runs
@@ -39,8 +40,11 @@ if TYPE_CHECKING:  # they stand above this text where it runs
         ERROR_CLASS,
         FUNCTION,
         ITERATOR,
+        LIBRARY_ERROR,
+        LIBRARY_ERRORS,
         MUTABLE_BASES,
         REFERENCE,
+        UNTOUCHED,
         CannotCross,
         Decoding,
         Encoding,
@@ -51,17 +55,21 @@ SCRIPT = "<test>"
 MODULE = "solution"
 PASSED, FAILED, ERRED, NEEDS, FAULT = "passed", "failed", "error", "needs", "fault"
 MOST_OPERATIONS = 5000  # of a rehearsal
-MOST_PULLS = 50  # of a thousand items each
+MOST_PULLS = 12  # of an iterator
+COROUTINE = 0x80  # of the flags of code
 SHOWN_CHARS = 300
-REHEARSAL_S = 2.0
+REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
 COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
-LEAVES_SOMETHING = re.compile(
-    r"\.\s*\w+\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]|__|\b(?:class|del|decimal|global|setattr|delattr|exec|eval|compile|open|"
-    r"globals|vars|input|from|pytest|sys|os|threading|signal|warnings|gc)\b"
-)
-"""What a test may change for those after it. Without any of it, the tests of several programs share a process."""
+LOOKS_ELSEWHERE = re.compile(r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b")
+"""Tests of what a program prints or reads, or that change what it calls: nothing of it is in this process."""
+USUAL_NAMES = {
+    "np": "numpy", "Counter": "collections.Counter", "OrderedDict": "collections.OrderedDict",
+    "defaultdict": "collections.defaultdict", "deque": "collections.deque", "Decimal": "decimal.Decimal",
+    "Fraction": "fractions.Fraction",
+}  # fmt: skip
+"""What tests use of the library that only their program imports."""
 SAFE_FUNCTION_MODULES = ("builtins", "operator", "math", "_operator", "functools")
 
 
@@ -77,11 +85,15 @@ class OutOfTime(Ended):
     """It takes too long by itself."""
 
 
+class Unsupported(Ended):
+    """The test does what cannot be done here, whatever the program."""
+
+
 class Test:
     """One test as it runs."""
 
     def __init__(self, request: Any) -> None:
-        self.script = "\n".join(request["script"])
+        self.script = request["script"]
         self.operations = [json.dumps(operation) for operation in json.loads(request["operations"] or "[]")]
         self.answers = None if request["answers"] is None else request["answers"].split("\n")[:-1]
         self.position = 0  # of the next operation
@@ -89,7 +101,9 @@ class Test:
         self.cannot: str | None = None  # what cannot be given to the program
         self.last: Any = None  # the last value that it returned
         self.raised: dict[int, int | None] = {}  # its exceptions by their `id`, with the program's line
-        self.kept: list[BaseException] = []  # those, so that no `id` is another's
+        self.kept: list[Any] = []  # those, so that no `id` is another's
+        self.texts: dict[int, str] = {}  # what `str` says of them
+        self.untouched: dict[int, tuple[int, int]] = {}  # iterators of which the test has taken nothing, by their `id`
         self.classes: dict[tuple[int, int], type] = {}  # its classes of exceptions
         self.handles: dict[tuple[int, int], Handle] = {}
         self.pulls = 0  # times that an iterator was asked for more
@@ -108,14 +122,18 @@ class Test:
             operation = json.dumps([name, encoding.message(arguments)])
         except CannotCross as error:
             self.cannot = str(error)
-            raise NeedsAnswer from None
+            raise Unsupported(self.cannot) from None
         if self.is_rehearsal:
             if len(self.operations) >= MOST_OPERATIONS:
                 raise OutOfTime
             self.operations.append(operation)
             return Unknown(len(self.operations) - 1)
         number = self.position
-        if self.answers is None or number >= len(self.answers) or operation != self.operations[number]:
+        if (
+            self.answers is None
+            or number >= min(len(self.answers), len(self.operations))
+            or operation != self.operations[number]
+        ):
             self.needed = operation
             raise NeedsAnswer
         self.position += 1
@@ -128,17 +146,19 @@ class Test:
             return value
         if not isinstance(value, BaseException):
             raise MalformedValue("no exception was raised")
+        if isinstance(value, StopIteration) and name not in ("next", "advance"):
+            value = RuntimeError(f"StopIteration: {value}")  # which would end a loop of the test
         self.raised[id(value)] = answer["raised"]
         self.kept.append(value)
         raise value
 
     def describe(self, encoding: Any, value: Any) -> Any:
         if isinstance(value, Handle):
-            return [REFERENCE, *reference_of(value), None, "", "", False]
+            return [REFERENCE, *reference_of(value), None, "", ""]
         if isinstance(value, Unknown):
-            return [REFERENCE, value._number, 0, None, "", "", False]
+            return [REFERENCE, value._number, 0, None, "", ""]
         if isinstance(value, type) and value in self.classes.values():
-            return [REFERENCE, *next(key for key, made in self.classes.items() if made is value), None, "", "", False]
+            return [REFERENCE, *next(key for key, made in self.classes.items() if made is value), None, "", ""]
         owner = getattr(value, "__objclass__", None)  # of a method of a builtin type, such as str.upper
         module, name = getattr(owner or value, "__module__", None), getattr(value, "__qualname__", "")
         if module in SAFE_FUNCTION_MODULES and callable(value):
@@ -147,8 +167,8 @@ class Test:
                 found = getattr(found, part, None)
             if found is value:
                 return [FUNCTION, module, name]
-        if isinstance(value, BaseException):
-            return [ERROR, encoding.add(type(value)), encoding.add_all(value.args), str(value)]
+        if id(value) in self.untouched:
+            return [UNTOUCHED, *self.untouched[id(value)]]
         what = "a function" if isinstance(value, FunctionType) else f"an object of the class {type(value).__name__}"
         raise CannotCross(f"{what} of the test cannot be given to the program")
 
@@ -157,22 +177,33 @@ class Test:
         if kind == REFERENCE:
             key = (int(first), int(rest[0]))
             if key not in self.handles or rest[3]:
-                self.handles[key] = handle(
-                    self, key, decoding.value(rest[1]), str(rest[2]), str(rest[3]), bool(rest[4])
-                )
+                self.handles[key] = handle(self, key, decoding.value(rest[1]), str(rest[2]), str(rest[3]))
             return self.handles[key]
         if kind == ITERATOR:
             items, key = decoding.values(rest[0]), (int(rest[1]), int(rest[2]))
             end = first if isinstance(first, bool) else decoding.value(first)
-            generator = self.items(items, end, handle(self, key, None, "iterator", "", False))
-            return generator if rest[3] else PlainIterator(generator)
+            generator: Any = self.items(items, end, handle(self, key, None, "iterator", ""))
+            generator = generator if rest[3] else PlainIterator(generator)
+            self.kept.append(generator)
+            self.untouched[id(generator)] = key
+            return generator
+        if kind == LIBRARY_ERROR:
+            found = getattr(__import__(first, fromlist=["*"]), rest[0], None) if first in LIBRARY_ERRORS else None
+            if not (isinstance(found, type) and issubclass(found, BaseException)):
+                raise MalformedValue("an exception of no library")
+            return found
         if kind == ERROR_CLASS:
             key = (int(first), int(rest[0]))
             if key not in self.classes:
                 parent = decoding.value(rest[2])
                 if not (isinstance(parent, type) and issubclass(parent, BaseException)):
                     raise MalformedValue("an exception that extends none")
-                self.classes[key] = type(str(rest[1]), (parent,), {"__module__": MODULE})
+                names = {"__module__": MODULE, "__str__": lambda error: TEST.texts.get(id(error), "")}
+                others = [getattr(builtins, name) for name in rest[3] if name.endswith(("Error", "Exception"))]
+                try:
+                    self.classes[key] = type(str(rest[1]), (parent, *others), names)
+                except TypeError:  # they do not go together here
+                    self.classes[key] = type(str(rest[1]), (parent,), names)
             return self.classes[key]
         if kind == ERROR:
             made = decoding.value(first)
@@ -180,15 +211,20 @@ class Test:
                 raise MalformedValue("no exception")
             if issubclass(made, Ended):
                 raise MalformedValue("an exception of these tests")
-            try:
-                return made(*decoding.values(rest[0]))
-            except TypeError:  # it takes other arguments
-                return RuntimeError(str(rest[1]))
+            *arguments, attributes = decoding.values(rest[0])
+            error = made.__new__(made, *arguments)
+            error.args = tuple(arguments)
+            if isinstance(attributes, dict):
+                error.__dict__ = attributes
+            self.kept.append(error)
+            self.texts[id(error)] = str(rest[1])
+            return error
         raise MalformedValue(f"{kind} is no kind of value")
 
     def items(self, items: Any, end: Any, reference: Any) -> Any:
         """The items of an iterator of the program, and then what it ends with: True, an exception, or False where there
         are more, which are asked for."""
+        self.untouched = {number: key for number, key in self.untouched.items() if key != reference_of(reference)}
         yield from items
         if end is False:
             self.pulls += 1
@@ -258,6 +294,9 @@ class Unknown:
     def __instancecheck__(self, other: Any) -> Any:
         return True
 
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise Unsupported("a class of the test that extends one of the program")
+
     def __contains__(self, item: Any) -> Any:
         return True
 
@@ -273,15 +312,16 @@ for _name in COMPARED:
     setattr(Unknown, f"__{_name}__", lambda self, other: True)
 
 
-class Handle:
-    """An object in the program's process."""
-
-    __slots__ = ("_base", "_callable", "_key", "_now", "_test", "_type_name")
+class Handle:  # without a docstring: it would be that of every object
+    __doc__ = property(lambda self: test_of(self).do("getattr", self, "__doc__"))
+    __slots__ = ("_coderl_base", "_coderl_key", "_coderl_now", "_coderl_test", "_coderl_type_name")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return test_of(self).do("call", self, args, kwargs)
 
     def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__array"):  # numpy would read memory where it says
+            raise AttributeError(name)
         return test_of(self).do("getattr", self, name)
 
     def __setattr__(self, name: Any, value: Any) -> Any:
@@ -303,12 +343,16 @@ class Handle:
         return iter(test_of(self).do("iter", self))
 
     def __next__(self) -> Any:
-        return next(test_of(self).do("next", self))
+        return test_of(self).do("advance", self)
 
     def __contains__(self, item: Any) -> Any:
         if isinstance(item, Handle):
             return test_of(self).do("contains", self, item)
-        return any(one is item or one == item for one in self)
+        try:
+            items = iter(self)
+        except TypeError:  # only the program could say, and would have to be told of what
+            raise Unsupported("membership in an object of the program that has no items") from None
+        return any(one is item or one == item for one in items)
 
     def __len__(self) -> Any:
         return test_of(self).do("len", self)
@@ -327,7 +371,9 @@ class Handle:
 
     def __hash__(self) -> Any:
         plain = plain_value(self)
-        return hash(reference_of(self)) if plain is self else hash(plain)
+        if plain is not self:
+            return hash(plain)
+        return hash(reference_of(self)) if test_of(self).is_over else test_of(self).do("hash", self)
 
     def __int__(self) -> Any:
         return test_of(self).do("int", self)
@@ -348,7 +394,15 @@ class Handle:
         return test_of(self).do("enter", self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        return test_of(self).do("exit", self, kind, error, None)
+        if error is None:
+            return test_of(self).do("exit", self, None, None, None)
+        # The test's exceptions are not for the program to see. A failing assertion ends the test in any case.
+        if isinstance(error, (AssertionError, Ended)) or id(error) in test_of(self).raised:
+            return False
+        raise Unsupported("an exception of the test in a context of the program")
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise Unsupported("a class of the test that extends one of the program")
 
     def __copy__(self) -> Any:
         return test_of(self).do("copy", self)
@@ -365,40 +419,50 @@ class Handle:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The builtin type that the object's class extends, as `isinstance` asks for it."""
-        base = object.__getattribute__(self, "_base")
+        base = object.__getattribute__(self, "_coderl_base")
         return getattr(builtins, base) if base else Handle
 
 
-def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any, is_callable: Any) -> Any:
+def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any) -> Any:
     made = object.__new__(Handle)
     if base and base not in {kind.__name__ for kind in BASES}:
         raise MalformedValue(f"{base} is no type that a class can extend")
-    values = {"_test": test, "_key": key, "_now": now, "_type_name": type_name, "_base": base, "_callable": is_callable}
+    values = {
+        "_coderl_test": test,
+        "_coderl_key": key,
+        "_coderl_now": now,
+        "_coderl_type_name": type_name,
+        "_coderl_base": base,
+    }
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
 
 
 def described(self: Any) -> Any:
-    return f"<an object of the class {object.__getattribute__(self, '_type_name')}>"
+    return f"<an object of the class {type_name_of(self)}>"
+
+
+def type_name_of(self: Any) -> Any:
+    return object.__getattribute__(self, "_coderl_type_name")
 
 
 def test_of(self: Any) -> Any:
-    return object.__getattribute__(self, "_test")
+    return object.__getattribute__(self, "_coderl_test")
 
 
 def reference_of(self: Any) -> Any:
-    return object.__getattribute__(self, "_key")
+    return object.__getattribute__(self, "_coderl_key")
 
 
 def plain_value(value: Any) -> Any:
     """What a program's object compares as: the value of the builtin type that its class extends, else itself."""
     if type(value) is not Handle:
         return value
-    base = object.__getattribute__(value, "_base")
+    base = object.__getattribute__(value, "_coderl_base")
     if not base:
         return value
-    now = object.__getattribute__(value, "_now")
+    now = object.__getattribute__(value, "_coderl_now")
     if getattr(builtins, base) in MUTABLE_BASES:
         now = test_of(value).do("value", value)
     if type(now) is Handle:  # else it would be asked for its value, and so on
@@ -413,10 +477,16 @@ def two_sided(name: Any, reflected: Any) -> Any:
         if type(other) is Handle:
             pair = (other, self) if reflected else (self, other)
             return test_of(self).do(name, *pair)
+        if other is Handle:  # type(x) == C
+            raise Unsupported("the type of an object of the program: use isinstance")
         plain = plain_value(self)
         if plain is self:
+            # An object of a class that the test names may well compute with plain values. Only the program could say
+            # how, and would have to be shown the value, which may be what it is compared with.
+            if name not in COMPARED and re.search(rf"\b{re.escape(type_name_of(self))}\b", test_of(self).script):
+                raise Unsupported("an operator between an object of the program and a plain value")
             return {"eq": False, "ne": True}.get(name, NotImplemented)
-        function = divmod if name == "divmod" else getattr(operator, NAMES.get(name, name))
+        function = divmod if name == "divmod" else getattr(operator, name)
         return function(other, plain) if reflected else function(plain, other)
 
     return method
@@ -427,6 +497,8 @@ for _name in (*BINARY, *COMPARED):
     setattr(Handle, f"__{_name}__", two_sided(NAMES.get(_name, _name), False))
 for _name in BINARY:
     setattr(Handle, f"__r{_name}__", two_sided(NAMES.get(_name, _name), True))
+for _name in BINARY[:-1]:  # there is no idivmod
+    setattr(Handle, f"__i{_name}__", two_sided("i" + NAMES.get(_name, _name).rstrip("_"), False))
 for _name in UNARY:
     setattr(Handle, f"__{_name}__", lambda self, name=_name: test_of(self).do(name, self))
 
@@ -435,6 +507,10 @@ class Names(dict):
     """The global names of a test; those that it does not define are the program's."""
 
     def __missing__(self, name: Any) -> Any:
+        if name in USUAL_NAMES:  # not the program's, which could put anything in their place
+            module, _, member = USUAL_NAMES[name].partition(".")
+            found = self[name] = getattr(__import__(module), member) if member else __import__(module)
+            return found
         if name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
             found = self[name] = __import__(name)
             return found
@@ -446,8 +522,8 @@ class SolutionModule(ModuleType):
     """What a test gets that imports the program."""
 
     def __getattr__(self, name: Any) -> Any:
-        if name == "__all__":
-            return TEST.do("names")
+        if name == "__all__":  # of `import *`: every other name is looked up when it is used
+            return []
         if name.startswith("__"):
             raise AttributeError(name)
         return TEST.do("find", name)
@@ -463,18 +539,9 @@ def main() -> Any:
         sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(20_000)
     signal.signal(signal.SIGPROF, out_of_time)
-    results = []
-    for values in request["tests"]:
-        tests = [Test(one) for one in values]
-        leave_nothing = not any(map(LEAVES_SOMETHING.search, (test.script for test in tests)))
-        run_here = results_of if leave_nothing else in_own_process
-        results.append(run_here(tests, request["seconds"]))
+    results = [in_own_process(tests, request["seconds"]) for tests in request["tests"]]
     with open("results.json", "w") as file:
         json.dump({"id": request["id"], "results": results}, file)
-
-
-def results_of(tests: Any, seconds: Any) -> Any:
-    return [result_of(test, REHEARSAL_S if test.is_rehearsal else seconds) for test in tests]
 
 
 def in_own_process(tests: Any, seconds: Any) -> Any:
@@ -485,8 +552,11 @@ def in_own_process(tests: Any, seconds: Any) -> Any:
     if process == 0:
         os.close(reading)
         try:
+            whole_s = int(seconds * len(tests)) + 2  # a call of C code hears no timer
+            resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
+            results = [result_of(Test(test), REHEARSAL_S if test["answers"] is None else seconds) for test in tests]
             with os.fdopen(writing, "w") as file:
-                json.dump(results_of(tests, seconds), file)
+                json.dump(results, file)
         finally:
             os._exit(0)
     os.close(writing)
@@ -525,15 +595,20 @@ def result_of(test: Any, seconds: Any) -> Any:
     except BaseException as caught:
         error = caught
     finally:
-        for _ in range(3):  # the timer may fire until it is off
-            try:
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                sys.stdout = output
-                break
-            except OutOfTime:
-                continue
+        stop_timer()
+        sys.stdout = output
     test.is_over = True
-    result = judged(test, error)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, SAYING_S)
+        result = judged(test, error)
+    except BaseException as caught:
+        result = {"end": FAULT, "reason": f"what became of the test cannot be said: {type(caught).__name__}"}
+    finally:
+        stop_timer()
+    has_functions = re.search(r"^\s*(?:def|class)\b", test.script, re.MULTILINE) is not None
+    calls_nothing = not any(operation.startswith('["call"') for operation in test.operations)
+    if test.is_rehearsal and result["end"] == PASSED and has_functions and calls_nothing:
+        result = {"end": FAULT, "reason": "the test calls nothing of the program", "is_certain": True}
     asked = test.operations
     if result["end"] == NEEDS:
         asked = [*asked[: test.position], test.needed]
@@ -544,28 +619,44 @@ def result_of(test: Any, seconds: Any) -> Any:
     return result
 
 
+def stop_timer() -> None:
+    for _ in range(3):  # it may fire until it is off
+        try:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            return
+        except OutOfTime:
+            continue
+
+
 def judged(test: Any, error: Any) -> Any:
-    if test.cannot is not None:
-        return {"end": FAULT, "reason": test.cannot}
+    if test.cannot is not None or isinstance(error, Unsupported):
+        return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
     if test.needed is not None:
         return {"end": NEEDS, "reason": ""}
     if error is None:
         return {"end": PASSED, "reason": ""}
-    said = "".join(f"{type(error).__name__}: {error}".splitlines()[:1])[:SHOWN_CHARS]
+    said = safe_text(error)
     if isinstance(error, OutOfTime):
         return {"end": FAULT, "reason": "the test itself takes too long"}
     if isinstance(error, MalformedValue):
-        return {"end": ERRED, "reason": f"no value that a test can use: {error}"}
+        return {"end": ERRED, "reason": f"no value that a test can use: {said}"}
     if id(error) in test.raised:
         line = test.raised[id(error)]
         return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
-    if isinstance(error, (CannotCross, MemoryError, ImportError, SyntaxError, SystemExit)) or not (
-        test.position and isinstance(error, Exception)
-    ):
-        return {"end": FAULT, "reason": f"the test fails by itself: {said}"}
+    is_certain = isinstance(error, (ImportError, SyntaxError)) or type(error).__name__ in ("SkipTest", "Skipped")
+    faults = (CannotCross, MemoryError, SystemExit)
+    if is_certain or isinstance(error, faults) or not (test.position and isinstance(error, Exception)):
+        return {"end": FAULT, "reason": f"the test fails by itself: {said}", "is_certain": is_certain}
     where = failing_line(test, error)
-    said = where if type(error) is AssertionError and not str(error) else f"{said} at: {where}" if where else said
+    said = where if type(error) is AssertionError and not error.args else f"{said} at: {where}" if where else said
     return {"end": FAILED, "reason": said[:SHOWN_CHARS], "shown": shown(test.last)}
+
+
+def safe_text(error: Any) -> Any:
+    try:
+        return "".join(f"{type(error).__name__}: {error}".splitlines()[:1])[:SHOWN_CHARS]
+    except BaseException:
+        return type(error).__name__
 
 
 def failing_line(test: Any, error: Any) -> Any:
@@ -581,13 +672,20 @@ def failing_line(test: Any, error: Any) -> Any:
 
 def shown(value: Any) -> Any:
     try:
-        return repr(value)[:1000]
-    except Exception as error:
+        import reprlib  # a repr of all may take for ever: a value may hold another one many times
+
+        short = reprlib.Repr()
+        short.maxlevel, short.maxstring, short.maxother, short.maxlong = 6, 1000, 1000, 1000
+        short.maxlist = short.maxtuple = short.maxdict = short.maxset = short.maxfrozenset = short.maxdeque = 50
+        return short.repr(value)[:1000]
+    except BaseException as error:
         return f"({type(error).__name__} in repr)"
 
 
 def run(test: Any) -> Any:
     """The test's script, then its functions and classes of tests."""
+    if (elsewhere := LOOKS_ELSEWHERE.search(test.script)) is not None:
+        raise Unsupported(f"{elsewhere[0]}: a test of anything but what calls return")
     code = compile(going_on(test.script) if test.is_rehearsal else test.script, SCRIPT, "exec", dont_inherit=True)
     sys.modules[MODULE] = SolutionModule(MODULE)
     sys.modules["pytest"] = pytest_module(test)
@@ -597,6 +695,9 @@ def run(test: Any) -> Any:
             __import__("numpy").random.seed(0)
     names = Names({**vars(builtins), "__name__": "tests", "__builtins__": builtins})
     exec(code, names)
+    for hook in ("setup_module", "setup_function", "teardown_module", "teardown_function"):
+        if hook in names:
+            raise Unsupported(f"{hook} is not supported")
     for name, value in [item for item in names.items() if item[0] not in vars(builtins)]:
         if name.startswith("test") and isinstance(value, FunctionType):
             run_function(value, names)
@@ -605,11 +706,15 @@ def run(test: Any) -> Any:
 
 
 def going_on(script: Any) -> Any:
-    """The test for a rehearsal, in which a failing assertion ends nothing."""
+    """The test for a rehearsal, in which a statement that fails ends nothing."""
     import ast
 
     class GoesOn(ast.NodeTransformer):
-        def visit_Assert(self, node: Any) -> Any:
+        def generic_visit(self, node: Any) -> Any:
+            super().generic_visit(node)
+            simple = (ast.Assert, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
+            if not isinstance(node, simple) or isinstance(getattr(node, "value", None), (ast.Yield, ast.YieldFrom)):
+                return node
             handler = ast.ExceptHandler(type=ast.Name("Exception", ast.Load()), name=None, body=[ast.Pass()])
             return ast.copy_location(ast.Try(body=[node], handlers=[handler], orelse=[], finalbody=[]), node)
 
@@ -639,12 +744,17 @@ def run_class(name: Any, value: Any, names: Any) -> Any:
             value(method).debug()
         value.tearDownClass()
     elif name.startswith("Test"):
-        for method, function in vars(value).items():
-            if method.startswith("test") and isinstance(function, FunctionType):
-                instance = value()
-                if hasattr(instance, "setup_method"):
-                    instance.setup_method(*[function][: len(parameters_of(type(instance).setup_method)) - 1])
-                run_function(function, names, instance)
+        if hasattr(value, "setup_class"):
+            value.setup_class()
+        for method in [name for name in dir(value) if name.startswith("test")]:
+            instance = value()
+            bound = getattr(instance, method)
+            if hasattr(instance, "setup_method"):
+                instance.setup_method(*[bound][: len(parameters_of(type(instance).setup_method)) - 1])
+            if isinstance(bound, MethodType):
+                run_function(bound.__func__, names, bound.__self__)
+            elif isinstance(bound, FunctionType):  # a static method
+                run_function(bound, names)
 
 
 def parameters_of(function: Any) -> Any:
@@ -653,6 +763,8 @@ def parameters_of(function: Any) -> Any:
 
 def run_function(function: Any, names: Any, *instance: Any) -> Any:
     """A test function once, or once for each of its parameters."""
+    if function.__code__.co_flags & COROUTINE:
+        raise Unsupported("a test that is a coroutine")
     cases: list[dict[str, Any]] = [{}]
     for argnames, values in getattr(function, "_parameters", []):
         cases = [{**case, **dict(zip(argnames, value, strict=True))} for value in values for case in cases]
@@ -671,7 +783,7 @@ def run_function(function: Any, names: Any, *instance: Any) -> Any:
 def fixture_value(name: Any, names: Any, generators: Any) -> Any:
     fixture = names.get(name)
     if not getattr(fixture, "_is_fixture", False):
-        raise SystemExit(f"no fixture {name} of the test's own")
+        raise Unsupported(f"no fixture {name} of the test's own")
     arguments = {other: fixture_value(other, names, generators) for other in parameters_of(fixture)}
     value = fixture(**arguments)
     if isinstance(value, GeneratorType):
@@ -685,20 +797,35 @@ def fixture_value(name: Any, names: Any, generators: Any) -> Any:
 
 def pytest_module(test: Any) -> Any:
     """The part of pytest that tests of a function need; any other name ends the test as a fault of its own."""
-    module: Any = ModuleType("pytest")
+    module: Any = PytestModule("pytest")
     module.raises = lambda expected, *call, match=None, **kwargs: raises(test, expected, match, *call, **kwargs)
     module.approx = Approx
     module.fail = fail
     module.fixture = fixture
     module.mark = Marks()
+    module.param = lambda *values, **_: Parameters(values)
     return module
+
+
+class PytestModule(ModuleType):
+    def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Unsupported(f"pytest.{name} is not supported")
+
+
+class Parameters(tuple):
+    """The values of `pytest.param`."""
 
 
 def fail(reason: Any = "", *_: Any, **__: Any) -> Any:
     raise AssertionError(reason)
 
 
-def fixture(function: Any = None, **_: Any) -> Any:
+def fixture(function: Any = None, autouse: Any = False, **_: Any) -> Any:
+    if autouse:
+        raise Unsupported("pytest.fixture(autouse=True) is not supported")
+
     def marked(function: Any) -> Any:
         function._is_fixture = True
         return function
@@ -711,7 +838,7 @@ class Marks:
         several = not isinstance(argnames, str) or "," in argnames
         names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
         names = [name for name in names if name]
-        rows = [tuple(value) if several else (value,) for value in values]
+        rows = [tuple(value) if several or type(value) is Parameters else (value,) for value in values]
 
         def marked(function: Any) -> Any:
             function._parameters = [*getattr(function, "_parameters", []), (names, rows)]
@@ -720,8 +847,10 @@ class Marks:
         return marked
 
     def __getattr__(self, name: Any) -> Any:
-        if name.startswith("__") or name in ("skip", "skipif", "xfail", "usefixtures"):
+        if name.startswith("__"):
             raise AttributeError(name)
+        if name in ("skip", "skipif", "xfail", "usefixtures"):
+            raise Unsupported(f"pytest.mark.{name} is not supported")
 
         def mark(*args: Any, **kwargs: Any) -> Any:
             return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else lambda function: function

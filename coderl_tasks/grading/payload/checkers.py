@@ -13,6 +13,7 @@ Each test has a process of its own and a folder of its own, which only that proc
 import binascii
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -24,7 +25,8 @@ from typing import Any, NoReturn
 
 PASSED, FAILED, FAULT = "passed", "failed", "fault"
 KATTIS_ENDS = {42: PASSED, 43: FAILED}
-TESTLIB_ENDS = {0: PASSED, 1: FAILED, 2: FAILED, 7: FAILED, 8: FAILED}  # ok, wrong, presentation, points, end of file
+TESTLIB_ENDS = {0: PASSED, 1: FAILED, 2: FAILED, 8: FAILED}  # ok, wrong, presentation, end of file
+TESTLIB_POINTS = 7  # which begin what it says
 SAID_BYTES, FILE_BYTES = 2000, 64 << 20
 Result = dict[str, str]
 
@@ -168,6 +170,9 @@ def of_kattis(code: int, said: bytes, folder: str) -> Result:
 
 
 def of_testlib(code: int, said: bytes, folder: str) -> Result:
+    if code == TESTLIB_POINTS:
+        points = re.search(rb"points\s+([0-9.]+)", said)
+        code = 0 if points is not None and float(points[1]) >= 1 else 1
     return of_status(TESTLIB_ENDS, code, said)
 
 

@@ -889,9 +889,6 @@ def run_operations(code: CodeType, space: Record, test_input: str) -> None:
     """Defines the program, does what assertion tests ask of it, and sends the results back, each when it is there."""
     prepared, send = dict(space), partial(write_all, VALUE_DESCRIPTOR)
 
-    def names() -> list[str]:
-        return [name for name in space if name[0] != "_" and space[name] is not prepared.get(name)]
-
     def find(name: str) -> Any:
         if name in space and (space[name] is not prepared.get(name) or name in code.co_names):
             return space[name]
@@ -900,7 +897,7 @@ def run_operations(code: CodeType, space: Record, test_input: str) -> None:
             return getattr(solution(), name)
         raise NameError(f"name {name!r} is not defined")
 
-    operations = Operations(find, names, program_line)
+    operations = Operations(find, program_line)
     exec(code, space)
     for answer in operations.answers(test_input):
         send(answer)

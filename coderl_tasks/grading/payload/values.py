@@ -13,10 +13,12 @@ number among those that the result of that operation mentions, so that a program
 import binascii
 import builtins
 import copy
+import itertools
 import json
 import math
 import operator
 import sys
+import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -25,7 +27,13 @@ Json = Any
 Message = dict[str, Any]
 Node = list[Any]
 
-MOST_ITEMS_AHEAD = 1000  # of an iterator that the program returns; the tests ask for more if they want them
+# Of an iterator that the program returns, what is sent before the tests ask for more.
+MOST_ITEMS_AHEAD, LONGEST_AHEAD_S = 1000, 0.05
+LIBRARY_ERRORS = (
+    "json.decoder", "statistics", "decimal", "zlib", "queue", "_queue", "struct", "re", "csv", "_csv", "configparser",
+    "subprocess", "asyncio.exceptions", "dataclasses", "copy", "_pickle", "ipaddress", "zoneinfo",
+)  # fmt: skip
+"""Modules of the library whose exceptions are the same on both sides."""
 INLINE_TYPES = (bool, int, str, type(None))
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 MAPPINGS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict, "Counter": Counter}
@@ -33,12 +41,14 @@ KIND_OF_TYPE = {kind: name for name, kind in (*SEQUENCES.items(), *MAPPINGS.item
 MUTABLE_TYPES: dict[str, Any] = {**MAPPINGS, "list": list, "set": set, "bytearray": bytearray, "deque": deque}
 VIEWS = {type({}.keys()): "dict_keys", type({}.values()): "dict_values", type({}.items()): "dict_items"}
 CONSTANTS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
+NAMED_TUPLE_NAMES = {*vars(namedtuple("NamedTuple", "")), "__replace__", "__annotate__", "__annotate_func__"}
 DATES = ("date", "datetime", "time")
 ARRAY_KINDS = "biufcSUmM"  # of dtypes whose bytes are all that they hold
 BASES = (bool, int, float, complex, str, bytes, tuple, frozenset, list, dict, set, bytearray)
 """A program's class that extends one of these has values that compare as the builtin's do."""
 MUTABLE_BASES = (list, dict, set, bytearray)
 ERROR, ITERATOR, REFERENCE, ERROR_CLASS, FUNCTION = "error", "iterator", "reference", "error_class", "function"
+LIBRARY_ERROR, UNTOUCHED = "library_error", "untouched"
 
 
 class CannotCross(Exception):
@@ -98,11 +108,13 @@ def node_of(value: Any, encoding: Encoding) -> Node | None:
     name = KIND_OF_TYPE.get(kind, "")
     if name in SEQUENCES:
         items = list(value)
-        if name in ("set", "frozenset") and all(type(item) in INLINE_TYPES for item in items):
+        if name in ("set", "frozenset"):
             items.sort(key=repr)  # the order of a set is another one in each process
         return [name, add_all(items)]
     if name in MAPPINGS:
-        return [name, [add_all(pair) for pair in value.items()]]
+        pairs = [add_all(pair) for pair in value.items()]
+        factory = getattr(value, "default_factory", None)
+        return [name, pairs, encoding.add(factory)] if isinstance(factory, type) else [name, pairs]
     if kind is float or kind is complex:
         return [kind.__name__, repr(value)]
     if kind is bytes or kind is bytearray:
@@ -122,9 +134,14 @@ def node_of(value: Any, encoding: Encoding) -> Node | None:
     module, name = kind.__module__, kind.__name__
     if module in ("datetime", "decimal", "fractions", "numpy") and kind is getattr(sys.modules.get(module), name, None):
         return library_node(value, module, name, encoding)
-    if kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple):
+    if kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple) and is_bare(kind):
         return ["namedtuple", name, list(kind._fields), add_all(value)]
     return None
+
+
+def is_bare(kind: type) -> bool:
+    """Whether a class of named tuples defines nothing of its own."""
+    return not {name for name, value in vars(kind).items() if callable(value) and name not in NAMED_TUPLE_NAMES}
 
 
 def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node | None:
@@ -196,20 +213,21 @@ class Decoding:
 
     def make(self, number: int) -> None:
         """Make the object with this number, and before it those that it is made of."""
-        waiting = [number]
+        waiting, is_waiting = [number], {number}
         while waiting:
             node = self.nodes[waiting[-1] - self.n_known]
             if not self.is_made[waiting[-1]]:
                 numbers = (part[0] for part in parts_of(node) if type(part) is list)
                 missing = next((part for part in numbers if not self.is_made[part]), None)
                 if missing is not None:
-                    if missing in waiting:
+                    if missing in is_waiting:
                         raise MalformedValue("a value that is part of itself")
                     waiting.append(missing)
+                    is_waiting.add(missing)
                     continue
                 self.made[waiting[-1]] = self.object(node)
                 self.is_made[waiting[-1]] = True
-            waiting.pop()
+            is_waiting.discard(waiting.pop())
 
     def object(self, node: Node) -> Any:
         """The object of a node of a kind that cannot be changed once it is made."""
@@ -283,6 +301,8 @@ class Decoding:
             items = binascii.a2b_base64(node[1])
         elif kind in MAPPINGS:
             items = dict(map(self.values, node[1]))
+            if len(node) > 2 and kind == "defaultdict":
+                container.default_factory = self.value(node[2])
         else:
             items = self.values(node[1])
         container.clear()
@@ -322,15 +342,16 @@ def parts_of(node: Node) -> list[Json]:
 class Operations:
     """Does what the tests ask of a program, whose names `find` looks up: an operation by its name, with arguments."""
 
-    def __init__(
-        self, find: Callable[[str], Any], names: Callable[[], list[str]], line_of: Callable[[BaseException], int | None]
-    ) -> None:
+    def __init__(self, find: Callable[[str], Any], line_of: Callable[[BaseException], int | None]) -> None:
         self.line_of = line_of
         self.objects: list[list[Any]] = []  # those that each operation's result mentions
         self.references: dict[int, tuple[int, int]] = {}
+        self.ahead: dict[tuple[int, int], list[Any]] = {}  # what was taken of iterators
+        self.factors: dict[tuple[int, int], float] = {}  # how much to take of them
         self.by_name: dict[str, Callable[..., Any]] = {
-            "find": find, "names": names, "getattr": getattr, "setattr": setattr, "delattr": delattr, "len": len,
-            "bool": bool, "str": str, "repr": repr, "format": format, "iter": iter, "next": lambda items: items,
+            "find": find, "getattr": getattr, "setattr": setattr, "delattr": delattr, "len": len,
+            "bool": bool, "str": str, "repr": repr, "format": format, "advance": next, "hash": hash,
+            "iter": lambda items: (item for item in items), "next": lambda items: items,
             "int": int, "float": float, "complex": complex, "round": round, "isinstance": isinstance,
             "issubclass": issubclass, "copy": copy.copy, "deepcopy": copy.deepcopy, "value": base_value,
             "call": lambda function, args, kwargs: function(*args, **kwargs),
@@ -373,14 +394,16 @@ class Operations:
     def resolve(self, decoding: Decoding, node: Node) -> Any:
         if node[0] == FUNCTION:
             return operator.attrgetter(node[2])(sys.modules[node[1]])
+        if node[0] == UNTOUCHED:  # what was taken of the iterator ahead comes first
+            return itertools.chain(self.ahead.pop((node[1], node[2]), ()), self.objects[node[1]][node[2]])
         if node[0] != REFERENCE:
             raise MalformedValue(f"{node[0]} is no kind of value")
         return self.objects[node[1]][node[2]]
 
     def describe(self, encoding: Encoding, value: Any) -> Node:
         if isinstance(value, BaseException):
-            arguments = value.args if all(type(one) in INLINE_TYPES for one in value.args) else (str(value),)
-            return [ERROR, encoding.add(type(value)), encoding.add_all(arguments), str(value)[:1000]]
+            attributes = encoding.add(vars(value)) if vars(value) else None
+            return [ERROR, encoding.add(type(value)), [*encoding.add_all(value.args), attributes], str(value)[:1000]]
         number, place = self.references.get(id(value), (len(self.objects) - 1, -1))
         if place < 0:
             place = len(self.objects[number])
@@ -388,25 +411,28 @@ class Operations:
             self.references[id(value)] = number, place
         name = type(value).__name__
         if isinstance(value, type) and issubclass(value, BaseException):
-            return [ERROR_CLASS, number, place, value.__name__, encoding.add(value.__base__)]
+            return error_class_node(encoding, value, number, place)
         if name in ("generator", "list_iterator") or (
             type(value).__module__ in ("builtins", "itertools") and iter_is_itself(value)
         ):
             return self.iterator_node(encoding, value, number, place)
-        base = next((base for base in BASES if isinstance(value, base)), None)
+        base: Any = next((base for base in BASES if isinstance(value, base)), None)
         if base is None:
-            return [REFERENCE, number, place, None, name, "", callable(value)]
+            return [REFERENCE, number, place, None, name, ""]
         # Of a value that may still change only the type is sent: the tests ask for it when they compare.
         now = None if base in MUTABLE_BASES else encoding.add(base_value(value))
-        return [REFERENCE, number, place, now, name, base.__name__, callable(value)]
+        return [REFERENCE, number, place, now, name, base.__name__]
 
     def iterator_node(self, encoding: Encoding, iterator: Any, number: int, place: int) -> Node:
         items: list[Any] = []
         end: Any = False
+        # Twice as much each time: whoever asks again wants many.
+        factor = self.factors[number, place] = 2 * self.factors.get((number, place), 0.5)
+        begun_s = time.process_time()
         try:
             for item in iterator:
                 items.append(item)
-                if len(items) == MOST_ITEMS_AHEAD:
+                if len(items) == MOST_ITEMS_AHEAD * factor or time.process_time() - begun_s > LONGEST_AHEAD_S * factor:
                     break
             else:
                 end = True
@@ -414,7 +440,16 @@ class Operations:
             raise
         except BaseException as error:
             end = encoding.add(error)
+        self.ahead[number, place] = items
         return [ITERATOR, end, encoding.add_all(items), number, place, type(iterator).__name__ == "generator"]
+
+
+def error_class_node(encoding: Encoding, kind: Any, number: int, place: int) -> Node:
+    if kind.__module__ in LIBRARY_ERRORS and vars(sys.modules[kind.__module__]).get(kind.__name__) == kind:
+        return [LIBRARY_ERROR, kind.__module__, kind.__name__]
+    builtin = [base for base in kind.__mro__ if vars(builtins).get(base.__name__) is base]
+    others = [base.__name__ for base in builtin if not issubclass(kind.__base__, base)]
+    return [ERROR_CLASS, number, place, kind.__name__, encoding.add(kind.__base__), others]
 
 
 def iter_is_itself(value: Any) -> bool:
