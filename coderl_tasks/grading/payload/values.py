@@ -445,11 +445,12 @@ class Operations:
 
 
 def error_class_node(encoding: Encoding, kind: Any, number: int, place: int) -> Node:
-    if kind.__module__ in LIBRARY_ERRORS and vars(sys.modules[kind.__module__]).get(kind.__name__) == kind:
-        return [LIBRARY_ERROR, kind.__module__, kind.__name__]
+    module, name = kind.__module__, kind.__name__
+    if module in LIBRARY_ERRORS and id(vars(sys.modules[module]).get(name)) == id(kind):
+        return [LIBRARY_ERROR, module, name]
     builtin = [base for base in kind.__mro__ if vars(builtins).get(base.__name__) is base]
     others = [base.__name__ for base in builtin if not issubclass(kind.__base__, base)]
-    return [ERROR_CLASS, number, place, kind.__name__, encoding.add(kind.__base__), others]
+    return [ERROR_CLASS, number, place, name, encoding.add(kind.__base__), others]
 
 
 def iter_is_itself(value: Any) -> bool:
