@@ -445,12 +445,14 @@ class Operations:
 
 
 def error_class_node(encoding: Encoding, kind: Any, number: int, place: int) -> Node:
-    module, name = kind.__module__, kind.__name__
+    module, name, parent = kind.__module__, kind.__name__, kind.__base__
     if module in LIBRARY_ERRORS and id(vars(sys.modules[module]).get(name)) == id(kind):
         return [LIBRARY_ERROR, module, name]
-    builtin = [base for base in kind.__mro__ if vars(builtins).get(base.__name__) is base]
-    others = [base.__name__ for base in builtin if not issubclass(kind.__base__, base)]
-    return [ERROR_CLASS, number, place, name, encoding.add(kind.__base__), others]
+    others = []
+    for base in kind.__mro__:
+        if id(vars(builtins).get(base.__name__)) == id(base) and not issubclass(parent, base):
+            others.append(base.__name__)
+    return [ERROR_CLASS, number, place, name, encoding.add(parent), others]
 
 
 def iter_is_itself(value: Any) -> bool:
