@@ -18,8 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
 from coderl_tasks.problems.checkers import CPP_SUFFIXES
@@ -296,6 +294,8 @@ def _time_limit(package: Path, about: Mapping[str, Any]) -> float | None:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
+    import yaml  # for packages alone
+
     try:
         value = yaml.safe_load(_text(file))
     except (yaml.YAMLError, ValueError, RecursionError) as error:

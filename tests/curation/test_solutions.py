@@ -1,6 +1,7 @@
 """Problems checked with their own solutions, on the embedded sandbox, with planted faults."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import Problem, Test
+from coderl_tasks.problems.checkers import Checker
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from tests.curation.conftest import Stack
 from tests.faults.fault_proxy import FaultProxy
@@ -103,6 +105,34 @@ async def test_suspects_of_several_answers_are_flagged_and_kept(judge: Judge) ->
         "unchecked": 'the statement says "Output any valid answer"',
     }
     assert checks["multi_answer_suspect"].to_list() == [text is not None for text in suspicions.values()]
+
+
+async def test_tests_and_checkers_that_fail_by_themselves_drop_their_problem(judge: Judge) -> None:
+    def asserting(name: str, script: str, *programs: str) -> Problem:
+        return Problem(name, "s", "Any order.", "", "assert", "f", (Test("", script),), 1, 1, None, programs, 0)
+
+    def checked(name: str, source: str) -> Problem:
+        checker = Checker(source, "python", "check").to_text()
+        return replace(doubling(name, RIGHT, statement="Print any of them."), checker=checker)
+
+    planted = {
+        "good": (asserting("good", "assert f(1) == 2", "def f(x): return 2"), "good", "passes"),
+        "cannot": (asserting("cannot", "assert f(lambda: 1) == 2", "def f(x): return 2"), "tests_fail", "a function"),
+        "broken": (checked("broken", "def check(i, o, e): return 1 / 0"), "tests_fail", "ZeroDivisionError"),
+        "loose": (replace(checked("loose", "def check(i, o, e): return True"), wrong_solutions=(WRONG, CRASHING)),
+                  "good", "known-wrong program 1 of 2 passes"),
+    }  # fmt: skip
+    problems = [problem for problem, *_ in planted.values()]
+    checks = await check_solutions(problems, judge)
+    for row in checks.iter_rows(named=True):
+        _, status, detail = planted[row["problem_id"]]
+        assert row["status"] == status and detail in row["detail"], row
+        # What decides is said: no phrase of the statement makes it doubtful.
+        assert not row["multi_answer_suspect"]
+    kept, drops = split_by_solutions(problems, checks)
+    assert [problem.problem_id for problem in kept] == ["good", "loose"]
+    assert {drop.reason for drop in drops} == {"tests_fail"}
+    assert set(await solutions.faulty_tests(problems, judge)) == {"cannot", "broken"}
 
 
 async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
