@@ -13,6 +13,8 @@ from typing import Any
 
 from coderl_tasks.problems.problem import RowDropped
 
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What `ast.parse` raises for a text that is no Python, or too much of it."""
 _STATES_SOMETHING = re.compile(r"^\s*assert\b|\bassert\w+\(|\braises\(", re.MULTILINE)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
@@ -68,7 +70,7 @@ def _imports_over_builtins(code: str, tests: list[str]) -> str:
     """Imports for tests whose function has a builtin's name, which would else be the builtin."""
     try:
         defined = {node.name for node in ast.parse(code).body if isinstance(node, _DEFINITIONS)}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return ""
     words = set(re.findall(r"\w+", " ".join(tests)))
     return "\n".join(f"from solution import {name}" for name in sorted(defined & words & set(dir(builtins))))
@@ -98,7 +100,7 @@ def _beginning(prompt: str, entry_point: str) -> tuple[str, ast.FunctionDef | No
     """What stands above the function that a prompt ends in, and that function; all of it and None if there is none."""
     try:
         tree = ast.parse(prompt)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return "", None
     last = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry_point), None)
     if last is None:
@@ -131,7 +133,7 @@ def scripts_of(value: Any) -> list[str] | None:
 def _split(text: str) -> Iterator[str]:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         yield text  # `entry_point_of` says what is wrong
         return
     # Only where nothing but assignments and imports stands between: a loop, say, may assert something too.
@@ -165,7 +167,7 @@ def entry_point_of(scripts: Iterable[str]) -> str:
     for number, script in enumerate(scripts):
         try:
             tree = ast.parse(script)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except NOT_PYTHON as error:
             raise RowDropped("bad_assertion", f"test {number} is no Python: {error}") from None
         if not _STATES_SOMETHING.search(script):
             raise RowDropped("bad_assertion", f"test {number} asserts nothing: {script}")
@@ -211,7 +213,7 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
     for solution in solutions:
         try:
             tree = ast.parse(solution)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except NOT_PYTHON:
             continue
         found = [node for node in tree.body if isinstance(node, _DEFINITIONS) and node.name in names]
         if found:
@@ -254,7 +256,7 @@ def with_given_code(starter_code: str, code: str) -> str:
 def _given_code(starter_code: str) -> str:
     try:
         tree = ast.parse(starter_code + "pass\n")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return ""
     given = tree.body[:-1]
     return ast.unparse(ast.Module(given, [])) if any(isinstance(node, _DEFINITIONS) for node in given) else ""

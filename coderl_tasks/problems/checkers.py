@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from coderl_tasks.problems.assertions import NOT_PYTHON
 from coderl_tasks.problems.problem import RowDropped
 
 Protocol = Literal["check", "kattis", "testlib"]
@@ -89,7 +90,7 @@ def checker_of(value: Any) -> Checker | None:
     if language == "python":
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except NOT_PYTHON as error:
             raise RowDropped("bad_checker", f"it is no Python: {error}") from None
         if checker.protocol == "check" and not _defines_check(tree):
             raise RowDropped("bad_checker", "it defines no function check(input, output, expected)")
@@ -120,7 +121,7 @@ def _protocol(named: Any, source: str, language: Language) -> Protocol:
         return "testlib" if "testlib.h" in source else "kattis"
     try:
         return "check" if _defines_check(ast.parse(source)) else "kattis"
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return "check"
 
 

@@ -151,10 +151,15 @@ def _problem(
     return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row, name, checker)
 
 
+def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Where a row may say something about its problem: in its columns, then in its metadata."""
+    yield row
+    yield from (as_mapping(row.get(name)) for name in METADATA_COLUMNS)
+
+
 def _comparator_of(row: Mapping[str, Any]) -> str:
     """The comparator that the row or its metadata names. Raises RowDropped for one that there is not."""
-    places = (row, *(as_mapping(row.get(name)) for name in METADATA_COLUMNS))
-    names = (place.get("comparator") for place in places)
+    names = (place.get("comparator") for place in _places(row))
     name = next((name for name in names if name is not None and name != ""), DEFAULT)
     try:
         comparator(str(name))
@@ -165,8 +170,7 @@ def _comparator_of(row: Mapping[str, Any]) -> str:
 
 def _checker_of(row: Mapping[str, Any], test_set: TestSet) -> str:
     """The checker that the row or its metadata brings, as text; "" for none. Raises RowDropped."""
-    places = (row, *(as_mapping(row.get(name)) for name in METADATA_COLUMNS))
-    found = next(filter(None, (checker_of(place.get("checker")) for place in places)), None)
+    found = next(filter(None, (checker_of(place.get("checker")) for place in _places(row))), None)
     if found is not None and test_set.kind != "stdin":
         raise RowDropped("bad_checker", "a checker sees what a program prints: these tests call a function")
     return "" if found is None else found.to_text()
@@ -406,8 +410,7 @@ def row_date(values: Any) -> date | None:
     """The day that a raw row says its problem is of; None if it says none that can be read."""
     if not isinstance(values, Mapping):
         return None
-    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
-    found = (place.get(name) for place in places for name in DATE_COLUMNS)
+    found = (place.get(name) for place in _places(values) for name in DATE_COLUMNS)
     day = next((value for value in found if isinstance(value, date | str)), None)
     if isinstance(day, date):  # a datetime is one too
         return date(day.year, day.month, day.day)

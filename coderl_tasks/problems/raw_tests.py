@@ -72,9 +72,15 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     mixed_test_kinds, several_entry_points, no_entry_point, bad_entry_point, stdin_value_not_text, call_input_not_json,
     call_output_not_json, test_value_not_json, bad_assertion.
     """
-    if (decoded := _decoded_or_text(raw_tests)) is not None and (scripts := scripts_of(decoded)) is not None:
-        return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
-    raw = _raw_tests(decode_json(raw_tests))
+    try:
+        decoded = decode_json(raw_tests)  # once: it may be 200 MB
+    except RowDropped:
+        if (scripts := scripts_of(raw_tests)) is None:
+            raise
+        return _assertions(scripts)
+    if (scripts := scripts_of(decoded)) is not None:
+        return _assertions(scripts)
+    raw = _raw_tests(decoded)
     if not raw:
         raise RowDropped("no_tests")
     own_names = {test.function for test in raw if test.function}  # before any that the metadata name
@@ -82,8 +88,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
     if kinds == {"assert"}:
-        scripts = [str(test.output) for test in raw]
-        return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
+        return _assertions([str(test.output) for test in raw])
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
     if kinds == {"stdin"}:
@@ -123,12 +128,8 @@ def decode_json(raw_tests: Any) -> Any:
     return raw_tests
 
 
-def _decoded_or_text(raw_tests: Any) -> Any:
-    """`raw_tests` decoded as `decode_json` does, or the text itself where it is no JSON."""
-    try:
-        return decode_json(raw_tests)
-    except RowDropped:
-        return raw_tests
+def _assertions(scripts: list[str]) -> TestSet:
+    return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
 
 
 def _raw_tests(value: Any) -> list[_RawTest]:

@@ -412,9 +412,7 @@ class Operations:
         name = type(value).__name__
         if isinstance(value, type) and issubclass(value, BaseException):
             return error_class_node(encoding, value, number, place)
-        if name in ("generator", "list_iterator") or (
-            type(value).__module__ in ("builtins", "itertools") and iter_is_itself(value)
-        ):
+        if type(value).__module__ in ("builtins", "itertools") and iter_is_itself(value):
             return self.iterator_node(encoding, value, number, place)
         base: Any = next((base for base in BASES if isinstance(value, base)), None)
         if base is None:
