@@ -135,6 +135,7 @@ class Judge:
             if problem.kind == "assert":
                 run.problem = problem = await self.programs.rehearsed(problem)
                 run.code = code = with_given_code(problem.starter_code, code)
+                run.may_join_group = True
             try:
                 await run.run_until_over(indices)
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
@@ -171,6 +172,7 @@ class _Run:
     limits: Limits
     run_all: bool
     shared_process: bool  # several tests may run in one process
+    may_join_group: bool = False  # its first request may run other programs too
     server: str = ""  # the one that answered last
     python: str = ""  # its version there
     tests_run: int = 0
@@ -281,20 +283,42 @@ class _Run:
             request = build_request(
                 self.problem, self.code, indices, limits, run_timeout_s, request_id, stop=not self.run_all, **sharing
             )
+            if self.may_join_group:
+                self.may_join_group = False
+                results = await self._run_in_group(request, indices, limits)
+                if results is not None:
+                    return results
             result = await self.programs.run_program(request)
             self.server = result.server
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered_id = report.get("id")
             # Only another issued id proves a mix-up. Any other id is the program's invention, and its report is read.
             if answered_id == request_id or answered_id not in _ISSUED:
-                results = reported_tests(report, indices, limits)
-                python = report.get("python")
-                if results is not None:
-                    self.python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
-                return results
+                return self._read(report, indices, limits)
             fault = f"the sandbox at {result.server} answered with the result of another request"
             if not self.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
+
+    async def _run_in_group(
+        self, request: RunRequest, indices: Sequence[int], limits: Limits
+    ) -> list[TestResult] | None:
+        """As `_send`, after other programs. None where that did not go well: only what the program itself has done, and
+        how long that took, may count here."""
+        report = await self.programs.run_in_group(request)
+        if report is None:
+            return None
+        results = self._read(report.of_program, indices, limits)
+        for result in results or ():
+            if result.ended not in ("exit", "cpu", "compile") or result.error.startswith(_DRIVER_FAILED):
+                return None
+        self.server = report.server
+        return results
+
+    def _read(self, report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:
+        results, python = reported_tests(report, indices, limits), report.get("python")
+        if results is not None:
+            self.python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
+        return results
 
     async def _decided(
         self, results: Sequence[TestResult], limits: Limits | None = None, patience: int = 1

@@ -10,17 +10,16 @@ import hashlib
 import json
 import os
 import secrets
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 from zlib import compress
 
 from coderl_tasks.errors import CoderlError, InfraError
@@ -39,9 +38,8 @@ _COMPILE_S = 120.0
 _COMPILING = Lock()
 _TESTLIB = ["-DPC_BASE_EXIT_CODE=50"]  # else its partial verdict 0 would end as a pass does
 _REHEARSALS = 1000
-_WAITS_S = 0.1
+_TESTS_WAIT_S, _GROUP_WAITS_S = 0.1, 0.02
 _MOST_BYTES = 4 << 20
-_MOST_PROGRAMS, _MOST_REQUESTS = 32, 2  # whose tests go in one request, and requests at once
 _VERDICTS = {
     "passed": Verdict.PASSED,
     "failed": Verdict.WRONG_ANSWER,
@@ -49,7 +47,7 @@ _VERDICTS = {
     "fault": Verdict.CHECKER_ERROR,
 }
 _ENDINGS = {*_VERDICTS, "needs"}
-_Result = dict[str, Any]
+Record = dict[str, Any]
 
 
 class CheckerFault(CoderlError):
@@ -82,7 +80,15 @@ class Undecided:
     operations: str | None
 
 
-def _decision(result: _Result, fault: str) -> Decision:
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What the driver reports of one program of a group, and the server on which it ran."""
+
+    of_program: Record
+    server: str
+
+
+def _decision(result: Record, fault: str) -> Decision:
     """A judge program's result; `fault` begins the reason where it is one."""
     verdict = _VERDICTS[result["end"]]
     reason = f"{fault}{result['reason']}" if verdict is Verdict.CHECKER_ERROR else result["reason"]
@@ -97,9 +103,19 @@ class JudgePrograms:
     fault_of: Callable[[SandboxClient, str], Awaitable[str | None]]  # why a server does not run programs; None: it does
     running: int = 0  # requests in which programs run, whose tests will come
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _waiting: deque[tuple[Sequence[AnsweredTest], asyncio.Future[list[_Result]]]] = field(default_factory=deque)
-    _senders: set[asyncio.Task[None]] = field(default_factory=set)
+    _tests: "_Batches[Sequence[AnsweredTest], list[Record] | None]" = field(init=False)
+    _programs: "_Batches[RunRequest, GroupReport | None]" = field(init=False)
     _rehearsals: dict[tuple[Test, ...], asyncio.Task[tuple[Test, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._tests = _Batches(self._send, self._wait_for_tests, most=32, most_requests=2)
+        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
+
+    async def run_in_group(self, job: RunRequest) -> "GroupReport | None":
+        """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it
+        has to run alone: its code may do harm, no other one waits, or there is no report. All have the same limit of
+        memory."""
+        return await self._programs.result_of(job, sum(map(len, job.files.values())))
 
     async def run_program(self, job: RunRequest) -> RunResult:
         """Run a program, whose tests may be asked for next."""
@@ -180,57 +196,23 @@ class JudgePrograms:
             return [outcome for one in outputs for outcome in await self.check(checker, [one])]
         raise CheckerFault("the checker's own process ended without a result")
 
-    async def _run(self, tests: Sequence[AnsweredTest]) -> list[_Result]:
-        """What became of tests, without the program. Those of several programs go in one request, which costs more than
-        most tests: while other programs run, a few tests wait for theirs."""
-        future: asyncio.Future[list[_Result]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((tests, future))
+    async def _wait_for_tests(self) -> None:
+        """Until there are enough for a request, no program runs whose tests may come, or it has been a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TESTS_WAIT_S):
+                while self.running and len(self._tests.waiting) < self._tests.most:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def _run(self, tests: Sequence[AnsweredTest]) -> list[Record]:
+        """What became of tests, without the program."""
         self._changed.set()
-        if len(self._senders) < _MOST_REQUESTS:
-            self._senders.add(asyncio.ensure_future(self._send_waiting()))
-        return await future
+        results = await self._tests.result_of(tests, sum(len(one.test.input) + len(one.answers or "") for one in tests))
+        if results is None:
+            raise CheckerFault("the tests' own process ended without a result")
+        return results
 
-    async def _send_waiting(self) -> None:
-        try:
-            await self._send_all()
-        finally:  # at once: what comes later in this turn of the loop needs another sender
-            self._senders.discard(asyncio.current_task())
-
-    async def _send_all(self) -> None:
-        while self._waiting:
-            until = time.monotonic() + _WAITS_S
-            while self.running and len(self._waiting) < _MOST_PROGRAMS and (left_s := until - time.monotonic()) > 0:
-                self._changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await self._changed.wait()
-            batch: list[tuple[Sequence[AnsweredTest], asyncio.Future[list[_Result]]]] = []
-            n_bytes = 0
-            while self._waiting and len(batch) < _MOST_PROGRAMS and n_bytes < _MOST_BYTES:
-                tests, future = self._waiting.popleft()
-                if not future.done():  # else its caller was cancelled
-                    batch.append((tests, future))
-                    n_bytes += sum(len(one.test.input) + len(one.answers or "") for one in tests)
-            if not batch:
-                continue
-            try:
-                results = await self._send([tests for tests, _ in batch])
-            except BaseException as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error) if isinstance(error, Exception) else future.cancel()
-                if not isinstance(error, Exception):
-                    raise
-                continue
-            for (_, future), result in zip(batch, results, strict=True):
-                if future.done():
-                    continue
-                if result is None:
-                    future.set_exception(CheckerFault("the tests' own process ended without a result"))
-                else:
-                    future.set_result(result)
-
-    async def _send(self, programs: Sequence[Sequence[AnsweredTest]]) -> list[list[_Result] | None]:
+    async def _send(self, programs: Sequence[Sequence[AnsweredTest]]) -> list[list[Record] | None]:
         values = [
             [{"script": one.test.expected, "operations": one.test.input, "answers": one.answers} for one in tests]
             for tests in programs
@@ -254,6 +236,30 @@ class JudgePrograms:
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
+    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence["GroupReport | None"]:
+        if len(jobs) == 1:
+            return [None]
+        request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
+        group = {
+            "id": request_id,
+            "group": requests,
+            "run_timeout_s": sum(job.run_timeout_s for job in jobs),
+            "memory_bytes": requests[0]["memory_bytes"],
+        }
+        sources = {f"{number}-solution.py": job.files["solution.py"] for number, job in enumerate(jobs)}
+        files = {"tests.json": json.dumps(group).encode(), **sources}
+        result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=group["run_timeout_s"]))
+        report = result.report()
+        reports = report.get("group")
+        if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):
+            return [None] * len(jobs)  # one of them has reached the driver after all
+        return [
+            GroupReport({**one, "python": report.get("python")}, result.server)
+            if isinstance(one, dict) and "alone" not in one
+            else None
+            for one in reports
+        ]
+
     async def _results(self, job: RunRequest, request_id: str) -> Any:
         """What a judge program reports, None if it does not. Raises InfraError where that is the servers' fault."""
         while True:
@@ -266,6 +272,64 @@ class JudgePrograms:
                 return None
             if not self.client.quarantine(answer.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
+
+
+_Item = TypeVar("_Item")
+_Outcome = TypeVar("_Outcome")
+
+
+@dataclass(eq=False)
+class _Batches(Generic[_Item, _Outcome]):
+    """Requests that each carry what several callers want, as a request costs more than most of that.
+
+    `send` returns an outcome for each item of a batch, in order, or for the first of them: the others are sent later.
+    `wait` returns when there is nothing to wait for any more. A batch has at most so many items, and of so many bytes.
+    """
+
+    send: Callable[[Sequence[_Item]], Awaitable[Sequence[_Outcome]]]
+    wait: Callable[[], Awaitable[None]]
+    most: int
+    most_requests: int  # at once
+    waiting: deque[tuple[_Item, int, asyncio.Future[_Outcome]]] = field(default_factory=deque)
+    _senders: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def result_of(self, item: _Item, n_bytes: int) -> _Outcome:
+        future: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
+        self.waiting.append((item, n_bytes, future))
+        if len(self._senders) < self.most_requests:
+            self._senders.add(asyncio.ensure_future(self._send_waiting()))
+        return await future
+
+    async def _send_waiting(self) -> None:
+        try:
+            while self.waiting:
+                await self.wait()
+                batch: list[tuple[_Item, int, asyncio.Future[_Outcome]]] = []
+                n_bytes = 0
+                while self.waiting and len(batch) < self.most and n_bytes < _MOST_BYTES:
+                    one = self.waiting.popleft()
+                    if not one[-1].done():  # else its caller was cancelled
+                        batch.append(one)
+                        n_bytes += one[1]
+                if batch:
+                    await self._send_batch(batch)
+        finally:  # at once: what comes later in this turn of the loop needs another sender
+            self._senders.discard(asyncio.current_task())
+
+    async def _send_batch(self, batch: list[tuple[_Item, int, asyncio.Future[_Outcome]]]) -> None:
+        try:
+            outcomes = await self.send([item for item, *_ in batch])
+        except BaseException as error:
+            for *_, future in batch:
+                if not future.done():
+                    future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (*_, future), outcome in zip(batch, outcomes, strict=False):
+            if not future.done():
+                future.set_result(outcome)
+        self.waiting.extendleft(reversed(batch[len(outcomes) :]))
 
 
 def _are_results(results: Any, number: int) -> bool:

@@ -5,14 +5,17 @@
 
 import asyncio
 import hashlib
+import json
 import re
 import runpy
+from dataclasses import replace
 
 import pytest
 
 from coderl_tasks.grading import Grade, Judge, Verdict
+from coderl_tasks.grading.client import RunRequest, RunResult
 from coderl_tasks.problems.problem import Problem, Test
-from coderl_tasks.sandbox_programs import PAYLOAD
+from coderl_tasks.sandbox_programs import OPERATIONS_DRIVER, PAYLOAD
 
 
 def problem(*scripts: str, starter_code: str = "") -> Problem:
@@ -307,6 +310,97 @@ async def test_answers_with_many_imports_in_them_hold_nobody_up(embedded_judge: 
     shared = "def f(x):\n    a = []\n    for _ in range(40): a = [a, a]\n    return a"
     grades = await asyncio.gather(slow, embedded_judge.grade(problem("assert f(0) == 2"), shared))
     assert [grade.verdict for grade in grades] == [Verdict.WRONG_ANSWER] * 2
+
+
+TOGETHER = [
+    ECHO,
+    "def f(x):\n    return x + 1",
+    "def f(x:\n    return x",
+    "def f(x):\n    while True: pass",
+    "def f(x):\n    raise ValueError('no')",
+    "raise SystemExit(3)",
+    "import math\nmath.floor = lambda x: 7\ndef f(x):\n    return x",
+    "from decimal import getcontext\ngetcontext().prec = 2\ndef f(x):\n    return x",
+    "import random\ndef f(x):\n    return x if random.random() < 2 else 0",
+    "def f(x):\n    return [x] * (1 << 40)",
+    "def f(x):\n    return x if x < 2 else f(x - 2) + 2",
+    "import os\ndef f(x):\n    os.kill(os.getppid(), 9)\n    return x",
+    "import ctypes\ndef f(x):\n    return x",
+    "def f(x):\n    open('../results.json', 'w').write('{}')\n    return x",
+    "def f(x):\n    return eval('x')",
+]
+"""Right and wrong programs, and those that reach for more than their own process."""
+MAY_DO_HARM = re.compile("getcontext|import os|ctypes|open|eval")
+
+
+@pytest.mark.parametrize(
+    "scripts", [["assert f(5001) == 5001"], ["import math\nassert f(math.floor(2.5)) == 2", "assert f(3) == 3"]]
+)
+async def test_programs_in_one_sandbox_get_the_verdicts_that_they_get_alone(
+    embedded_judge: Judge, monkeypatch: pytest.MonkeyPatch, scripts: list[str]
+) -> None:
+    judge, tests, sizes = Judge(embedded_judge.client, timeout_s=1.0), problem(*scripts), []
+    run_code = judge.client.run_code
+
+    async def counted(request: RunRequest, *, at: str | None = None) -> RunResult:
+        if request.code == OPERATIONS_DRIVER:
+            sizes.append(len(json.loads(request.files["tests.json"]).get("group", "1")))
+        return await run_code(request, at=at)
+
+    alone = [await judge.grade(tests, code) for code in TOGETHER]
+    monkeypatch.setattr(judge.client, "run_code", counted)
+    together = await asyncio.gather(*(judge.grade(tests, code) for code in TOGETHER))
+    for code, one, other in zip(TOGETHER, alone, together, strict=True):
+        assert replace(other, run_seconds=0) == replace(one, run_seconds=0), code
+    n_harmful = sum(MAY_DO_HARM.search(code) is not None for code in TOGETHER)
+    assert max(sizes) > len(TOGETHER) / 2 and n_harmful <= sizes.count(1) < len(TOGETHER)
+
+
+@pytest.mark.parametrize(
+    "rogue",
+    [
+        "import os\nos.kill(os.getppid(), 9)",
+        "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
+        "import os\nfor name in ('../test-1', '../test-2', '../results.json'):\n    os.makedirs(name + '/solution.py', exist_ok=True)",
+        "import sys\nfor path in ('..', '/tmp'):\n    open(path + '/math.py', 'w').write('floor = len')\nsys.path.insert(0, '..')",
+        "import builtins, math\nbuiltins.len = math.floor = lambda x: 3",
+        "import os\nfor number in range(256):\n    try: os.write(number, b'{}\\n')\n    except OSError: pass",
+    ],
+)
+async def test_a_program_that_is_taken_for_harmless_changes_nothing_for_those_after_it(
+    embedded_judge: Judge, monkeypatch: pytest.MonkeyPatch, rogue: str
+) -> None:
+    start = "def is_harmless(source: bytes, code: CodeType) -> bool:\n"
+    assert start in OPERATIONS_DRIVER
+    trusting = OPERATIONS_DRIVER.replace(start, f"{start}    return True\n")
+    monkeypatch.setattr("coderl_tasks.grading.judge.OPERATIONS_DRIVER", trusting)
+    right = "import math\ndef f(x):\n    return len([math.floor(x)]) + math.floor(x)"
+    wrong = "import math\ndef f(x):\n    return len([math.floor(x)])"
+    judge = Judge(embedded_judge.client, timeout_s=1.0)
+    programs = [f"{rogue}\n{wrong}", right, wrong, right]
+    grades = await asyncio.gather(*(judge.grade(problem("assert f(2.5) == 3"), code) for code in programs))
+    assert [grade.passed for grade in grades] == [False, True, False, True], grades
+    assert grades[2].verdict is Verdict.WRONG_ANSWER
+
+
+async def test_a_test_that_changes_its_process_changes_nothing_for_others(embedded_judge: Judge) -> None:
+    plain = problem(
+        "from decimal import Decimal\nassert f(1) / Decimal(3) == Decimal('0.3333333333333333333333333333')"
+    )
+    changing = [
+        problem(f"{line}\nassert f(1) is not None")
+        for line in (
+            "from decimal import getcontext\ngetcontext().prec = 3",
+            "import decimal\ndecimal.Decimal = float",
+            "import math\nmath.floor = len",
+            "import sys\nsys.set_int_max_str_digits(640)",
+        )
+    ]
+    floor = problem("import math\nassert math.floor(2.5) == 2 and f(1)")
+    tests = [one for pair in zip(changing, [plain, floor] * 2, strict=True) for one in pair] * 2
+    code = "from decimal import Decimal\ndef f(x):\n    return Decimal(x)"
+    grades = await asyncio.gather(*(embedded_judge.grade(one, code) for one in tests))
+    assert [grade.reason for grade in grades] == [""] * len(tests)
 
 
 SECRET = 918273645

@@ -38,13 +38,14 @@ import io
 import json
 import math
 import os
+import re
 import resource
 import stat
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -97,7 +98,7 @@ INTERRUPTED = -_signal.SIGINT
 VALUE_DESCRIPTOR = 3
 SOLUTION = "solution.py"
 STREAMS = ("stdin", "stdout", "stderr")
-OWN_STDERR = 100
+OWN_STDERR = 250
 BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
 STDERR_TAIL = 400
 MOST_SHARED_TESTS = 64  # tests of one process at most; a descriptor each, below OWN_STDERR
@@ -130,6 +131,19 @@ SHARING_MODULES = frozenset(
     ).split()
 )
 SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
+# A program that has none of these names, and imports HARMLESS_MODULES alone, may have a sandbox after another one: it
+# reaches no file, process, frame or code object. What it leaves all the same is removed as after each test.
+HARMFUL = frozenset(
+    (
+        "__forward_code__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame breakpoint "
+        "cr_code dataclass f_code Formatter ForwardRef get_type_hints gi_code help io license numpy os sys "
+        "update_wrapper wraps"
+    ).split()
+).union(NEVER_SHARING, FILE_MAKERS)
+HARMLESS_MODULES = SHARING_MODULES - {"dataclasses", "io", "numpy", "os", "sys"}
+MODULE = rf"(?:{'|'.join(sorted(HARMLESS_MODULES))})(?:\.\w+)?(?: as \w+)?"
+HARMLESS_IMPORT = rf"(?m)^[ \t]*(?:from {MODULE} import [\w ,*()]+|import {MODULE}(?:, *{MODULE})*)[ \r]*$".encode()
+GROUP_STOPS_S = 1.0  # after so many seconds, what is left of a group waits for the next one
 OPERATIONS = "*"  # in place of an entry point: the input is what assertion tests ask for (payload/values.py)
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
@@ -154,31 +168,53 @@ kept_alive: list[Any] = []
 
 def main() -> None:
     """Runs what tests.json asks for and writes results.json: the request's id, Python's version, and the tests (each as
-    `record` has it) or the compile error."""
+    `record` has it) or the compile error; for a `group` of programs, what `run_group` returns."""
     started = time.monotonic()
     gc.disable()  # a collection writes to all objects' headers: after a fork each page of them would be copied
     kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # `run_tests` replaces these
     with open("tests.json", "rb") as file:
         request = json.load(file)
-    with open(SOLUTION, "rb") as file:
-        source = file.read()
     # Before any program runs, which would read them or put others in their place.
     os.unlink("tests.json")
-    os.unlink(SOLUTION)
+    group, sources = request.get("group"), []
+    for name in [SOLUTION] if group is None else [f"{number}-{SOLUTION}" for number in range(len(group))]:
+        with open(name, "rb") as file:
+            sources.append(file.read())
+        os.unlink(name)
     prepare_process(request["memory_bytes"])
     report: Record = {"id": request.get("id"), "tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
+    deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
+    os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
     try:
-        code = compile(source, SOLUTION, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        report["compile_error"] = described(error)
-    else:
-        deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
-        os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
-        try:
-            report["tests"] = run_tests(request, source, code, deadline)
-        finally:
-            os.dup2(OWN_STDERR, 2)
+        if group is not None:
+            report["group"] = run_group(group, sources, started + GROUP_STOPS_S, deadline)
+        elif isinstance(code := compiled(sources[0]), str):
+            report["compile_error"] = code
+        else:
+            report["tests"] = run_tests(request, sources[0], code, deadline)
+    finally:
+        os.dup2(OWN_STDERR, 2)
     write_report(json.dumps(report).encode())
+
+
+def is_harmless(source: bytes, code: CodeType) -> bool:
+    """Whether a program can leave nothing behind in a sandbox, as far as its code tells."""
+    names = names_of(code)
+    modules = names.union(name.strip("_") for name in names) - HARMLESS_MODULES
+    n_imports = source.translate(WORD_BYTES).split().count(b"import")
+    return (
+        names.isdisjoint(HARMFUL)
+        and modules.isdisjoint(sys.modules)
+        and n_imports == len(re.findall(HARMLESS_IMPORT, source))
+    )
+
+
+def compiled(source: bytes) -> CodeType | str:
+    """A program's code, or why it does not compile."""
+    try:
+        return compile(source, SOLUTION, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        return described(error)
 
 
 def prepare_process(memory_bytes: int) -> None:
@@ -219,18 +255,11 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     over. Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one
     that did not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
-    for number in range(3):  # what an import prints below goes nowhere
-        os.dup2(anonymous_file(), number)
-    os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
     prepare_streams()
     module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
-    sys.modules["__main__"] = sys.modules[module.__name__] = module
-    with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
-        library.mallopt(M_ARENA_MAX, 1)  # glibc alone has it
-    prepare_threads()
     program = Program(source, code, module)
     sharing = ProcessSharing(code, module) if request["company"] else None
     tests: list[Record] = []
@@ -253,7 +282,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
             if not ends:  # its tests run again, one process each
                 break
             output_bytes += sum(test_bytes for *_, test_bytes in ends)
-            is_over = time.monotonic() >= deadline or output_bytes > request["total_output_limit"]
+            is_over = time.monotonic() >= deadline or output_bytes > limits.total_output
             last_ended, last_status, *_ = ends[-1]
             has_failed = request["stop_on_failure"] and (last_ended, last_status) != ("exit", 0)
             goes_on = not (is_over or has_failed or request["one_process"])
@@ -266,11 +295,70 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     return tests
 
 
+class GroupMember(NamedTuple):
+    """A program of a group, whose tests run in one process as far as they can."""
+
+    limits: TestLimits
+    program: Program
+    place: Place
+    sharing: ProcessSharing | None
+
+
+def run_group(group: list[Record], sources: list[bytes], stops_at: float, deadline: float) -> list[Record]:
+    """Runs programs one after another, each when nothing is left of the last one's processes. Returns for each its
+    tests, its compile error, or that it has to run `alone`; up to the first that ends after `stops_at`, or with which
+    the outputs exceed their limit."""
+    reports: list[Record] = []
+    output_bytes = 0
+    while len(reports) < len(group) and (not reports or time.monotonic() < stops_at):
+        members: list[GroupMember | Record] = []
+        for request, source in zip(group[len(reports) :], sources[len(reports) :], strict=True):
+            if sum(len(member.place.descriptors) for member in members if isinstance(member, GroupMember)) > 100:
+                break
+            members.append(group_member(request, source, f"test-{len(reports) + len(members)}"))
+        gc.freeze()
+        all_ends: list[list[TestEnd]] = []
+        for member in members:
+            if not isinstance(member, GroupMember):
+                all_ends.append([])
+                continue
+            all_ends.append(run_process(member.limits, member.program, member.place, member.sharing, deadline))
+            output_bytes += sum(test_bytes for *_, test_bytes in all_ends[-1])
+            if time.monotonic() > stops_at or output_bytes > member.limits.total_output:
+                stops_at = 0.0
+                break
+        for member, ends in zip(members, all_ends, strict=False):
+            if isinstance(member, GroupMember):
+                reports.append({"tests": [record(member.place, number, end) for number, end in enumerate(ends)]})
+            else:
+                reports.append(member)
+        for member in members:
+            if isinstance(member, GroupMember):
+                member.place.remove()
+    return reports
+
+
+def group_member(request: Record, source: bytes, name: str) -> GroupMember | Record:
+    """A program that is ready to run in the folder `name`, or the report of one that is not run in a group."""
+    code = compiled(source)
+    if isinstance(code, str):
+        return {"compile_error": code}
+    if not is_harmless(source, code):
+        return {"alone": True}
+    prepare_streams()
+    module = prepared_module("solution", source)
+    sharing, inputs = ProcessSharing(code, module) if request["company"] else None, request["inputs"]
+    if sharing is not None and not sharing.may_share(len(inputs)):
+        sharing = None
+    place = Place(name, request["entry_point"], inputs[: 1 if sharing is None else MOST_SHARED_TESTS])
+    return GroupMember(TestLimits(request), Program(source, code, module), place, sharing)
+
+
 class Program:
     """What the tests run: a program's source and code, the module that it becomes, and the stack that it runs on."""
 
     def __init__(self, source: bytes, code: CodeType, module: ModuleType) -> None:
-        self.source, self.code, self.module, self.stack = source, code, module, DeepStack()
+        self.source, self.code, self.module, self.stack = source, code, module, prepared_stack()
 
     def write_in_folder(self, folder: str) -> None:
         """Be a file of the working directory, `folder`, which programs open and processes that they start run."""
@@ -330,10 +418,11 @@ class DeepStack:
 
 
 class TestLimits:
-    """The limits of each test; `cpu` and `wall` in seconds, `output` in bytes, and what is set in its process."""
+    """The limits of tests; `cpu` and `wall` in seconds, `output` in bytes, and what is set in its process."""
 
     def __init__(self, request: Record) -> None:
         self.cpu, self.wall, self.output = request["cpu_limit_s"], request["wall_limit_s"], request["output_limit"]
+        self.total_output = request["total_output_limit"]  # of all tests of a request together
         self.process = (
             (resource.RLIMIT_CPU, allowed(resource.RLIMIT_CPU, math.ceil(self.cpu) + 1)),
             (resource.RLIMIT_FSIZE, allowed(resource.RLIMIT_FSIZE, self.output + 1)),
@@ -362,11 +451,12 @@ class Place:
         self.sharing_files = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
         self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.sharing_files[2:]]
         self.progress, self.discarded = self.sharing_files[:2] or (-1, -1)
+        self.descriptors = (self.folder, *self.streams, *self.sharing_files)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(SOLUTION, dir_fd=self.folder)
-        for descriptor in (self.folder, *self.streams, *self.sharing_files):
+        for descriptor in self.descriptors:
             os.close(descriptor)
         clear_the_way(self.name)
 
@@ -375,8 +465,12 @@ TestEnd = tuple[str, int, float, int, float, int]
 """How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, wall seconds, bytes of output."""
 
 
+@cache  # once, also for a group
 def prepare_streams() -> None:
     """Streams for the tests: over the descriptors, whatever those are by then. The driver writes to none of them."""
+    for number in range(3):  # what an import of the prelude prints goes nowhere
+        os.dup2(anonymous_file(), number)
+    os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
     for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
         errors = "surrogateescape" if number < 2 else "backslashreplace"
@@ -421,6 +515,15 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
                 module.__dict__[word] = exports[word]
                 break
     return module
+
+
+@cache
+def prepared_stack() -> DeepStack:
+    """The stack that all tests run on, in turn, and threads like it."""
+    with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
+        library.mallopt(M_ARENA_MAX, 1)  # glibc alone has it
+    prepare_threads()
+    return DeepStack()
 
 
 def prepare_threads() -> None:
@@ -693,7 +796,12 @@ def run_program(program: Program, place: Place, sharing: ProcessSharing | None) 
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        status = run_test(code, module, place.entry_point, place.inputs[0], sharing is None or sharing.opens_files)
+        sys.modules["__main__"] = sys.modules[module.__name__] = module
+        if sharing is None and place.entry_point == OPERATIONS:  # when the answers are out, nothing else of it counts
+            status = exit_status_of(partial(run_operations, code, module.__dict__, place.inputs[0]))
+        else:
+            opens_files = sharing is None or sharing.opens_files
+            status = run_test(code, module, place.entry_point, place.inputs[0], opens_files)
         if status == 0 and sharing is not None and place.sharing_files:
             sharing.run_further_tests(code, module.__name__, place)
         if status == INTERRUPTED:
