@@ -3,7 +3,7 @@
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant queue] [--variant off-policy] [--variant refill]
                                         [--variant adaptive] [--variant first] [--variant capped] [--variant all]
-                                        [--variant unprofiled]
+                                        [--variant unprofiled] [--variant assertions]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -16,7 +16,7 @@ and replaces groups. One does so too, and begins groups with a few completions, 
 One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
 once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
 One chooses problems and begins groups in the same way, on a pool without a profile.
-Two more train on word problems, and with a user's own reward.
+Three more train on assertion tests, on word problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -59,6 +59,8 @@ from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.raw_row import problem_from_row
+from coderl_tasks.prompts.renderers import effective_starter_code
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 from coderl_tasks.services.supervisor import EmbeddedServer
@@ -116,6 +118,7 @@ VARIANTS = {
         "kl.base_every=2",
     ),
     "unprofiled": ("selection=adaptive", "first_completions=4", "batch_size=32", "group_size=4"),
+    "assertions": ("rolling_save.every=1", "max_steps_off_policy=1"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }
@@ -363,6 +366,11 @@ def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
         (folder / "prompts.jsonl").write_text("\n".join(lines))
         (folder / "reward.py").write_text(REWARD)
         words = (*words, f"dataset={folder}/prompts.jsonl", f"reward_file={folder}/reward.py", "test_share=0.2")
+    if variant == "assertions":
+        make_folder(folder)
+        rows = assertion_rows()
+        (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+        words = (*words, f"dataset={folder}/rows.jsonl", "test_share=0.2")
     command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, *words, f"name={folder}"]
     try:
         if stack.start(*command, stdout=subprocess.DEVNULL).wait() != 0:
@@ -370,6 +378,24 @@ def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
     finally:
         stack.kill()
     return folder
+
+
+def assertion_rows() -> list[dict[str, Any]]:
+    """data/mini's problems with a function, their tests as assert statements."""
+    rows = []
+    for file in sorted((PROJECT_ROOT / "data" / "mini").glob("*-train.jsonl")):
+        for number, raw in enumerate(read_rows(file)):
+            problem = problem_from_row(raw, split=file.stem.removesuffix("-train"), source_row=number)
+            if problem.kind != "call":
+                continue
+            tests = [
+                f"assert {problem.entry_point}({', '.join(map(repr, json.loads(test.input)))}) == "
+                f"{json.loads(test.expected)!r}"
+                for test in problem.tests
+            ]
+            starter_code = effective_starter_code(problem)
+            rows.append({"problem": problem.statement, "tests": tests, "starter_code": starter_code})
+    return rows
 
 
 def main() -> None:
@@ -385,7 +411,7 @@ def main() -> None:
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
         pools: dict[str, Path] = {}
         for name in arguments.variant or VARIANTS:
-            data = name if name in ("gsm8k", "custom", "unprofiled") else "code"
+            data = name if name in ("assertions", "gsm8k", "custom", "unprofiled") else "code"
             stack.model = NANO_WORDS_MODEL if name == "gsm8k" else NANO_MODEL
             pool = arguments.pool or pools.get(data) or make_pool(Path(temporary) / f"pool-{data}", stack, name)
             pools[data] = pool
