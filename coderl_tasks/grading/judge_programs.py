@@ -39,6 +39,7 @@ _COMPILING = Lock()
 _TESTLIB = ["-DPC_BASE_EXIT_CODE=50"]  # else its partial verdict 0 would end as a pass does
 _REHEARSALS = 1000
 _TESTS_WAIT_S, _GROUP_WAITS_S = 0.1, 0.02
+_GROUP_STOPS_S = 1.0  # what is left of a group then waits for the next one
 _MOST_BYTES = 4 << 20
 _VERDICTS = {
     "passed": Verdict.PASSED,
@@ -240,15 +241,18 @@ class JudgePrograms:
         if len(jobs) == 1:
             return [None]
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
+        # After a while the driver begins no further program, so the last one has the time that it would have alone.
+        run_timeout_s = _GROUP_STOPS_S + max(job.run_timeout_s for job in jobs)
         group = {
             "id": request_id,
             "group": requests,
-            "run_timeout_s": sum(job.run_timeout_s for job in jobs),
+            "stops_s": _GROUP_STOPS_S,
+            "run_timeout_s": run_timeout_s,
             "memory_bytes": requests[0]["memory_bytes"],
         }
         sources = {f"{number}-solution.py": job.files["solution.py"] for number, job in enumerate(jobs)}
         files = {"tests.json": json.dumps(group).encode(), **sources}
-        result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=group["run_timeout_s"]))
+        result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=run_timeout_s))
         report = result.report()
         reports = report.get("group")
         if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):

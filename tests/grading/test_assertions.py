@@ -64,6 +64,36 @@ PASSING = {
         "a = [1]\nb = [a, a]\nassert f(b) is b and f(b)[0] is a and f((a,))[0] is a",
         ECHO,
     ),
+    "a list that the program keeps": (
+        "a = [1]\ns = Stack(a)\ns.push(2)\nassert a == [1, 2]\na.append(3)\nassert s.pop() == 3 and a == [1, 2]\n"
+        "a.clear()\nassert len(s) == 0",
+        STACK.replace("(self):\n        self.items = []", "(self, items):\n        self.items = items"),
+    ),
+    "a list of an object": (
+        "s = Stack()\nitems = s.items\ns.push(1)\nassert items == [1] and s.items is items\nitems.append([2])\nassert s.pop() == [2]\n"
+        "s.items.extend([[4], 5])\nassert len(s) == 3 and s.pop() == 5\ns.items[-1].append(6)\nassert s.pop() == [4, 6]",
+        STACK,
+    ),
+    "a list that the program copies": (
+        "a = [1]\ns = Stack(a)\na.append(2)\nassert s.items == [1]\ns.push(3)\nassert a == [1, 2]\n"
+        "s.copy().append(4)\nassert s.items == [1, 3]",
+        STACK.replace("(self):\n        self.items = []", "(self, items):\n        self.items = list(items)")
+        + "    def copy(self):\n        return list(self.items)\n",
+    ),
+    "containers of every kind that are shared": (
+        "import numpy as np\nfrom collections import deque\nb = Box()\n"
+        "for x, change in (([], lambda x: x.append(1)), ({}, lambda x: x.update(a=[1])), (set(), lambda x: x.add(1)),\n"
+        "                  (deque(), lambda x: x.append(1)), (bytearray(), lambda x: x.append(1))):\n"
+        "    b.put(x)\n    change(x)\n    assert b.size() == 1 and b.x is x\n    b.clear()\n    assert not x\n"
+        "a = np.zeros(3)\nb.put(a)\na[1] = 2\nassert b.total() == 2\nb.fill(5)\nassert a.sum() == 15",
+        "class Box:\n    def put(self, x): self.x = x\n    def size(self): return len(self.x)\n    def clear(self): self.x.clear()\n"
+        "    def total(self): return float(self.x.sum())\n    def fill(self, n): self.x[:] = n",
+    ),
+    "many large lists": (
+        "cases = [(list(range(i, i + 3000)), 3000) for i in range(200)]\nfor a, n in cases:\n    assert len(f(a)) == n\n"
+        "assert f(cases[0][0]) == cases[0][0]",
+        ECHO,
+    ),
     "a list that holds itself": ("a = []\na.append(a)\nassert f(a)[0] is a", ECHO),
     "arguments changed in place": (
         "a, b, c = [3, 1], {}, {1}\ninner = [0]\nd = {'k': inner}\nf(a, b, c, d)\n"
@@ -217,6 +247,8 @@ FAILING = [
     ("assert f(1) == 2", "def f(x):\n    return [0] * 10**10", Verdict.MEMORY_LIMIT, "", None),
     ("assert f(1) == 'x'", "def f(x):\n    return 'x' * (17 << 20)", Verdict.OUTPUT_LIMIT, "", None),
     ("assert list(f()) == [1]", "def f():\n    while True:\n        yield 1", Verdict.TIME_LIMIT, "", None),
+    ("a = [1]\ns = f(a)\na.append(2)\nassert s.items == [1]", "class S: pass\ndef f(x):\n    s = S()\n    s.items = x\n    return s", Verdict.WRONG_ANSWER, "s.items == ", "[1, 2]"),
+    ("a = f(3)\na[0] = 5\nassert f(3) == [3]", "kept = {}\ndef f(x):\n    return kept.setdefault(x, [x])", Verdict.WRONG_ANSWER, "f\\(3\\)", "[5]"),
     ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
     ("assert f(1) == (2, 3), f(1)", "def f(x):\n    return f, 3", Verdict.WRONG_ANSWER, "object of the class function", "(<an object of the class function>, 3)"),
     ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
@@ -461,11 +493,11 @@ CANARIES = {
     # Messages that are forged: written to the descriptor of the values, in place of the real ones.
     "a forged answer": "import os\nos.write(3, b'{{\"root\": true, \"nodes\": []}}\\n' * 50)\ndef f(x):\n    return 0",
     "a forged end": "import os\nos.write(3, b'{{\"end\": \"passed\"}}\\n' * 50)\ndef f(x):\n    return 0",
-    "a forged builtin": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"type\", \"exec\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
-    "a forged object": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"reference\", 0, 0, null, \"x\", \"list\", true]]}}\\n' * 50)\ndef f(x):\n    return 0",
-    "a forged function": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"function\", \"os\", \"system\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
-    "a forged cycle": "import os\nos.write(3, b'{{\"root\": [0], \"nodes\": [[\"tuple\", [[0]]]]}}\\n' * 50)\ndef f(x):\n    return 0",
-    "a forged change": "import os\nos.write(3, b'{{\"root\": 1, \"nodes\": [], \"changed\": {{\"0\": [\"list\", []]}}}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged builtin": "import os\nos.write(3, b'{{\"root\": [0, -1], \"nodes\": [[\"type\", \"exec\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged object": "import os\nos.write(3, b'{{\"root\": [0, -1], \"nodes\": [[\"reference\", 0, 0, null, \"x\", \"list\", true]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged function": "import os\nos.write(3, b'{{\"root\": [0, -1], \"nodes\": [[\"function\", \"os\", \"system\"]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged cycle": "import os\nos.write(3, b'{{\"root\": [0, -1], \"nodes\": [[\"tuple\", [[0, -1]]]]}}\\n' * 50)\ndef f(x):\n    return 0",
+    "a forged change": "import os\nos.write(3, b'{{\"root\": 1, \"nodes\": [], \"changed\": [[[0, 0], [\"list\", []]]]}}\\n' * 50)\ndef f(x):\n    return 0",
     "a builtin that is patched": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.len = lambda *a: 0\ndef f(x):\n    return 0",
     "the report": "import os, json\ndef f(x):\n    for name in ('../results.json', 'results.json'):\n        try: open(name, 'w').write('{{\"tests\": [{{\"ended\": \"exit\"}}]}}')\n        except OSError: pass\n    return 0",
 }  # fmt: skip
@@ -503,17 +535,19 @@ def test_values_come_back_as_they_were_and_nothing_else_does() -> None:
         def refuse(decoding: object, node: object) -> object:
             raise malformed("no")
 
-        return values["Decoding"](message, refuse).root
+        return values["Decoding"](message, refuse, values["Shared"](), 0, is_result=True).root
 
     for node in (
-        ["tuple", [[0]]], ["tuple", [[1]]], ["tuple", [[-1]]], ["list"], ["type", "eval"], ["type", "__import__"], ["set", [[0]]],
+        ["tuple", [[0, -1]]], ["tuple", [[0, 0]]], ["tuple", [[1]]], ["tuple", [[[], 0]]], ["set", [[0, -1]]], ["list"],
+        ["type", "eval"], ["type", "__import__"],
         ["Decimal", "x"], ["Fraction", 1, 0], ["ndarray", "O", [1], ""], ["ndarray", "<f8", [9], ""], ["bytes", 5], [],
         ["namedtuple", "P", ["x"], []], ["function", "os", "system"], ["reference", 0, 0], ["date", "x"], "list", None,
     ):  # fmt: skip
         with pytest.raises(malformed):
-            decoded({"root": [0], "nodes": [node]})
+            decoded({"root": [0, -1], "nodes": [node]})
     messages: list[dict[str, object]] = [
-        {"root": [0], "nodes": []},
+        {"root": [0, -1], "nodes": []},
+        {"root": 1, "nodes": [], "changed": [[[0, 0], ["list", []]]]},
         {"root": {}, "nodes": []},
         {"nodes": []},
         {"root": 1},

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # they stand above this text where it runs
         Decoding,
         Encoding,
         MalformedValue,
+        Shared,
     )
 
 SCRIPT = "<test>"
@@ -103,6 +104,7 @@ class Test:
         self.script = request["script"]
         self.operations = [json.dumps(operation) for operation in json.loads(request["operations"] or "[]")]
         self.answers = None if request["answers"] is None else request["answers"].split("\n")[:-1]
+        self.shared = Shared()
         self.position = 0  # of the next operation
         self.needed: str | None = None  # the operation whose result is not known
         self.cannot: str | None = None  # what cannot be given to the program
@@ -124,7 +126,8 @@ class Test:
         """The result of an operation of the program. Raises what the program raised."""
         if self.needed is not None or self.cannot is not None or self.is_over:
             raise NeedsAnswer
-        encoding = Encoding(self.describe)
+        number = len(self.operations) if self.is_rehearsal else self.position
+        encoding = Encoding(self.describe, self.shared, number, is_result=False)
         try:
             operation = json.dumps([name, encoding.message(arguments)])
         except CannotCross as error:
@@ -134,8 +137,8 @@ class Test:
             if len(self.operations) >= MOST_OPERATIONS:
                 raise OutOfTime
             self.operations.append(operation)
-            return Unknown(len(self.operations) - 1)
-        number = self.position
+            self.shared.forget(number)
+            return Unknown(number)
         if (
             self.answers is None
             or number >= min(len(self.answers), len(self.operations))
@@ -146,8 +149,10 @@ class Test:
         self.position += 1
         answer = json.loads(self.answers[number])
         if "cannot" in answer:
+            self.shared.forget(number)
             raise MalformedValue(answer["cannot"])
-        value = Decoding(answer, self.resolve, encoding.objects).root
+        value = Decoding(answer, self.resolve, self.shared, number, is_result=True).root
+        self.shared.forget(number)
         if "raised" not in answer:
             self.last = value
             return value

@@ -143,7 +143,6 @@ HARMFUL = frozenset(
 HARMLESS_MODULES = SHARING_MODULES - {"dataclasses", "io", "numpy", "os", "sys"}
 MODULE = rf"(?:{'|'.join(sorted(HARMLESS_MODULES))})(?:\.\w+)?(?: as \w+)?"
 HARMLESS_IMPORT = rf"(?m)^[ \t]*(?:from {MODULE} import [\w ,*()]+|import {MODULE}(?:, *{MODULE})*)[ \r]*$".encode()
-GROUP_STOPS_S = 1.0  # after so many seconds, what is left of a group waits for the next one
 OPERATIONS = "*"  # in place of an entry point: the input is what assertion tests ask for (payload/values.py)
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
@@ -187,7 +186,7 @@ def main() -> None:
     os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
     try:
         if group is not None:
-            report["group"] = run_group(group, sources, started + GROUP_STOPS_S, deadline)
+            report["group"] = run_group(group, sources, started + request["stops_s"], deadline)
         elif isinstance(code := compiled(sources[0]), str):
             report["compile_error"] = code
         else:

@@ -5,9 +5,14 @@ The tests run in one process of the sandbox and the program in another. This tex
 stands alone, in Python 3.10 or later. What it reads becomes objects of a few builtin types; it is no pickle.
 
 A message is {"root": value, "nodes": [...]}. None, bool, int, str and finite float stand for themselves; anything else
-is [n], the node n, so that what is one object stays one, cycles too. A node is [kind, ...]: see `node_of` and
-`Decoding`. What no kind fits is a reference to an object in the program's process, [operation, number]: the object's
-number among those that the result of that operation mentions, so that a program that runs again names it the same.
+is a key [operation, place], so that what is one object stays one, cycles too. The places of what an operation is given
+are 0, 1, ...; those of what its result mentions -1, -2, ...; a message has the nodes of those that it is the first to
+name. A node is [kind, ...]: see `node_of` and `Decoding`. What no kind fits is a reference to an object in the
+program's process, [operation, number]: the object's number among those that the result of that operation mentions, so
+that a program that runs again names it the same.
+
+Containers are the same on both sides (`Shared`): a list that the program keeps is the list that the test gave it, or
+got of it, as it would be in one process.
 """
 
 import binascii
@@ -26,9 +31,12 @@ from typing import Any
 Json = Any
 Message = dict[str, Any]
 Node = list[Any]
+Key = tuple[int, int]
 
 # Of an iterator that the program returns, what is sent before the tests ask for more.
 MOST_ITEMS_AHEAD, LONGEST_AHEAD_S = 1000, 0.05
+MOST_OLD_OBJECTS, MOST_OLD_ITEMS = 1000, 20_000
+"""Of each side's objects so many are kept in step, with so many items in all, beside those of the last operation."""
 LIBRARY_ERRORS = (
     "json.decoder", "statistics", "decimal", "zlib", "queue", "_queue", "struct", "re", "csv", "_csv", "configparser",
     "subprocess", "asyncio.exceptions", "dataclasses", "copy", "_pickle", "ipaddress", "zoneinfo",
@@ -49,6 +57,8 @@ BASES = (bool, int, float, complex, str, bytes, tuple, frozenset, list, dict, se
 MUTABLE_BASES = (list, dict, set, bytearray)
 ERROR, ITERATOR, REFERENCE, ERROR_CLASS, FUNCTION = "error", "iterator", "reference", "error_class", "function"
 LIBRARY_ERROR, UNTOUCHED = "library_error", "untouched"
+DESCRIBED_ANEW = (ERROR, ITERATOR, REFERENCE, UNTOUCHED)
+"""What has its node in each message that mentions it, as it is then."""
 
 
 class CannotCross(Exception):
@@ -59,47 +69,135 @@ class MalformedValue(Exception):
     """A message that this file does not write."""
 
 
-class Encoding:
-    """A message in the making. The reader has the objects `known` already, with the first numbers. `describe` gives the
-    node of an object that has no kind of its own, or raises CannotCross."""
+class Shared:
+    """The objects that both sides know, by their keys: the newest ones, and all of the last operation.
 
-    def __init__(self, describe: Callable[["Encoding", Any], Node], known: Iterable[Any] = ()) -> None:
-        self.describe = describe
-        self.objects = list(known)  # by number; held, so that an `id` stays that of its object
-        self.n_known = len(self.objects)
-        self.numbers = {id(value): number for number, value in enumerate(self.objects)}
+    Containers among them are kept in step: what one side has changed in them since the last message is part of its next
+    one. Of an object that nothing but this table refers to nothing can have changed.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Any] = {}
+        self.keys: dict[int, Key] = {}  # by the `id` of an object, which is held above
+        self.contents: dict[Key, list[Any]] = {}  # of containers, when both sides last had the same
+
+    def add(self, key: Key, value: Any) -> None:
+        self.objects[key] = value
+        self.keys[id(value)] = key
+
+    def settle(self, key: Key, node: Node) -> None:
+        """Note that both sides have what the object with this key holds now; `node` is what stands for it."""
+        value = self.objects[key]
+        if node[0] in DESCRIBED_ANEW:
+            if self.keys.get(id(value)) == key:
+                del self.keys[id(value)]
+        elif node[0] in MUTABLE_TYPES or node[0] in ("ndarray", "objects"):
+            self.contents[key] = contents_of(value)
+
+    def changed(self) -> list[Key]:
+        """The containers that this side has changed since."""
+        return [
+            key
+            for key, before in self.contents.items()
+            if referrers(self.objects, key) > UNUSED and not is_same(contents_of(self.objects[key]), before)
+        ]
+
+    def forget(self, operation: int) -> None:
+        """Forget what is old after this operation; both sides forget the same."""
+        for sign in (True, False):
+            n_objects = n_items = 0
+            for key in [key for key in reversed(self.objects) if (key[1] >= 0) == sign]:
+                n_objects, n_items = n_objects + 1, n_items + len(self.contents.get(key, ()))
+                if key[0] != operation and (n_objects > MOST_OLD_OBJECTS or n_items > MOST_OLD_ITEMS):
+                    value = self.objects.pop(key)
+                    self.contents.pop(key, None)
+                    if self.keys.get(id(value)) == key:
+                        del self.keys[id(value)]
+
+
+def referrers(objects: dict[Any, Any], key: Any) -> int:
+    return sys.getrefcount(objects[key])
+
+
+UNUSED = referrers({0: []}, 0)
+"""The count of a value to which nothing but a table refers."""
+
+
+def contents_of(container: Any) -> list[Any]:
+    """What a container holds, for `is_same`."""
+    kind = type(container)
+    if kind is bytearray:
+        return [bytes(container)]
+    if kind in MAPPINGS.values():
+        return [*dict.keys(container), *dict.values(container)]
+    if kind is set:
+        return sorted(container, key=id)
+    if kind in MUTABLE_TYPES.values():
+        return list(container)
+    return container.ravel().tolist() if container.dtype.kind == "O" else [container.tobytes()]
+
+
+def is_same(contents: list[Any], others: list[Any]) -> bool:
+    """Whether two containers hold the same objects; no object is asked."""
+    if len(contents) != len(others):
+        return False
+    return all(map(operator.is_, contents, others)) or (
+        len(contents) == 1 and type(contents[0]) is type(others[0]) is bytes and contents == others
+    )
+
+
+class Encoding:
+    """A message of an `operation`: of what it is given, or of its result. `describe` gives the node of an object that
+    has no kind of its own, or raises CannotCross."""
+
+    def __init__(
+        self, describe: Callable[["Encoding", Any], Node], shared: Shared, operation: int, *, is_result: bool
+    ) -> None:
+        self.describe, self.shared, self.operation, self.is_result = describe, shared, operation, is_result
+        self.new: list[Any] = []
+
+    def key(self, number: int) -> Key:
+        return (self.operation, -1 - number if self.is_result else number)
 
     def add(self, value: Any) -> Json:
         """What stands for `value` in the message."""
         kind = type(value)
         if kind in INLINE_TYPES or (kind is float and math.isfinite(value)):
             return value
-        number = self.numbers.get(id(value))
-        if number is None:
-            number = self.numbers[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return [number]
+        key = self.shared.keys.get(id(value))
+        if key is None:
+            key = self.key(len(self.new))
+            self.shared.add(key, value)
+            self.new.append(value)
+        return list(key)
 
     def add_all(self, values: Iterable[Any]) -> list[Json]:
         return [self.add(value) for value in values]
 
-    def message(self, root: Any, sent: list[Node] = []) -> Message:  # noqa: B006 - it is only read
-        """The message. `sent` are the nodes that the known objects came with: those that have changed are in it."""
-        message: Message = {"root": self.add(root)}
-        changed = {}
-        for number, before in enumerate(sent):
-            if before[0] in MUTABLE_TYPES or before[0] in ("ndarray", "objects"):
-                now = node_of(self.objects[number], self)
-                if now != before:
-                    changed[str(number)] = now
-        if changed:
-            message["changed"] = changed
-        nodes: list[Node] = []
-        while self.n_known + len(nodes) < len(self.objects):  # which grow meanwhile
-            value = self.objects[self.n_known + len(nodes)]
-            nodes.append(node_of(value, self) or self.describe(self, value))
-        message["nodes"] = nodes
+    def message(self, root: Any) -> Message:
+        """The message, with what this side has changed since the last one."""
+        try:
+            message: Message = {"root": self.add(root)}
+            changed = {key: self.node(self.shared.objects[key]) for key in self.shared.changed()}
+            if changed:
+                message["changed"] = [[list(key), node] for key, node in changed.items()]
+            nodes: list[Node] = []
+            while len(nodes) < len(self.new):  # which grows meanwhile
+                nodes.append(self.node(self.new[len(nodes)]))
+            message["nodes"] = nodes
+        except BaseException:  # the other side knows none of this
+            for number, value in enumerate(self.new):
+                self.shared.objects.pop(self.key(number), None)
+                self.shared.keys.pop(id(value), None)
+            raise
+        for number, node in enumerate(nodes):
+            self.shared.settle(self.key(number), node)
+        for key, node in changed.items():
+            self.shared.settle(key, node)
         return message
+
+    def node(self, value: Any) -> Node:
+        return node_of(value, self) or self.describe(self, value)
 
 
 def node_of(value: Any, encoding: Encoding) -> Node | None:
@@ -172,53 +270,70 @@ def base64_of(data: bytes | bytearray) -> str:
 
 
 class Decoding:
-    """The objects of a message, `root` its own. `known` are those with the first numbers; `resolve` makes an object of
-    a node that has no kind of its own. Raises MalformedValue for what `Encoding` does not write."""
+    """The objects of a message of an `operation`, `root` its own, which are then known to this side. `resolve` makes an
+    object of a node that has no kind of its own. Raises MalformedValue for what `Encoding` does not write."""
 
-    def __init__(self, message: Message, resolve: Callable[["Decoding", Node], Any], known: Iterable[Any] = ()) -> None:
-        self.resolve, self.made = resolve, list(known)
-        self.n_known = len(self.made)
+    def __init__(
+        self,
+        message: Message,
+        resolve: Callable[["Decoding", Node], Any],
+        shared: Shared,
+        operation: int,
+        *,
+        is_result: bool,
+    ) -> None:
+        self.resolve, self.shared = resolve, shared
         try:
-            self.nodes: list[Node] = message["nodes"]
+            numbers = range(len(message["nodes"]))
+            self.keys: list[Key] = [(operation, -1 - number if is_result else number) for number in numbers]
+            self.nodes: dict[Key, Node] = dict(zip(self.keys, message["nodes"], strict=True))
+            self.made: dict[Key, Any] = {}
             # Those that can be changed are made empty, and filled when all others are made.
-            self.is_made = [True] * self.n_known + [node[0] in MUTABLE_TYPES for node in self.nodes]
-            for node in self.nodes:
-                maxlen = {"maxlen": node[2]} if node[0] == "deque" else {}
-                self.made.append(MUTABLE_TYPES[node[0]](**maxlen) if node[0] in MUTABLE_TYPES else None)
-            for number in range(self.n_known, len(self.made)):
-                self.make(number)
-            self.root = self.value(message["root"])
-            for number, node in enumerate(self.nodes, self.n_known):
+            for key, node in self.nodes.items():
                 if node[0] in MUTABLE_TYPES:
-                    self.fill(self.made[number], node)
-            for written, node in message.get("changed", {}).items():
-                self.fill(self.made[range(self.n_known)[int(written)]], node)
+                    maxlen = {"maxlen": node[2]} if node[0] == "deque" else {}
+                    self.made[key] = MUTABLE_TYPES[node[0]](**maxlen)
+            for key in self.keys:
+                self.make(key)
+            self.root = self.value(message["root"])
+            for key, node in self.nodes.items():
+                if node[0] in MUTABLE_TYPES:
+                    self.fill(self.made[key], node)
+            changed = [((written[0], written[1]), node) for written, node in message.get("changed", ())]
+            for key, node in changed:
+                self.fill(shared.objects[key], node)
         except (CannotCross, MalformedValue, MemoryError):
             raise
         except Exception as error:
             raise MalformedValue(f"{type(error).__name__}: {error}"[:200]) from None
+        for key in self.keys:
+            shared.add(key, self.made[key])
+        for key, node in (*self.nodes.items(), *changed):
+            shared.settle(key, node)
 
     def value(self, written: Json) -> Any:
         if type(written) is not list:
             if type(written) is dict:
                 raise MalformedValue("an object in the place of a value")
             return written
-        (number,) = written
-        if not self.is_made[range(len(self.made))[number]]:
+        operation, place = written
+        if (operation, place) in self.made:
+            return self.made[operation, place]
+        if (operation, place) in self.nodes:
             raise MalformedValue("a value that is part of itself")
-        return self.made[number]
+        return self.shared.objects[operation, place]
 
     def values(self, written: list[Json]) -> list[Any]:
         return [self.value(one) for one in written]
 
-    def make(self, number: int) -> None:
-        """Make the object with this number, and before it those that it is made of."""
-        waiting, is_waiting = [number], {number}
+    def make(self, key: Key) -> None:
+        """Make the object with this key, and before it those that it is made of."""
+        waiting, is_waiting = [key], {key}
         while waiting:
-            node = self.nodes[waiting[-1] - self.n_known]
-            if not self.is_made[waiting[-1]]:
-                numbers = (part[0] for part in parts_of(node) if type(part) is list)
-                missing = next((part for part in numbers if not self.is_made[part]), None)
+            node = self.nodes[waiting[-1]]
+            if waiting[-1] not in self.made:
+                parts = [(part[0], part[1]) for part in parts_of(node) if type(part) is list]
+                missing = next((part for part in parts if part in self.nodes and part not in self.made), None)
                 if missing is not None:
                     if missing in is_waiting:
                         raise MalformedValue("a value that is part of itself")
@@ -226,7 +341,6 @@ class Decoding:
                     is_waiting.add(missing)
                     continue
                 self.made[waiting[-1]] = self.object(node)
-                self.is_made[waiting[-1]] = True
             is_waiting.discard(waiting.pop())
 
     def object(self, node: Node) -> Any:
@@ -344,6 +458,7 @@ class Operations:
 
     def __init__(self, find: Callable[[str], Any], line_of: Callable[[BaseException], int | None]) -> None:
         self.line_of = line_of
+        self.shared = Shared()
         self.objects: list[list[Any]] = []  # those that each operation's result mentions
         self.references: dict[int, tuple[int, int]] = {}
         self.ahead: dict[tuple[int, int], list[Any]] = {}  # what was taken of iterators
@@ -362,9 +477,9 @@ class Operations:
     def answers(self, written: str) -> Iterator[bytes]:
         """The answer to each operation in a JSON list of [name, message], a line each. Ends at one that cannot be done,
         as its arguments are not there: it was asked for ahead, in the expectation of other results."""
-        for name, message in json.loads(written):
+        for number, (name, message) in enumerate(json.loads(written)):
             try:
-                decoding = Decoding(message, self.resolve)
+                decoding = Decoding(message, self.resolve, self.shared, number, is_result=False)
             except (MalformedValue, CannotCross):
                 return
             self.objects.append([])
@@ -377,18 +492,17 @@ class Operations:
                 raise
             except BaseException as error:
                 value, raised = error, [self.line_of(error)]
-            encoding = Encoding(self.describe, decoding.made)
-            for known, node in zip(decoding.made, decoding.nodes, strict=True):
-                if node[0] == REFERENCE:  # the tests know it by its reference, under which it may come back changed
-                    del encoding.numbers[id(known)]
+            encoding = Encoding(self.describe, self.shared, number, is_result=True)
             try:
-                answer = encoding.message(value, decoding.nodes)
+                answer = encoding.message(value)
                 if raised:
                     answer["raised"] = raised[0]
             except MemoryError:
                 raise
             except BaseException as error:
                 answer = {"cannot": f"{type(error).__name__}: {error}"[:200]}
+            del decoding, value, raised  # so that what the program has let go is known to be unused
+            self.shared.forget(number)
             yield json.dumps(answer).encode() + b"\n"
 
     def resolve(self, decoding: Decoding, node: Node) -> Any:
