@@ -9,9 +9,12 @@ from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.evaluation.completions import grade_completions, read_completions_of
 from coderl_tasks.evaluation.paired import changed_text, compared, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint
 from coderl_tasks.evaluation.policy import FoundPolicy
+from coderl_tasks.grading.client import SandboxClient
+from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.insight.diagnosis import compared_lines, evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
@@ -19,7 +22,6 @@ from coderl_tasks.journal.recorded_json import recorded_config, recorded_setting
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.planning import flow_plans
 from coderl_tasks.problems import Problem
-from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import (
     Display,
@@ -56,7 +58,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
         summary = await _evaluate(settings, policy, folder, display)
     _say_result(display, summary)
-    if summary.get("taken_from") is None:  # else nothing was sampled
+    if summary.get("taken_from") is None and settings.completions is None:  # else nothing was sampled
         display.say(cost_line(evaluation_tokens(folder), cost_price(settings)))
     return str(folder)
 
@@ -106,8 +108,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
         summary["step"] = policy.step
     elif rollouts["problem_id"].unique(maintain_order=True).to_list() != problem_ids:
         raise ConfigError(
-            f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
-            "anew"
+            f"{flow_plans.evaluated_on(settings)} has other problems than when {folder} was evaluated: log_path=NAME "
+            "evaluates anew"
         )
     summary.pop("compare", None)  # an earlier start may have compared with another one
     before: EvalRecord | None = None
@@ -135,12 +137,20 @@ async def _take_or_sample(
             "or temperature is)"
         )
         return of_run
-    with services(settings.model_name, settings.model_reason) as used:
+    journal = EvalJournal(folder)
+    given = None if settings.completions is None else read_completions_of(settings, problems)
+    with services(None if given else settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
         used.require_hidden(folder)
+        if given is not None:
+            async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
+                await require_sandbox(client)
+                judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
+                async with display.bar("grading") as on_progress:
+                    return await grade_completions(given, problems, judge, journal.groups, on_progress)
         async with open_session(settings, used, evaluation_budget(settings, folder)) as session:
-            evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
+            evaluation = Evaluation(session, settings, policy, problems, journal.groups)
             async with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)
 
@@ -150,7 +160,8 @@ def taken_from_the_run(
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
     """Returns rollouts and summary of the run's own final evaluation if its policy, problems and settings are these:
     sampling would repeat the same draws. Returns None if not, or if some completions could not be graded."""
-    if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:  # a run's own has one sample, at top_p 1
+    # A run's own has one sample, at top_p 1, and prompts of its own.
+    if policy.run is None or settings.n_samples > 1 or settings.top_p < 1 or settings.benchmark is not None:
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()

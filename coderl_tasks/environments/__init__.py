@@ -1,5 +1,6 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
+from coderl_tasks.environments.benchmarks import BenchmarkEnvironment
 from coderl_tasks.environments.environment import CODE, CodeEnvironment, CustomEnvironment, Environment
 from coderl_tasks.environments.gsm8k import (
     Gsm8kEnvironment,
@@ -9,7 +10,7 @@ from coderl_tasks.environments.gsm8k import (
 )
 from coderl_tasks.grading.reward_function import RewardFunction
 from coderl_tasks.problems.loading import RowReader
-from coderl_tasks.settings import FlowSettings
+from coderl_tasks.settings import EvaluateSettings, FlowSettings
 
 __all__ = [
     "CODE", "ROWS", "CodeEnvironment", "Environment", "build_gsm8k_prompt", "environment_of", "gsm8k_reward_fn",
@@ -27,4 +28,6 @@ def environment_of(settings: FlowSettings) -> Environment:
         return CustomEnvironment(RewardFunction.read(settings.reward_file))
     if settings.environment == "gsm8k":
         return Gsm8kEnvironment(settings.use_r1_zero_format)
+    if isinstance(settings, EvaluateSettings) and settings.benchmark is not None:
+        return BenchmarkEnvironment()
     return CODE

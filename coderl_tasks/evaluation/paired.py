@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.evaluation.policy import COMPLETIONS, TINKER_SCHEME
 from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
 
 # What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
@@ -153,7 +154,7 @@ def side_text(side: Mapping[str, Any]) -> str:
     # -1 is the base model, but also a path of saved weights of which nothing else is known.
     if step is not None and step >= 0:
         named.append(f"step {step}")
-    elif named and not named[0].startswith("tinker://"):
+    elif named and not named[0].startswith((TINKER_SCHEME, COMPLETIONS)):
         named.append("not trained")
     settings = [f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", *USUAL) if side.get(key) is not None]
     return ", ".join([*named, *settings, f"n={side['n']}"])

@@ -15,6 +15,8 @@ from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import find_local, local_model_folder
 
 TINKER_SCHEME = "tinker://"
+COMPLETIONS = "completions:"
+"""What the name of a policy begins with of which only a file of completions is known."""
 BEST, LAST = "best", "last"
 
 

@@ -170,6 +170,19 @@ async def score_group(
     """
     # Code is extracted here, not in the sandbox, so that every sandbox grades the same program.
     codes = [extract_code(text) for text in texts]
+    return await score_codes(judge, problem, codes, format_coef, priority=priority, fraction=fraction)
+
+
+async def score_codes(
+    judge: Judge,
+    problem: Problem,
+    codes: Sequence[str | None],
+    format_coef: float = FORMAT_COEF,
+    *,
+    priority: Sequence[int] | None = None,
+    fraction: bool = False,
+) -> list[ScoredCompletion]:
+    """`score_group` for programs that are extracted already, None where there was none."""
     distinct = list(dict.fromkeys(code for code in codes if code is not None))
     grading = (judge.grade(problem, code, priority=priority, run_all=fraction) for code in distinct)
     graded = await asyncio.gather(*grading)

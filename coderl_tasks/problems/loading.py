@@ -123,10 +123,22 @@ def load_problems(
     `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
     Raises DataError if the source cannot be read, or with `dates` if a row has no date.
     """
+    return problems_in(load_rows(source, splits, role=role, limit=limit), rows, dates, keep, max_tests=max_tests)
+
+
+def problems_in(
+    raw_rows: Iterable[RawRow],
+    rows: RowReader = CODE_ROWS,
+    dates: Dates | None = None,
+    keep: Callable[[Problem], Problem] | None = None,
+    *,
+    max_tests: int = -1,
+) -> LoadResult:
+    """The problems in `raw_rows`, with the arguments and errors of `load_problems`."""
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
     read = 0
-    for row in load_rows(source, splits, role=role, limit=limit):
+    for row in raw_rows:
         if dates is not None and not dates.has(row):
             continue
         read += 1

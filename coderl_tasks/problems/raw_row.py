@@ -18,6 +18,8 @@ from typing import Any
 from coderl_tasks.problems.assertions import is_test_code, signatures, with_assertions
 from coderl_tasks.problems.checkers import Checker, checker_of
 from coderl_tasks.problems.comparators import DEFAULT, comparator
+from coderl_tasks.problems.evalplus import with_evalplus
+from coderl_tasks.problems.livecodebench import with_livecodebench
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
@@ -46,7 +48,6 @@ CHATS = "nothing in them can be checked: training needs tests, or a prompt with 
 
 KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("SWE-bench rows", ("repo", "base_commit"), "patches of repositories cannot be graded, only programs"),
-    ("EvalPlus rows", ("base_input", "plus_input"), "they have no outputs: take HumanEval's or MBPP's rows"),
     ("BigCodeBench rows", ("complete_prompt", "test"), "tests that patch what a program calls cannot be run"),
     ("APPS rows without their tests", ("question", "starter_code", "difficulty"), "take its column input_output along"),
     (
@@ -59,11 +60,7 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "join description, input_format and output_format to statement, and copy official_tests to tests (take those "
         "with official_tests_complete, and without generated_checker)",
     ),
-    (
-        "LiveCodeBench rows", ("question_content", "public_test_cases"),
-        "copy question_content to question and public_test_cases to tests; the private ones are pickled: DeepCoder has "
-        "them decoded, in its split lcbv5",
-    ),
+    ("LiveCodeBench rows without their private tests", ("question_content", "public_test_cases"), "take them along"),
     ("preference pairs", ("chosen", "rejected"), CHATS),
     ("chats", ("messages",), CHATS),
     ("chats", ("conversations",), CHATS),
@@ -80,12 +77,12 @@ KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
     ambiguous_prompt, not_python, no_tests, ambiguous_tests, unknown_comparator, bad_checker, unusable_package,
-    not_utf8, id_too_long, or a reason of `parse_tests`."""
+    not_utf8, id_too_long, bad_evalplus_inputs, bad_private_tests, or a reason of `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
     if row.get("package_fault"):
         raise RowDropped("unusable_package", str(row["package_fault"]))
-    row = with_assertions(row)
+    row = with_livecodebench(with_assertions(with_evalplus(row)))
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
     # Decode these columns once: they may hold the tests, up to 200 MB.

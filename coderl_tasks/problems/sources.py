@@ -65,14 +65,14 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     path = find_source(source)
     if path is not None and path.is_file():
         only = None if splits is None else tuple(splits)
-        file = _raw_file(str(path), path.parent, str(path))
+        file = raw_file(str(path), path.parent, str(path))
         split = path.stem if file.compression is None else Path(path.stem).stem  # without .jsonl.gz
         return [RowSource(split, (file,), named_by_row=True, only=only)]
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source  # as `datasets` takes it
     row_sources = [
-        RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
+        RowSource(name, tuple(raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
     if not row_sources:
@@ -151,7 +151,7 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
     return [name for name in usual if name in available] or list(available)
 
 
-def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
+def raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     """The file at `address`: a path below `folder`, or without a `folder` a hub address, which is downloaded unless it
     is cached. Raises DataError, which names `source`, for an unknown format or a failed download."""
     file_format, name = format_of(Path(address)), Path(address).name

@@ -1,11 +1,13 @@
 """The settings of `coderl evaluate`."""
 
+import hashlib
 from datetime import date
-from typing import Annotated, ClassVar, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Temperature
+from coderl_tasks.settings.flow_settings import ABSOLUTE, ONLY_CODE, FlowSettings, Limit, Names, Temperature
 from coderl_tasks.settings.setting import setting
 
 
@@ -31,6 +33,12 @@ class EvaluateSettings(FlowSettings):
 
     checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
     """latest run, a run's name or directory, a tinker:// sampler path, or a model's name"""
+    benchmark: Names = setting(None, common=True, environments=ONLY_CODE, elsewhere=("task", "tasks", "benchmarks"))
+    """published benchmarks in place of the test splits, asked and limited as their own harnesses do: humaneval, mbpp,
+    humaneval_plus, mbpp_plus, livecodebench (or livecodebench_v1 to _v6), each also NAME:FILE or NAME:FOLDER"""
+    completions: Annotated[str | None, ABSOLUTE] = setting(None, common=True, decides_content=False)
+    """benchmark: a file of completions to grade in place of a model's: JSONL of task_id and completion, solution, or a
+    list as samples"""
     splits: Names = setting(None, common=True)
     """test splits; by default all the data set has"""
     since: Day = setting(None, common=True)
@@ -55,13 +63,8 @@ class EvaluateSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.n_samples > 1 and self.temperature == 0:
-            raise ValueError(
-                f"n_samples={self.n_samples} with temperature=0: greedy completions of a problem are all the same; add "
-                "temperature=0.7, say"
-            )
-        if self.top_p < 1 and self.temperature == 0:
-            raise ValueError(f"top_p={self.top_p:g} with temperature=0: a greedy completion has no other tokens")
+        if self.benchmark is None:  # else its harness fills in what is not given, before this is checked
+            self.require_possible_sampling()
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError(f"since={self.since} is after until={self.until}")
         if self.compare is not None and not 1 <= len(self.compare) <= 2:
@@ -69,3 +72,36 @@ class EvaluateSettings(FlowSettings):
         if self.compare is not None and self.log_path is not None:
             raise ValueError("compare evaluates each side in a folder of its own: leave log_path out")
         return self
+
+    @model_validator(mode="after")
+    def _says_once_what_is_evaluated(self) -> Self:
+        if self.benchmark is not None:
+            others = ("splits", "evaluation_dataset", "test_share")
+            if other := next((key for key in others if getattr(self, key) is not None), None):
+                raise ValueError(f"benchmark and {other} both say what is evaluated on: give one of them")
+        if self.completions is not None:
+            if self.benchmark is None:
+                raise ValueError("completions are of a benchmark: add benchmark=NAME (or use coderl grade)")
+            if self.checkpoint != "latest" or self.compare is not None:
+                other = "compare" if self.compare is not None else f"checkpoint={self.checkpoint}"
+                raise ValueError(f"completions are graded in place of a model's: leave {other} out")
+        return self
+
+    def require_possible_sampling(self) -> None:
+        """Raise ValueError for settings with which a problem's completions would all be the same."""
+        if self.n_samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"n_samples={self.n_samples} with temperature=0: greedy completions of a problem are all the same; add "
+                "temperature=0.7, say"
+            )
+        if self.top_p < 1 and self.temperature == 0:
+            raise ValueError(f"top_p={self.top_p:g} with temperature=0: a greedy completion has no other tokens")
+
+    def content(self) -> dict[str, Any]:
+        recorded = super().content()
+        if self.completions is not None:  # the path says nothing of what is in the file
+            try:
+                recorded["completions_sha256"] = hashlib.sha256(Path(self.completions).read_bytes()).hexdigest()
+            except OSError:  # whoever reads it says so
+                recorded["completions_sha256"] = None
+        return recorded

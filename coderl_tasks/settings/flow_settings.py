@@ -60,7 +60,7 @@ _possible_temperature = refusing(
 )
 Temperature = Annotated[float, _possible_temperature]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
-_ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
+ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
 """A path that a resume means too, whatever folder it is started in."""
 COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 """What bounds and counts what is spent: another value goes on with the same work."""
@@ -143,7 +143,7 @@ class FlowSettings(SettingsModel):
     and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
     """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
-    reward_file: Annotated[str | None, _ABSOLUTE] = setting(
+    reward_file: Annotated[str | None, ABSOLUTE] = setting(
         None, inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES
     )
     """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""

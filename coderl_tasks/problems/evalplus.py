@@ -1,0 +1,188 @@
+"""EvalPlus's rows (Liu et al. 2023, arXiv:2305.01210), HumanEval+ and MBPP+, as assertion tests.
+
+A row has inputs and a reference, `canonical_solution`, but no outputs. Each test here calls the program on a few
+inputs, runs the reference on them in the judge's own process, and compares as `evalplus.eval.unsafe_execute` (0.3.1):
+
+1. equal, or by the task's own rule: a set of the values, a formula, or whether there is a result at all;
+2. else within `atol` and 1e-7 of the expected value, for values of one type and length; `atol` 0 is 1e-6 where floats
+   are expected. EvalPlus keeps the 1e-6 for the inputs that follow; here it is of one input.
+
+A reference that fails is a fault of the test. `contract` says which inputs are valid, and these are.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from string import Template
+from typing import Any
+
+from coderl_tasks.problems.assertions import prompt_columns
+from coderl_tasks.problems.problem import RowDropped
+
+INPUTS_PER_TEST = 4  # few, so that slow references stay far from the limit of a judge program
+_TEXTS = ("prompt", "canonical_solution", "entry_point")
+_INPUTS = ("base_input", "plus_input")
+_Convert = Callable[[Any], Any]
+
+
+def with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of HumanEval+ or MBPP+ with the columns that other rows have; any other row as it is. Raises RowDropped:
+    bad_evalplus_inputs."""
+    if not all(isinstance(row.get(name), str) for name in _TEXTS) or any(row.get(name) is None for name in _INPUTS):
+        return row
+    entry_point, task_id, atol = row["entry_point"], str(row.get("task_id")), row.get("atol") or 0
+    if not isinstance(atol, int | float) or not entry_point.isidentifier():
+        raise RowDropped("bad_evalplus_inputs", f"atol {atol} of the function {entry_point}")
+    program = row["prompt"] + row["canonical_solution"]
+    is_mbpp = task_id.startswith("Mbpp/")
+    script = Template(_SCRIPT).safe_substitute(
+        name=entry_point,
+        atol=repr(atol),
+        rule=(_MBPP_RULES if is_mbpp else _HUMAN_EVAL_RULES).get(entry_point, "None"),
+        expected="value is not None" if is_mbpp and entry_point in _RESULT_OR_NONE else "value",
+    )
+    scripts = []
+    for column in _INPUTS:
+        inputs = _inputs(row[column], column, task_id)
+        for first in range(0, len(inputs), INPUTS_PER_TEST):
+            some = inputs[first : first + INPUTS_PER_TEST]
+            # As one word: these may hold any text, also what the judge of assertions takes for mocks or output.
+            packed = base64.b64encode(repr((program, some)).encode("utf-8", "surrogatepass")).decode()
+            where = f"{column} {first} to {first + len(some) - 1}"
+            scripts.append(Template(script).substitute(packed=packed, where=where))
+    return {**row, **prompt_columns(row, entry_point), "tests": scripts, "input_output": None}
+
+
+def _inputs(value: Any, name: str, task_id: str) -> list[Any]:
+    """The argument lists in a column, with the types that JSON does not have."""
+    try:
+        decoded = json.loads(value) if isinstance(value, str) else value
+        if decoded is None or decoded == {}:  # as some write that there are none
+            return []
+        if not isinstance(decoded, list) or not all(isinstance(arguments, list) for arguments in decoded):
+            raise ValueError("not a list of argument lists")
+        number = task_id.removeprefix("Mbpp/")
+        convert = _CONVERSIONS.get(int(number)) if number != task_id and number.isdecimal() else None
+        return decoded if convert is None else [list(convert(arguments)) for arguments in decoded]
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise RowDropped("bad_evalplus_inputs", f"{name} of {task_id}: {error}") from None
+
+
+def _each(convert: _Convert) -> _Convert:
+    return lambda arguments: [convert(argument) for argument in arguments]
+
+
+def _first(convert: _Convert) -> _Convert:
+    return lambda arguments: [convert(arguments[0]), *arguments[1:]]
+
+
+def _rows(value: Any) -> list[Any]:
+    return [tuple(item) for item in value]
+
+
+def _nested(value: Any) -> Any:
+    return tuple(map(_nested, value)) if isinstance(value, list) else value
+
+
+_BY_CONVERSION: tuple[tuple[_Convert, tuple[int, ...]], ...] = (
+    (
+        _each(tuple),
+        (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809),
+    ),
+    (_each(_rows), (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
+    (_each(lambda value: tuple(_rows(value))), (259, 401, 445)),
+    (_each(_nested), (580, 615, 791)),
+    (_first(_rows), (75, 413, 444, 753)),
+    (_first(tuple), (250, 307, 405, 446, 617, 720, 763, 808)),
+    (lambda arguments: [arguments[0], tuple(arguments[1])], (106, 750)),
+    (_first(lambda value: [set(item) if isinstance(item, list) and item else {} for item in value]), (115,)),
+    (lambda arguments: [float(arguments[0]), complex(arguments[1])], (124,)),
+    (_first(complex), (252,)),
+    (_first(lambda value: tuple(tuple(item) if isinstance(item, list) else item for item in value)), (278,)),
+    (_first(lambda value: {key: tuple(item) for key, item in value.items()}), (722,)),
+)
+"""MBPP+'s inputs as its tasks want them, by task: `evalplus.data.mbpp.mbpp_deserialize_inputs`."""
+_CONVERSIONS = {task: convert for convert, tasks in _BY_CONVERSION for task in tasks}
+
+_SETS = (
+    "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum",
+    "intersection_array", "find_dissimilar", "Diff",
+)  # fmt: skip
+_RESULT_OR_NONE = ("check_str", "text_match_three", "text_starta_endb")
+_MBPP_RULES = {
+    **dict.fromkeys(_SETS, "set(value) == set(expected) or None"),
+    **dict.fromkeys(
+        _RESULT_OR_NONE, "value == expected if isinstance(value, bool) else expected == (value is not None)"
+    ),
+    "are_equivalent": "True",
+    "sum_div": "value == expected or value == 0 or None",
+    "surface_Area": "value == expected or abs(value - pyramid_surface(*arguments)) <= ATOL or None",
+    "digit_distance_nums": "value == expected or value == digit_distance(*arguments) or None",
+}
+_HUMAN_EVAL_RULES = {"find_zero": "abs(polynomial(*arguments, value)) <= ATOL"}
+"""Of tasks with a rule of their own, by function; None: equality and the tolerance decide."""
+
+_SCRIPT = """# $where
+import base64
+import copy
+import math
+
+from solution import $name as program
+
+ATOL = $atol
+
+
+def pyramid_surface(base, height):
+    return round(base**2 + 4 * (base * math.sqrt((base / 2) ** 2 + height**2)) / 2)
+
+
+def digit_distance(one, other):
+    width = max(len(str(one)), len(str(other)))
+    return sum(abs(int(a) - int(b)) for a, b in zip(str(one).zfill(width), str(other).zfill(width)))
+
+
+def polynomial(coefficients, x):
+    return sum([coefficient * math.pow(x, i) for i, coefficient in enumerate(coefficients)])
+
+
+def are_floats(value):
+    several = isinstance(value, (list, tuple)) and len(value) > 0
+    return all(isinstance(item, float) for item in value) if several else isinstance(value, float)
+
+
+def is_close(value, expected, atol):
+    if isinstance(expected, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(expected)
+        return same and all(is_close(a, b, atol) for a, b in zip(value, expected))
+    if not isinstance(value, (int, float, complex)) or not isinstance(expected, (int, float, complex)):
+        return False
+    return value == expected or (abs(expected) < math.inf and abs(value - expected) <= atol + 1e-7 * abs(expected))
+
+
+def is_right(value, expected, arguments):
+    try:
+        decided = $rule
+        if decided is not None:
+            return bool(decided)
+        if value == expected:
+            return True
+        atol = 1e-6 if ATOL == 0 and are_floats(expected) else ATOL
+        return atol != 0 and type(value) == type(expected) and is_close(value, expected, atol)
+    except (ArithmeticError, AttributeError, TypeError, ValueError, LookupError):
+        return False
+
+
+def expected_values():
+    try:
+        names = {}
+        exec(PROGRAM, names)
+        return [$expected for value in [names["$name"](*copy.deepcopy(arguments)) for arguments in INPUTS]]
+    except Exception as error:
+        raise SystemExit(f"the reference fails: {type(error).__name__}: {error}")
+
+
+PROGRAM, INPUTS = eval(base64.b64decode("$packed").decode("utf-8", "surrogatepass"), {"inf": math.inf, "nan": math.nan})
+values = [program(*copy.deepcopy(arguments)) for arguments in INPUTS]
+for arguments, value, expected in zip(INPUTS, values, expected_values()):
+    assert is_right(value, expected, arguments), f"$name{tuple(arguments)!r:.200}: expected {expected!r:.200}"
+"""
