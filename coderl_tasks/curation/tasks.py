@@ -14,6 +14,7 @@ from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further, StoppingRule
 from coderl_tasks.environments import environment_of
+from coderl_tasks.environments.benchmarks import benchmark_sources
 from coderl_tasks.filtering.overlap import OverlapRules
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.filtering.rows import OnRows, RowRules
@@ -35,7 +36,9 @@ def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> 
     rows = RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20)
     overlap = OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage)
     how = (settings.readers, settings.environment, environment_of(settings).rows)
-    return filter_dataset(folder, FilterRequest(*data, rows, settings.near_duplicate, overlap, *how), on_rows)
+    benchmarks = benchmark_sources(settings.benchmark or ())
+    request = FilterRequest(*data, rows, settings.near_duplicate, overlap, *how, benchmarks)
+    return filter_dataset(folder, request, on_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """All stages over a data set: read, check, de-duplicate, decontaminate. One folder holds everything they make:
 
     request.json            what the parts are of: hashes of the files, rules
-    evaluation/NNNNN.parquet, train/NNNNN.parquet (see `parts`)
+    evaluation/NNNNN.parquet, benchmarks/NNNNN.parquet, train/NNNNN.parquet (see `parts`)
     kept.parquet            the problems that came through, and where they lie (see `parts`)
     dropped.parquet         every row that did not, with stage and reason
     screening.json          counts, files and rules; written last
@@ -35,6 +35,8 @@ from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whol
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
 FORMAT = 2  # goes up when the same rows give other parts
+BENCHMARKS = "benchmarks"
+"""The side of benchmarks, beside that of the evaluation data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class FilterRequest:
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
     set. With a `test_share`, that share of the train side of `source` is the test side (see `loading.is_held_out`).
     `near_duplicate` is the least resemblance of near duplicates (Jaccard similarity of statements' 5-word shingles).
-    `workers` None is one per core. `environment` names what `reader` makes of the rows.
+    `workers` None is one per core. `environment` names what `reader` makes of the rows. The problems of `benchmarks`
+    must not be given away either.
     """
 
     source: str
@@ -59,6 +62,7 @@ class FilterRequest:
     workers: int | None = None
     environment: str = "code"
     reader: RowReader = CODE_ROWS
+    benchmarks: Sequence[RowSource] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,10 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     is resumed; parts of another request are deleted. Raises DataError for bad data, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), rules=None, limit=-1, held_out=request.test_share)
-    # Both sides may share files: each is hashed once.
-    files = list(dict.fromkeys(file for source in train.sources + evaluation.sources for file in source.files))
+    benchmarks = _Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1)
+    sides = [train, evaluation, *([benchmarks] if request.benchmarks else [])]
+    # Sides may share files: each is hashed once.
+    files = list(dict.fromkeys(file for side in sides for source in side.sources for file in source.files))
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
@@ -125,7 +131,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         "rows": asdict(request.rows),
         "environment": request.environment,
     }
-    for side in (train, evaluation):
+    for side in sides:
         described[side.name] = [
             {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
             for source in side.sources
@@ -140,7 +146,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     finished = _finished_result(folder, described)
     if finished is not None:
         return finished
-    jobs = [replace(job, reader=request.reader) for side in (evaluation, train) for job in _jobs(side, indices, folder)]
+    jobs = [replace(job, reader=request.reader) for side in reversed(sides) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
     return _decide_and_write(folder, request, described)
 
@@ -174,7 +180,7 @@ def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
     if not file.is_file() or atomic.read_json(file) != described:
         if folder.exists():
             shutil.rmtree(folder)
-        for name in ("evaluation", "train"):
+        for name in ("evaluation", BENCHMARKS, "train"):
             atomic.make_folder(folder / name)
         atomic.write_json(file, described)
     atomic.remove_leftovers(folder)
@@ -244,7 +250,7 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
     `described` is the manifest as far as the request and its files decide it; counts are added here."""
-    evaluation, _ = _entries(folder, "evaluation", windows=None)
+    evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _entries(folder, side, windows=None)[0]]
     # To save memory, keep only the windows that the evaluation has too: no others can overlap.
     train, table = _entries(folder, "train", windows=known_windows(evaluation))
     faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
@@ -315,7 +321,7 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
     entries: list[Entry] = []
     tables = [pl.DataFrame(schema=KEPT_SCHEMA)]
     columns = ["problem_id", "split", "source_row", "tests_bytes"]
-    role = " test" if side == "evaluation" else ""
+    role = "" if side == "train" else " test"
     for part in _parts(folder, side):
         read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
         table = pl.DataFrame(read.select(columns))

@@ -19,6 +19,7 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 from coderl_tasks.environments import ROWS
+from coderl_tasks.environments.benchmarks import load_benchmarks
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
 from coderl_tasks.insight.record import RunRecord, load_run
@@ -94,15 +95,17 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
         except (OSError, ValueError) as error:
             raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
         return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
-    side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
-
     def keep(problem: Problem) -> Problem:  # other problems without tests: all of a data set take gigabytes
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
-    environment = config.get("environment", "code")
-    if environment not in ROWS:
-        raise ConfigError(f"environment={environment} is none of {', '.join(ROWS)}")
-    loaded = side.load(rows=ROWS[environment], keep=keep)
+    if config.get("benchmark"):
+        loaded = load_benchmarks([str(name) for name in config["benchmark"]], keep=keep)
+    else:
+        side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
+        environment = config.get("environment", "code")
+        if environment not in ROWS:
+            raise ConfigError(f"environment={environment} is none of {', '.join(ROWS)}")
+        loaded = side.load(rows=ROWS[environment], keep=keep)
     return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
 
 
