@@ -121,7 +121,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
         summary |= comparison
     # Even if it was recorded: this comparison may be a new one.
     journal.write(rollouts, summary)
-    markdown = evaluation_markdown(_eval_record(journal, folder.name), before, dataset=settings.dataset)
+    dataset = ",".join(settings.benchmark or [settings.dataset])
+    markdown = evaluation_markdown(_eval_record(journal, folder.name), before, dataset=dataset)
     publish_later("evaluation", folder.name, markdown)
     return summary
 

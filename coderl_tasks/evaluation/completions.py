@@ -6,7 +6,7 @@ are recorded at once, so a restart grades only the others.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,18 +68,17 @@ def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem])
         texts.setdefault(problem.problem_id, []).append(text or "")
         codes.setdefault(problem.problem_id, []).append(text if name == "code" else _program(problem, text))
     if unknown:
-        raise DataError(f"{file}: {_named(unknown)} not in the benchmark, which has {problems[0].problem_id}, ...")
+        raise DataError(f"{file}: {len(unknown)} of its tasks are not in the benchmark: {_some_of(unknown)}")
     if missing := [problem_id for problem_id in by_id if problem_id not in texts]:
         raise DataError(
-            f"{file}: {_named(missing)} without a completion, of {len(by_id)} problems: a benchmark's figure is of all "
-            "of them (eval_limit and since/until evaluate on fewer)"
+            f"{file}: {len(missing)} of {len(by_id)} problems have no completion: {_some_of(missing)} (a benchmark's "
+            "figure is of all problems; eval_limit, since and until take fewer)"
         )
     return CompletionsFile(file, texts, codes)
 
 
-def _named(ids: Any) -> str:
-    shown = ", ".join(list(ids)[:_MOST_NAMED]) + (", ..." if len(ids) > _MOST_NAMED else "")
-    return f"{len(ids)} problem{'s are' if len(ids) > 1 else ' is'} ({shown})"
+def _some_of(ids: Collection[str]) -> str:
+    return ", ".join([*list(ids)[:_MOST_NAMED], *(["..."] if len(ids) > _MOST_NAMED else [])])
 
 
 def _program(problem: Problem, text: str | None) -> str | None:

@@ -95,6 +95,7 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
         except (OSError, ValueError) as error:
             raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
         return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
+
     def keep(problem: Problem) -> Problem:  # other problems without tests: all of a data set take gigabytes
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 

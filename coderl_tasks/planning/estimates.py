@@ -308,6 +308,8 @@ def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estim
 
 
 def _evaluation_row(settings: EvaluateSettings) -> Estimate:
+    if settings.completions is not None:
+        raise ConfigError("completions are graded without a model: there are no tokens to estimate")
     with TemporaryDirectory() as folder:
         problems = flow_plans.evaluation_problems(settings, Path(folder))
         lengths = _lengths_at_limit(settings, problems)

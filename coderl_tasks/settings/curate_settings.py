@@ -64,7 +64,7 @@ class CurateSettings(FlowSettings):
     """share of an evaluation problem's own 13-word passages that drops a problem"""
     near_evaluation: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
     """similarity to an evaluation problem that drops a problem, where their tests agree"""
-    benchmark: Names = setting(None, common=True, environments=ONLY_CODE)
+    benchmark: Names = setting(None, environments=ONLY_CODE)
     """published benchmarks whose problems are kept out of the pool too, by the names of evaluate's benchmark"""
     common_passage: int = setting(10, ge=1, by_environment={"custom": 1})
     """passages that occur in more problems than this are boilerplate, and not counted"""

@@ -36,14 +36,14 @@ class EvaluateSettings(FlowSettings):
     benchmark: Names = setting(None, common=True, environments=ONLY_CODE, elsewhere=("task", "tasks", "benchmarks"))
     """published benchmarks in place of the test splits, asked and limited as their own harnesses do: humaneval, mbpp,
     humaneval_plus, mbpp_plus, livecodebench (or livecodebench_v1 to _v6), each also NAME:FILE or NAME:FOLDER"""
-    completions: Annotated[str | None, ABSOLUTE] = setting(None, common=True, decides_content=False)
+    completions: Annotated[str | None, ABSOLUTE] = setting(None, decides_content=False)
     """benchmark: a file of completions to grade in place of a model's: JSONL of task_id and completion, solution, or a
     list as samples"""
     splits: Names = setting(None, common=True)
     """test splits; by default all the data set has"""
     since: Day = setting(None, common=True)
-    """problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"""
-    until: Day = setting(None, common=True)
+    """problems of this day and later (until: and earlier), YYYY-MM-DD, by the rows' date or contest_date"""
+    until: Day = None
     """problems of this day and earlier, YYYY-MM-DD"""
     eval_limit: Limit = setting(-1, common=True, gsm8k=40)
     """problems, a seeded subset (-1: all)"""

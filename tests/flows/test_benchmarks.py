@@ -56,11 +56,11 @@ def test_completions_are_graded_without_a_model(coderl: Coderl, human_eval: Path
     words = ("evaluate", f"benchmark=humaneval:{human_eval}", f"completions={given}", f"log_path={folder}")
     done = coderl(*words)
     assert done.returncode == 0, done.stderr
-    assert "Tinker" not in done.stdout
     rollouts = pl.read_parquet(folder / "rollouts.parquet")
     verdicts = ["passed", "wrong_answer", "passed", "passed", "wrong_answer", "wrong_answer"]
     assert rollouts["verdict"].to_list() == verdicts
     found = summary(folder)
+    assert "temperature" in found and found["temperature"] is None
     assert found["pass_at_k"]["1"]["estimate"] == pytest.approx(0.5)
     assert found["pass_at_k"]["2"]["estimate"] == pytest.approx((1 + 2 / 3) / 2)
     assert "@2" in done.stdout and str(given) in done.stdout
@@ -82,11 +82,11 @@ def test_files_that_do_not_fit_are_refused(coderl: Coderl, human_eval: Path, tmp
     words = ("evaluate", f"benchmark=humaneval:{human_eval}")
     right = {"task_id": "HumanEval/901", "completion": "    return 2 * x\n"}
     missing = coderl(*words, f"completions={completions(tmp_path, right)}", f"log_path={tmp_path / 'a'}")
-    assert "1 problem is (HumanEval/902) without a completion, of 2 problems" in missing.stderr
+    assert "samples.jsonl: 1 of 2 problems have no completion: HumanEval/902" in missing.stderr
     unknown = {**right, "task_id": "HumanEval/7"}
     given = completions(tmp_path / "b", right, unknown)
     done = coderl(*words, f"completions={given}", f"log_path={tmp_path / 'b' / 'eval'}", "eval_limit=1")
-    assert "1 problem is (HumanEval/7) not in the benchmark, which has HumanEval/90" in done.stderr
+    assert "samples.jsonl: 1 of its tasks are not in the benchmark: HumanEval/7" in done.stderr
     assert not (tmp_path / "b" / "eval" / "summary.json").exists()
 
 
