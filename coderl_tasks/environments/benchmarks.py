@@ -19,7 +19,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
 from coderl_tasks.problems.loading import Dates, LoadResult, RowReader, problems_in
 from coderl_tasks.problems.problem import Problem, RowDropped
-from coderl_tasks.problems.raw_files import RawFile, unreadable
+from coderl_tasks.problems.raw_files import RawFile
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.sources import RowSource, find_source, open_source, raw_file
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
@@ -248,14 +248,15 @@ def _packaged(benchmark: Benchmark) -> Path | None:
 
 def _published(address: str) -> RawFile:
     """The file at an address, downloaded unless it was before. Raises DataError."""
-    if not address.startswith("https://"):
-        return raw_file(address, None, address)
-    folder = private_folder(coderl_home() / "benchmarks")
-    file = folder / "-".join(address.split("/")[-2:])  # with the release, which is pinned
-    if not file.is_file():
-        try:
+    try:
+        if not address.startswith("https://"):
+            return raw_file(address, None, address)
+        folder = private_folder(coderl_home() / "benchmarks")
+        file = folder / "-".join(address.split("/")[-2:])  # with the release, which is pinned
+        if not file.is_file():
             with urllib.request.urlopen(address, timeout=_DOWNLOAD_S) as answer:
                 put(file, answer.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise unreadable(address, error) from error
-    return raw_file(str(file), folder, str(file))
+        return raw_file(str(file), folder, str(file))
+    except (DataError, OSError, http.client.HTTPException) as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise DataError(f"{address} cannot be downloaded: {reason}") from error

@@ -107,7 +107,9 @@ def signature_of(problem: Problem) -> Signature:
     hashed = np.array([_word_hash(word) for word in words], dtype=np.uint64)
     shingles = _phrases(hashed, min(SHINGLE_WORDS, max(1, len(words))))
     windows = _phrases(hashed, WINDOW_WORDS)
-    inputs, outputs, digest = _hash_tests(problem.tests)
+    # An assertion has no input: as one of all, it would make any two problems contradict each other.
+    tests = [Test(test.expected, "") for test in problem.tests] if problem.kind == "assert" else problem.tests
+    inputs, outputs, digest = _hash_tests(tests)
     text = " ".join(f"{problem.statement}\n{problem.starter_code}".lower().split())
     minhash = _empty().copy()
     minhash.update_batch((shingles >> np.uint64(32)).tolist())  # the upper half: this scheme takes 32 bits

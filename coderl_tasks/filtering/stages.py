@@ -34,7 +34,7 @@ from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, count_drops, dro
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
-FORMAT = 2  # goes up when the same rows give other parts
+FORMAT = 3  # goes up when the same rows give other parts
 BENCHMARKS = "benchmarks"
 """The side of benchmarks, beside that of the evaluation data."""
 

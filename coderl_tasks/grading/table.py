@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -183,46 +184,49 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
             if _has_code(row.values) != _has_code(rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
-        usable = _usable_columns(names) if rows else {}
-        return _one_per_row({usable[name]: [row.values.get(name) for row in rows] for name in usable})
+        return _one_per_row([row.values for row in rows], _usable_columns(names) if rows else {})
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
     usable = _usable_columns(frame.columns)
-    return _one_per_row(frame.select(usable.keys()).rename(usable).to_dict(as_series=False))
+    return _one_per_row(frame.select(chain.from_iterable(usable.values())).to_dicts(), usable)
 
 
 def _has_code(names: Iterable[str]) -> bool:
     return any(PROGRAM_COLUMNS.get(name) == "code" for name in names)
 
 
-def _usable_columns(found: Iterable[str]) -> dict[str, str]:
-    """The columns to take of those found, each with its name here: of several that mean the same the first. Raises
-    DataError."""
-    names = {name: ID_COLUMNS.get(name, PROGRAM_COLUMNS.get(name, name)) for name in _COLUMNS if name in found}
-    first = {meaning: name for name, meaning in reversed(names.items())}
-    if not {"problem_id", "source_row"} & first.keys() or not {"code", "completion"} & first.keys():
+def _usable_columns(found: Iterable[str]) -> dict[str, list[str]]:
+    """The columns to take of those found, by their name here. Raises DataError."""
+    usable: dict[str, list[str]] = {}
+    for name in _COLUMNS:
+        if name in found:
+            usable.setdefault(ID_COLUMNS.get(name, PROGRAM_COLUMNS.get(name, name)), []).append(name)
+    if not {"problem_id", "source_row"} & usable.keys() or not {"code", "completion"} & usable.keys():
         raise DataError(
             "completions need the columns problem_id (or source_row, the problem's row in its file, from 0) "
             f"and code (or completion); there are: {', '.join(found) or 'none'}"
         )
-    return {name: meaning for meaning, name in first.items()}
+    return usable
 
 
-def _one_per_row(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """`columns` with a row for each program of a list."""
-    name = "code" if "code" in columns else "completion"
-    if not any(isinstance(value, list) for value in columns.get(name, ())):
-        return columns
-    counts = [len(value) if isinstance(value, list) else 1 for value in columns[name]]
-    repeated = {
-        other: [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
-        for other, values in columns.items()
-    }
-    programs = [one for value in columns[name] for one in (value if isinstance(value, list) else [value])]
-    return {**repeated, name: programs}
+def _one_per_row(rows: Iterable[Mapping[str, Any]], usable: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
+    """The columns of `rows` by their names here, where a list of programs is as many rows. Of several columns that mean
+    the same, a row's first one counts that has something."""
+    columns: dict[str, list[Any]] = {meaning: [] for meaning in usable}
+    program = "code" if "code" in usable else "completion"
+    for row in rows:
+        found = {
+            meaning: next((row[name] for name in names if row.get(name) is not None), None)
+            for meaning, names in usable.items()
+        }
+        programs = found[program]
+        for one in programs if isinstance(programs, list) else [programs]:
+            for meaning, value in (found | {program: one}).items():
+                columns[meaning].append(value)
+    return columns
 
 
 def _codes(columns: Mapping[str, list[Any]], starter_codes: Sequence[str]) -> list[str | None]:
