@@ -1,4 +1,6 @@
 from coderl_tasks.filtering.overlap import Entry, OverlapRules, find_contaminated
+from coderl_tasks.filtering.signature import signature_of
+from coderl_tasks.problems import problem_from_row
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}
@@ -53,3 +55,16 @@ def test_a_short_statement_word_for_word() -> None:
 
 def test_no_evaluation_problems() -> None:
     assert faults(make_entry("row", make_text(0), TESTS), evaluation=()) == []
+
+
+def test_assertions_contradict_only_where_one_test_has_two_answers() -> None:
+    def entry(text: str, *tests: str) -> Entry:
+        row = {"question": text, "tests": list(tests)}
+        return Entry("id", "row", signature_of(problem_from_row(row, split="s", source_row=0)))
+
+    text, tests = "Write a function double that gives twice a number, of any size or sign.", ["assert double(1) == 2"]
+    secret = entry(text, *tests)
+    other = entry(text, "assert double(3) == 6")
+    assert not secret.signature.shared_tests(other.signature).contradict
+    assert [fault[:2] for fault in faults(other, evaluation=(secret,))] == [(0, "near_duplicate_statement")]
+    assert secret.signature.shared_tests(entry(text, *tests, "assert double(4) == 8").signature).agree
