@@ -50,6 +50,8 @@ def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem])
     without one."""
     file = Path(str(settings.completions))
     columns = read_completions(file)
+    if columns and "problem_id" not in columns:
+        raise DataError(f"{file}: its completions name no task: give each a task_id")
     known: set[str] = set()
     if settings.eval_limit != -1 or settings.since is not None or settings.until is not None:
         known = benchmark_ids(settings.benchmark or ())
@@ -82,8 +84,10 @@ def _some_of(ids: Collection[str]) -> str:
 
 
 def _program(problem: Problem, text: str | None) -> str | None:
-    if text is None or (code := extract_code(text)) is not None:
-        return None if text is None else code
+    if text is None:
+        return None
+    if (code := extract_code(text)) is not None:
+        return code
     return problem.statement + text if BENCHMARKS[problem.split].is_continued else text
 
 
