@@ -22,14 +22,14 @@ from coderl_tasks.settings import EvaluateSettings
 from tests.problems.test_benchmark_rows import HUMAN_EVAL_PLUS, PRIVATE, livecodebench, mbpp_plus, private
 
 SHARED = PROJECT_ROOT.parent / "shared" / "data"
-HUMAN_EVAL = {
+HUMAN_EVAL: dict[str, Any] = {
     "task_id": "HumanEval/901",
     "prompt": 'def twice(x: int) -> int:\n    """ Twice x.\n    >>> twice(2)\n    4\n    """\n',
     "canonical_solution": "    return 2 * x\n",
     "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(-1) == -2\n",
     "entry_point": "twice",
 }
-MBPP = {
+MBPP: dict[str, Any] = {
     "task_id": 901,
     "text": "Write a function to double a number.",
     "code": "def double(x):\r\n    return 2 * x",

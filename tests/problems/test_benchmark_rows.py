@@ -12,7 +12,7 @@ import pytest
 
 from coderl_tasks.problems import RowDropped, problem_from_row
 
-HUMAN_EVAL_PLUS = {
+HUMAN_EVAL_PLUS: dict[str, Any] = {
     "task_id": "HumanEval/900",
     "prompt": 'from typing import List\n\n\ndef mean(xs: List[float]) -> float:\n    """ Mean of a list.\n    """\n',
     "entry_point": "mean",
@@ -48,7 +48,7 @@ def test_inputs_of_evalplus_become_tests_of_a_few_calls() -> None:
     inputs = [packed(test.expected)[1] for test in problem.tests]
     assert inputs == [
         HUMAN_EVAL_PLUS["base_input"],
-        HUMAN_EVAL_PLUS["plus_input"][:4],  # type: ignore[index]
+        HUMAN_EVAL_PLUS["plus_input"][:4],
         [[[float("inf")]]],
     ]
 
