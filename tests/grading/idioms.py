@@ -210,6 +210,7 @@ ATCODER = {
     "print(*)": READ + "print(*sorted(a, reverse=True), sep='\\n')",
     "Yes No": READ + "print(['No', 'Yes'][sum(a) % 2 == 0])\nprint('Yes' if n > 3 else 'No')",
     "recursion limit": "import sys\nsys.setrecursionlimit(10 ** 9)\n" + READ + "def f(k): return 0 if k == 0 else 1 + f(k - 1)\nprint(f(20000) + sum(a))",
+    "recursion limit just large enough": "import sys\n" + READ + "def f(k): return 0 if k == 0 else 1 + f(k - 1)\nsys.setrecursionlimit(n + 10)\nprint(f(n + 2) + sum(a))",
     "recursion limit too large for C": "import sys\nsys.setrecursionlimit(2 ** 31 - 1)\n" + READ + "print(sum(a))",
     "a cache for recursion": "import sys\nfrom functools import lru_cache, cache\nsys.setrecursionlimit(10 ** 6)\n" + READ + "@cache\ndef f(k): return k if k < 2 else f(k - 1) + f(k - 2)\n@lru_cache(maxsize=None)\ndef g(k): return 0 if k == 0 else g(k - 1) + 1\nprint(f(300), g(300), sum(a), f.cache_info().hits)",
     "main": "import sys\ndef main():\n    input = sys.stdin.readline\n    n = int(input())\n    a = list(map(int, input().split()))\n    print(max(a) - min(a))\nif __name__ == '__main__':\n    main()",

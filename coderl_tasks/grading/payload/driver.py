@@ -85,6 +85,9 @@ WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else
 # On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
 # program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
 RECURSION_LIMIT = 600_000
+# Programs run below calls of the driver, fewer than these, which must not count in a limit that a program sets itself.
+DRIVER_CALLS = 100
+set_recursion_limit = sys.setrecursionlimit
 THREAD_STARTERS = frozenset(
     "start_new start_new_thread _start_new_thread start_joinable_thread _start_joinable_thread".split()
 )
@@ -254,7 +257,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     over. Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one
     that did not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
-    prepare_streams()
+    prepare_descriptors()
     module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
@@ -344,7 +347,7 @@ def group_member(request: Record, source: bytes, name: str) -> GroupMember | Rec
         return {"compile_error": code}
     if not is_harmless(source, code):
         return {"alone": True}
-    prepare_streams()
+    prepare_descriptors()
     module = prepared_module("solution", source)
     sharing, inputs = ProcessSharing(code, module) if request["company"] else None, request["inputs"]
     if sharing is not None and not sharing.may_share(len(inputs)):
@@ -465,11 +468,15 @@ TestEnd = tuple[str, int, float, int, float, int]
 
 
 @cache  # once, also for a group
-def prepare_streams() -> None:
-    """Streams for the tests: over the descriptors, whatever those are by then. The driver writes to none of them."""
+def prepare_descriptors() -> None:
     for number in range(3):  # what an import of the prelude prints goes nowhere
         os.dup2(anonymous_file(), number)
     os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
+    prepare_streams()
+
+
+def prepare_streams() -> None:
+    """Streams for the tests: over the descriptors, whatever those are by then. The driver writes to none of them."""
     for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
         errors = "surrogateescape" if number < 2 else "backslashreplace"
@@ -478,7 +485,7 @@ def prepare_streams() -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.argv = [SOLUTION]
-    sys.setrecursionlimit(RECURSION_LIMIT)
+    set_recursion_limit(RECURSION_LIMIT)
     atexit._clear()
 
 
@@ -522,6 +529,7 @@ def prepared_stack() -> DeepStack:
     with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
         library.mallopt(M_ARENA_MAX, 1)  # glibc alone has it
     prepare_threads()
+    sys.setrecursionlimit = set_limit_of_program
     return DeepStack()
 
 
@@ -547,6 +555,11 @@ def prepare_threads() -> None:
             setattr(module, name, starting_deep(getattr(module, name)))
 
 
+def set_limit_of_program(limit: int) -> None:
+    """`sys.setrecursionlimit` for programs: a limit of N + 10 is enough for N calls of theirs."""
+    set_recursion_limit(limit + DRIVER_CALLS if 0 < limit < 2**31 - DRIVER_CALLS else limit)
+
+
 def c_recursion_counter() -> int | None:
     """Where the state of a thread counts how much deeper calls through C code may nest: an offset in bytes.
 
@@ -560,13 +573,13 @@ def c_recursion_counter() -> int | None:
         return None
     integers, snapshots = (ctypes.c_int * 32).from_address(thread_state()), []
     for limit in (RECURSION_LIMIT - 1, RECURSION_LIMIT):
-        sys.setrecursionlimit(limit)
+        set_recursion_limit(limit)
         snapshots.append(integers[:])
     for index in range(len(integers) - 3):
         (*before, c_before, room_before), (*after, c_left, headroom) = (four[index : index + 4] for four in snapshots)
         left, limit = after
         moved = before == [left - 1, limit - 1] and (c_before, room_before) == (c_left, headroom)
-        if moved and limit == RECURSION_LIMIT and 0 < limit - left < 100:  # the driver is less than 100 calls deep
+        if moved and limit == RECURSION_LIMIT and 0 < limit - left < DRIVER_CALLS:
             return 4 * (index + 2) if 0 < c_left <= 100_000 and headroom == 0 else None
     return None
 
