@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
 from tempfile import TemporaryDirectory
@@ -371,8 +372,10 @@ def _compiled(checker: str) -> bytes | str:
             (Path(place) / name).write_bytes(text.encode("utf-8", "surrogatepass"))
         sources = [name for name in texts if Path(name).suffix in CPP_SUFFIXES]
         # Without the libraries of this machine where that is possible: the sandbox may have others.
-        for links in (["-static"], ["-static-libstdc++", "-static-libgcc"]):
-            command = [cpp_compiler(), "-O2", "-std=c++17", "-s", "-w", *_TESTLIB, *links, "-o", "program", *sources]
+        links = ["-static"], ["-static-libstdc++", "-static-libgcc"]
+        for standard, libraries in product(("gnu++20", "gnu++17"), links):
+            options = ["-O2", f"-std={standard}", "-s", "-w", "-fpermissive", *_TESTLIB, *libraries]
+            command = [cpp_compiler(), *options, "-o", "program", *sources]
             try:
                 done = run(command, cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=_COMPILE_S)
             except FileNotFoundError:

@@ -22,7 +22,7 @@ Language = Literal["python", "cpp"]
 _LANGUAGES: dict[str, Language] = {
     "python": "python", "python3": "python", "py": "python", "cpp": "cpp", "c++": "cpp", "cxx": "cpp", "cc": "cpp",
 }  # fmt: skip
-CPP_SUFFIXES = (".cc", ".cpp", ".cxx", ".c++")
+CPP_SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".c")
 MAIN_FILES: dict[Language, str] = {"python": "checker.py", "cpp": "checker.cpp"}
 _NAMES = ("source", "language", "protocol", "flags", "files")
 

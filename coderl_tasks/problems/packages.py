@@ -3,15 +3,17 @@
     NAME/problem.yaml, data/sample|secret/**/*.in with .ans, problem_statement/ or statement/, output_validators/ or
     output_validator/, submissions/accepted|wrong_answer|run_time_error/
 
-Read are the legacy format and that of 2023-07. Accepted Python submissions are reference solutions. Wrong and crashing
-ones are known-wrong programs, not those that exceed the time limit: their answers may be right. An interactive or a
-scoring package is refused, by name and with the reason.
+Read are the legacy format and those of 2023-07 and 2025-09. Accepted Python 3 submissions are reference solutions.
+Wrong and crashing ones are known-wrong programs, not those that exceed the time limit: their answers may be right. An
+interactive or a scoring package is refused, by name and with the reason.
 """
 
+import ast
 import configparser
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -20,6 +22,7 @@ from typing import Any
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
+from coderl_tasks.problems.assertions import NOT_PYTHON
 from coderl_tasks.problems.checkers import CPP_SUFFIXES
 
 DESCRIPTION = "problem.yaml"
@@ -28,10 +31,14 @@ _STATEMENTS = ("problem_statement", "statement")
 _STATEMENT_NAMES = ("problem.en.md", "problem.en.tex", "problem.md", "problem.tex", "problem.en.typ")
 _VALIDATORS = ("output_validator", "output_validators")
 _PYTHON = (".py", ".py3")
-_HEADERS = (".h", ".hpp", ".hh")
+_MAIN_STEMS = ("__main__", "main", "validate", "validator", "output_validator")
+_PYTHON_2_NAMES = {"raw_input", "xrange"}
+_CONSTANT = re.compile(r"\{\{(\w+)(?:\.(\w+))?\}\}|\\constant\{(\w+)(?:\.(\w+))?\}")
 _WRONG = ("wrong_answer", "run_time_error", "rejected")
-_OWN_SETTINGS = (".yaml", ".args", ".files")  # of a test, beside its .in
-_FORMAT = 2  # of the rows that are made of packages
+_OWN_INPUT = (".args", ".files")  # of a test, beside its .in
+_GROUP_SETTINGS = ("testdata.yaml", "test_group.yaml")
+_FLAGS = ("output_validator_flags", "output_validator_args")
+_FORMAT = 3  # of the rows that are made of packages
 
 
 def package_folders(folder: Path) -> list[Path]:
@@ -83,24 +90,34 @@ def _read(package: Path) -> dict[str, Any]:
     _refuse_other_types(package, about)
     tests: list[dict[str, str]] = []
     samples: list[dict[str, str]] = []
+    shown: list[tuple[str, str]] = []
     data = package / "data"
+    groups = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
+    flags: dict[bool, list[tuple[str, ...]]] = {True: [], False: []}  # of the validator for samples, and other tests
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
-        if other := next((source.with_suffix(end) for end in _OWN_SETTINGS if source.with_suffix(end).exists()), None):
-            raise _Refused(f"{other.relative_to(package)}: a test with arguments, files or flags of its own")
         answer = source.with_suffix(".ans")
         if not answer.is_file():
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
-        test = {"input": _text(source), "output": _text(answer)}
+        test = {"input": _exact_text(source), "output": _exact_text(answer)}
         is_sample = data / "sample" in source.parents
         (samples if is_sample else tests).append(test)
+        flags[is_sample].append(_flags_of(source, groups))
+        if is_sample:  # its answer may be no output but what the validator needs
+            shown.append((_shown(source, ".in.statement", ".in"), _shown(source, ".ans.statement", ".out", ".ans")))
     if not samples and not tests:
         raise _Refused("data/ has no *.in with its .ans")
+    all_flags = set(flags[False] or flags[True])
+    if len(all_flags) > 1:
+        raise _Refused("its groups of tests have flags of the validator of their own")
+    # Samples that are judged with other flags are shown, not run.
+    used_samples = [test for test, words in zip(samples, flags[True], strict=True) if words in all_flags]
+    general = _words(about.get("validator_flags", about.get("output_validator_args")))
     row: dict[str, Any] = {
-        "question": _statement(package, about, samples),
-        "tests": [*samples, *tests],
-        "solutions": list(_programs(package, ("accepted",))),
-        "wrong_solutions": list(_programs(package, _WRONG)),
-        **_decision(package, about),
+        "question": _statement(package, about, shown),
+        "tests": [*used_samples, *tests],
+        "solutions": list(_programs(package, about, ("accepted",))),
+        "wrong_solutions": list(_programs(package, about, _WRONG)),
+        **_decision(package, about, (*general, *all_flags.pop())),
     }
     if (limit := _time_limit(package, about)) is not None:
         row["time_limit_s"] = limit
@@ -120,80 +137,95 @@ def _refuse_other_types(package: Path, about: Mapping[str, Any]) -> None:
     ):
         if word in words:
             raise _Refused(why)
+    for name in sorted(file.name for file in package.glob("include/*")):
+        if name == "default" or name.startswith("py"):
+            raise _Refused(f"include/{name}: its programs are given files that a statement does not show")
     grading = about.get("grading")
     if isinstance(grading, Mapping) and (grading.get("objective") or grading.get("show_test_data_groups")):
         raise _Refused("it is a scoring problem: its answers have points, not a verdict")
 
 
-def _decision(package: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def _decision(package: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
     """What decides a test: the package's own validator, or the default one with its flags."""
+    # Drafts of the newer format still had the older folder, so the name of either is enough.
     folder = next((package / name for name in _VALIDATORS if (package / name).is_dir()), None)
-    version = str(about.get("problem_format_version", "legacy"))
-    is_legacy = version.startswith("legacy")
-    if folder is not None and is_legacy != (folder.name == "output_validators"):
-        raise _Refused(f"the format {version} has no folder {folder.name}")
-    flags = _flags(package, about)
-    if folder is not None and (not is_legacy or str(about.get("validation", "")).startswith("custom")):
-        return {"checker": _validator(folder, flags)}
-    if str(about.get("validation", "")).startswith("custom"):
+    is_custom = str(about.get("validation", "")).startswith("custom")
+    is_legacy = str(about.get("problem_format_version", "legacy")).startswith("legacy")
+    if folder is not None and (is_custom or not is_legacy):
+        return {"checker": _validator(folder, about, flags)}
+    if is_custom:
         raise _Refused("its own validator is missing: there is no folder output_validators")
     return _default_validator(flags)
 
 
-def _flags(package: Path, about: Mapping[str, Any]) -> tuple[str, ...]:
-    """The flags of the output validator. Raises _Refused where groups of tests have different ones."""
-    found: dict[tuple[str, ...], None] = {}
-    in_groups = False
-    general = about.get("validator_flags", about.get("output_validator_args"))
-    for name in ("testdata.yaml", "test_group.yaml"):
-        for file in sorted((package / "data").glob(f"**/{name}")):
-            values = _mapping(file)
-            own = values.get("output_validator_flags", values.get("output_validator_args"))
-            if own is not None and "sample" not in file.relative_to(package).parts:
-                found.setdefault(_words(own))
-            if file.parent.name not in ("data", "secret"):
-                in_groups |= own is not None
-    if len(found) > 1 or in_groups:
-        raise _Refused("its groups of tests have flags of the validator of their own")
-    return (*_words(general), *next(iter(found), ()))
+def _flags_of(source: Path, groups: Mapping[Path, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The flags of the output validator for a test: its own, or those of the nearest group that has any. Raises
+    _Refused for a test that gives the program more than an input."""
+    own = source.with_suffix(".yaml")
+    settings = [
+        _mapping(own) if own.is_file() else {},
+        *(groups[folder] for folder in source.parents if folder in groups),
+    ]
+    if any(one.get("args") for one in settings) or any(source.with_suffix(end).exists() for end in _OWN_INPUT):
+        raise _Refused(f"{source.name}: a test with arguments or files of its own")
+    return next((_words(one[name]) for one in settings for name in _FLAGS if one.get(name) is not None), ())
 
 
 def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping):  # a validator's name with its flags
+        value = value.get("flags")
     if value is None:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
-def _validator(folder: Path, flags: tuple[str, ...]) -> dict[str, Any]:
+def _validator(folder: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
     """The program in a folder of validators: its files, or those of its only folder."""
-    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__"))]
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
+    sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
     folders = [entry for entry in entries if entry.is_dir()]
-    if folders and not any(entry.suffix in (*_PYTHON, *CPP_SUFFIXES) for entry in entries):
-        if len(folders) > 1:
-            raise _Refused(f"{folder.name} has {len(folders)} validators: {', '.join(entry.name for entry in folders)}")
-        (folder,) = folders
-        entries = sorted(folder.iterdir())
+    programs = [entry.name for entry in entries if entry in sources or entry in folders]
+    # In the older format each of them is a validator, in the newer one they are parts of one.
+    if len(programs) > 1 and (folder.name == "output_validators" or not sources):
+        raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
+    if folders and not sources:
+        entries = sorted(folders[0].iterdir())
     files = {file.name: file for file in entries if file.is_file()}
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
-    for language, suffixes, usual in (
-        ("cpp", CPP_SUFFIXES, ("main", "validate", "validator")),
-        ("python", _PYTHON, ("main", "__main__", "validate", "validator", "output_validator")),
-    ):
-        sources = [name for name in files if Path(name).suffix in suffixes]
-        if not sources:
-            continue
-        main = next((name for stem in usual for name in sources if Path(name).stem == stem), sources[0])
-        if language == "python" and len(sources) > 1 and Path(main).stem not in usual:
-            raise _Refused(f"which of {', '.join(sources)} is the validator's main file is not said")
-        others = {name: _text(files[name]) for name in files if name != main and _is_part(name, suffixes)}
-        found = {"source": _text(files[main]), "language": language, "files": others}
-        return {**found, "protocol": "kattis", "flags": list(flags)}
-    raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
+    found = {
+        language: [name for name in files if Path(name).suffix in suffixes]
+        for language, suffixes in (("cpp", CPP_SUFFIXES), ("python", _PYTHON))
+    }
+    language = "cpp" if found["cpp"] else "python"
+    names = found[language]
+    if not names or (found["cpp"] and found["python"]):
+        raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
+    main = next((name for stem in _MAIN_STEMS for name in names if Path(name).stem == stem), names[0])
+    if language == "python" and len(names) > 1 and Path(main).stem not in _MAIN_STEMS:
+        raise _Refused(f"which of {', '.join(names)} is the validator's main file is not said")
+    texts = {}
+    for name, file in files.items():
+        with suppress(UnicodeDecodeError):  # else it is neither a source nor a header
+            texts[name] = _with_constants(file.read_bytes().decode(), about)
+    if main not in texts:
+        raise _Refused(f"{main} is not UTF-8")
+    source = texts.pop(main)
+    return {"source": source, "language": language, "files": texts, "protocol": "kattis", "flags": list(flags)}
 
 
-def _is_part(name: str, suffixes: tuple[str, ...]) -> bool:
-    return Path(name).suffix in (*suffixes, *_HEADERS)
+def _with_constants(text: str, about: Mapping[str, Any]) -> str:
+    """A text of a package, {{name}} and {{name.variant}} replaced by what its `constants` say."""
+    constants = about.get("constants")
+
+    def value(match: re.Match[str]) -> str:
+        name, variant = match[1] or match[3], match[2] or match[4] or "value"
+        found = constants.get(name) if isinstance(constants, Mapping) else None
+        if not isinstance(found, Mapping):
+            found = {} if found is None else {"value": found}
+        return str(found.get(variant, match[0]))
+
+    return _CONSTANT.sub(value, text)
 
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
@@ -248,7 +280,11 @@ def same(wanted, found):
 """
 
 
-def _statement(package: Path, about: Mapping[str, Any], samples: list[dict[str, str]]) -> str:
+def _shown(source: Path, *endings: str) -> str:
+    return next(_text(file) for ending in endings if (file := source.with_suffix(ending)).is_file()).rstrip("\n")
+
+
+def _statement(package: Path, about: Mapping[str, Any], samples: list[tuple[str, str]]) -> str:
     """The statement as it is written, in English where there are several, with the samples, which it leaves out."""
     places = [package / folder / name for folder in _STATEMENTS for name in _STATEMENT_NAMES]
     files = [place for place in places if place.is_file()]
@@ -257,15 +293,14 @@ def _statement(package: Path, about: Mapping[str, Any], samples: list[dict[str, 
     if not text:
         raise _Refused("it has no statement as text (problem_statement/problem.en.tex or .md)")
     name = about.get("name")
-    name = next(iter(name.values()), "") if isinstance(name, Mapping) else name
-    parts = [f"{name}\n" if name else "", text, ""]
-    for number, sample in enumerate(samples, 1):
-        parts += [f"Sample Input {number}", sample["input"].rstrip("\n"), ""]
-        parts += [f"Sample Output {number}", sample["output"].rstrip("\n"), ""]
+    name = name.get("en", next(iter(name.values()), "")) if isinstance(name, Mapping) else name
+    parts = [f"{name}\n" if name else "", _with_constants(text, about), ""]
+    for number, (given, printed) in enumerate(samples, 1):
+        parts += [f"Sample Input {number}", given, "", f"Sample Output {number}", printed, ""]
     return "\n".join(parts).strip()
 
 
-def _programs(package: Path, verdicts: tuple[str, ...]) -> Iterator[str]:
+def _programs(package: Path, about: Mapping[str, Any], verdicts: tuple[str, ...]) -> Iterator[str]:
     """The Python submissions of one file with one of these verdicts, sorted by name."""
     for verdict in verdicts:
         for entry in sorted((package / "submissions" / verdict).glob("*")):
@@ -273,8 +308,21 @@ def _programs(package: Path, verdicts: tuple[str, ...]) -> Iterator[str]:
             if entry.is_dir():  # a program of several files is none that can be graded
                 inside = [one for one in entry.iterdir() if one.suffix in _PYTHON]
                 file = inside[0] if len(inside) == 1 else entry
-            if file.is_file() and file.suffix in _PYTHON:
-                yield _text(file)
+            if file.is_file() and file.suffix in _PYTHON and _is_python_3(text := _text(file)):
+                yield _with_constants(text, about)
+
+
+def _is_python_3(text: str) -> bool:
+    """Whether a program is not one of Python 2, which has the same suffix: by its first line, or by what it says."""
+    if re.match(r"#!.*python2", text):
+        return False
+    try:
+        names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+    except NOT_PYTHON:
+        return False
+    loaded = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    return not (loaded - made) & _PYTHON_2_NAMES or "NameError" in text
 
 
 def _time_limit(package: Path, about: Mapping[str, Any]) -> float | None:
@@ -301,6 +349,13 @@ def _mapping(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _Refused(f"{file.name} is no YAML: {' '.join(str(error).split())[:200]}") from None
     return value if isinstance(value, dict) else {}
+
+
+def _exact_text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise _Refused(f"{file.name} is not UTF-8") from None
 
 
 def _text(file: Path) -> str:

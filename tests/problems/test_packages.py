@@ -89,6 +89,70 @@ def test_the_format_of_2023_has_other_names(tmp_path: Path) -> None:
     assert row["checker"]["flags"] == ["a", "b"]
 
 
+def test_drafts_of_the_newer_format_have_the_older_folder(tmp_path: Path) -> None:
+    files = {f"{VALIDATORS}/validate.py": VALIDATOR}
+    row = package_row(package(tmp_path / "one", files, problem_format_version="2023-07-draft"))
+    assert row["checker"]["source"] == VALIDATOR
+
+
+def test_a_validator_has_the_files_of_its_folder(tmp_path: Path) -> None:
+    files = {f"{VALIDATORS}/v/{name}": "// x" for name in ("validate.cc", "validate.h", "table.inc")}
+    folder = package(tmp_path / "one", files, validation="custom")
+    (folder / VALIDATORS / "v" / "a.out").write_bytes(b"\xff")
+    assert package_row(folder)["checker"]["files"] == {"validate.h": "// x", "table.inc": "// x"}
+
+
+def test_flags_are_those_of_the_nearest_group(tmp_path: Path) -> None:
+    files = {
+        "data/testdata.yaml": "output_validator_flags: a",
+        "data/secret/testdata.yaml": "output_validator_flags: {name: v, flags: b c}",
+        "data/secret/group/testdata.yaml": "accept_score: 2",
+        "data/secret/2.yaml": "description: a test",
+        f"{VALIDATORS}/v.py": VALIDATOR,
+    }
+    row = package_row(package(tmp_path / "one", files, validation="custom", validator_flags="general"))
+    assert row["checker"]["flags"] == ["general", "b", "c"]
+    # The sample would be judged with other flags.
+    assert [test["input"] for test in row["tests"]] == ["b\n", "c\n"] and "Sample Input 1\na" in row["question"]
+
+
+def test_constants_stand_for_their_values(tmp_path: Path) -> None:
+    files = {
+        "output_validator/validate.py": "LIMIT = {{n}}  # {{other}}\n",
+        "problem_statement/problem.en.tex": "At most \\constant{n.tex}.",
+        "submissions/accepted/a.py": "print({{n.value}})",
+    }
+    about = {"problem_format_version": "2025-09", "constants": {"n": {"value": 5, "tex": "five"}}}
+    row = package_row(package(tmp_path / "one", files, **about))
+    assert row["checker"]["source"] == "LIMIT = 5  # {{other}}\n" and "At most five." in row["question"]
+    assert row["solutions"] == ["print(5)"]
+
+
+def test_a_sample_is_shown_as_its_package_says(tmp_path: Path) -> None:
+    row = package_row(package(tmp_path / "one", {"data/sample/1.out": "one\n", "data/sample/1.in.statement": "A\n"}))
+    assert row["question"].endswith("Sample Input 1\nA\n\nSample Output 1\none")
+    assert row["tests"][0] == {"input": "a\n", "output": "1\n"}
+
+
+def test_programs_in_python_2_are_left_out(tmp_path: Path) -> None:
+    programs = {
+        "b.py": "print 1",
+        "c.py": "#!/usr/bin/env python2\nprint(1)",
+        "d.py": "raw_input()\nprint(1)",
+        "e.py": "try: input = raw_input\nexcept NameError: pass\nprint(1)",
+        "f.py2": "print(1)",
+    }
+    files = {f"submissions/accepted/{name}": program for name, program in programs.items()}
+    row = package_row(package(tmp_path / "one", files))
+    assert row["solutions"] == ["print(1)", programs["e.py"]]
+
+
+def test_a_test_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = package(tmp_path / "one")
+    (folder / "data" / "secret" / "2.in").write_bytes(b"\xff\n")
+    assert package_row(folder)["package_fault"] == "one: 2.in is not UTF-8"
+
+
 @pytest.mark.parametrize(
     ("flags", "right", "wrong"),
     [
@@ -124,11 +188,14 @@ def test_the_default_validator_has_its_flags(tmp_path: Path, flags: str, right: 
         ({"output_validators/v.java": "x"}, {"validation": "custom"}, "neither Python nor C"),
         ({f"{VALIDATORS}/build": "x", f"{VALIDATORS}/v.py": "x"}, {"validation": "custom"}, "a script of its own"),
         ({f"{VALIDATORS}/a/v.py": "x", f"{VALIDATORS}/b/v.py": "x"}, {"validation": "custom"}, "2 validators: a, b"),
+        ({f"{VALIDATORS}/a.py": "x", f"{VALIDATORS}/b.cpp": "x"}, {"validation": "custom"}, "validators: a.py, b.cpp"),
+        ({f"{VALIDATORS}/a/a.py": "x", f"{VALIDATORS}/a/b.cpp": "x"}, {"validation": "custom"}, "neither Python nor C"),
         ({"data/secret/9.in": "x"}, {}, "9.in has no 9.ans"),
-        ({f"data/secret/{name}/testdata.yaml": f"output_validator_flags: {name}" for name in "ab"},
-         {}, "flags of the validator of their own"),
-        ({"data/secret/2.args": "x"}, {}, "2.args: a test with arguments"),
-        ({"output_validators/v.py": "x"}, {"problem_format_version": "2023-07-draft"}, "no folder output_validators"),
+        ({"data/secret/group/testdata.yaml": "output_validator_flags: a"}, {}, "flags of the validator of their own"),
+        ({"data/secret/2.args": "x"}, {}, "2.in: a test with arguments"),
+        ({"data/secret/2.yaml": "args: [x]"}, {}, "2.in: a test with arguments"),
+        ({"data/secret/2.yaml": "output_validator_args: [x]"}, {}, "flags of the validator of their own"),
+        ({"include/python3/lib.py": "x"}, {}, "include/python3: its programs are given files"),
         ({}, {"validator_flags": "float_tolerance nan"}, "no number: nan"),
         ({"problem_statement/problem.en.tex": " "}, {}, "no statement"),
         ({"problem.yaml": "a: ["}, {}, "no YAML"),
