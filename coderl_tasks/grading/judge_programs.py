@@ -178,7 +178,8 @@ class JudgePrograms:
         compressed: dict[str, bytes] = {}
         if parsed.language == "cpp":
             about["files"] = {}
-            compressed["checker.z"] = await asyncio.to_thread(compiled, checker)
+            program = replace(parsed, protocol="kattis", flags=())  # the same one, however it is run
+            compressed["checker.z"] = await asyncio.to_thread(compiled, program.to_text())
         else:
             about["files"] = {**parsed.files, main: parsed.source}
         limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}

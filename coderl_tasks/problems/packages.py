@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -234,14 +233,18 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
     case_sensitive = "case_sensitive" in words
     space_sensitive = "space_change_sensitive" in words
     tolerances: dict[str, float] = {}
-    for name, value in pairwise([*words, ""]):
+    following = iter(words)
+    for name in following:
         if name in ("float_tolerance", "float_relative_tolerance", "float_absolute_tolerance"):
+            value = next(following, "")
             try:
                 tolerances[name] = float(value)
             except ValueError:
                 tolerances[name] = math.nan
             if not 0 <= tolerances[name] < math.inf:
                 raise _Refused(f"its flag {name} has no number: {value}")
+        elif name not in ("case_sensitive", "space_change_sensitive"):
+            raise _Refused(f"its flag {name} is none of the default validator's")
     both = tolerances.get("float_tolerance", 0.0)
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
@@ -257,7 +260,7 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
 _DEFAULT_VALIDATOR = """
 import re
 
-SPACES, NUMBER = re.compile(r"[ \\t\\r\\n\\v\\f]+"), re.compile(r"[+-]?(\\d+\\.?\\d*|\\.\\d+)([eE][+-]?\\d+)?")
+SPACES, NUMBER = re.compile(r"[ \\t\\r\\n\\v\\f]+"), re.compile(r"[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(input, output, expected):
@@ -270,7 +273,7 @@ def check(input, output, expected):
 
 
 def same(wanted, found):
-    if wanted == found or (not CASE_SENSITIVE and wanted.lower() == found.lower()):
+    if wanted == found or (not CASE_SENSITIVE and wanted.encode().lower() == found.encode().lower()):
         return True
     if not HAS_TOLERANCE or not (NUMBER.fullmatch(wanted) and NUMBER.fullmatch(found)):
         return False

@@ -87,6 +87,17 @@ async def test_what_a_checker_says_is_the_reason(embedded_judge: Judge) -> None:
     assert grade.reason == "test 0: 1 words, flags ['a', 'b']"
 
 
+async def test_a_checker_may_report_what_is_no_text(embedded_judge: Judge) -> None:
+    source = """
+import sys
+words = sys.stdin.read().split()
+open(sys.argv[3] + "judgemessage.txt", "w").write(f"read {words}")
+sys.exit(42 if words == ["5"] else 43)
+"""
+    grade = await embedded_judge.grade(problem(source), "import sys\nsys.stdout.buffer.write(b'5\\xff\\x00')")
+    assert grade.verdict is Verdict.WRONG_ANSWER and grade.reason.startswith("test 0: read ['5"), grade
+
+
 ATTACKS = {
     "nothing": "",
     "huge": "print('1 ' * (4 << 20))",
@@ -172,7 +183,8 @@ async def test_a_checker_in_cpp_is_compiled_once(
     (program,) = (tmp_path / "checkers").glob("*.z")
     monkeypatch.setenv("CXX", "no-compiler")
     judge_programs._compiled.cache_clear()
-    assert (await embedded_judge.grade(with_checker, RIGHT)).passed
+    with_flags = problem({"source": KATTIS_CPP + "// one of its own\n", "flags": "a b"})
+    assert (await embedded_judge.grade(with_flags, RIGHT)).passed
     program.unlink()
     judge_programs._compiled.cache_clear()
     grade = await embedded_judge.grade(with_checker, RIGHT)
