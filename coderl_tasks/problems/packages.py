@@ -60,7 +60,7 @@ def rows_file(folder: Path) -> Path | None:
     try:
         for package in packages:
             for file in sorted(package.rglob("*")):
-                about = file.stat()
+                about = file.stat() if file.exists() else file.lstat()
                 digest.update(f"{file}\0{about.st_size}\0{about.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         target = private_folder(coderl_home() / "packages") / f"{digest.hexdigest()[:32]}.jsonl"
         if not target.is_file():
@@ -78,6 +78,8 @@ def package_row(package: Path) -> dict[str, Any]:
         return row | _read(package)
     except _Refused as refused:
         return row | {"package_fault": f"{package.name}: {refused}"}
+    except FileNotFoundError as error:
+        return row | {"package_fault": f"{package.name}: {error.filename} is a link that leads nowhere"}
 
 
 class _Refused(Exception):

@@ -147,6 +147,15 @@ def test_programs_in_python_2_are_left_out(tmp_path: Path) -> None:
     assert row["solutions"] == ["print(1)", programs["e.py"]]
 
 
+def test_a_link_that_leads_nowhere_is_a_fault_of_its_package_alone(tmp_path: Path) -> None:
+    (package(tmp_path / "set" / "one") / "data" / "secret" / "3.in").symlink_to("/nowhere")
+    (package(tmp_path / "set" / "two") / "attachments").symlink_to("/nowhere")
+    package(tmp_path / "set" / "one", {"data/secret/3.ans": "1"})
+    loaded = load_problems(str(tmp_path / "set"), role="train")
+    assert [problem.problem_id for problem in loaded.problems] == ["two"]
+    assert loaded.dropped["detail"].item().endswith("3.in is a link that leads nowhere")
+
+
 def test_a_test_that_is_no_text_is_refused(tmp_path: Path) -> None:
     folder = package(tmp_path / "one")
     (folder / "data" / "secret" / "2.in").write_bytes(b"\xff\n")
