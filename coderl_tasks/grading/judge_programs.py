@@ -37,6 +37,8 @@ _LONGEST_S = 600.0
 _MEMORY_MB = 2048
 _COMPILE_S = 120.0
 _COMPILING = Lock()
+# Older checkers use what a newer standard has renamed, or headers that older compilers included by themselves.
+_DIALECTS = ["-std=gnu++20"], ["-std=gnu++17"], ["-std=gnu++17", "-include", "bits/stdc++.h"]
 _TESTLIB = ["-DPC_BASE_EXIT_CODE=50"]  # else its partial verdict 0 would end as a pass does
 _REHEARSALS = 1000
 _TESTS_WAIT_S, _GROUP_WAITS_S = 0.1, 0.02
@@ -374,8 +376,8 @@ def _compiled(checker: str) -> bytes | str:
         sources = [name for name in texts if Path(name).suffix in CPP_SUFFIXES]
         # Without the libraries of this machine where that is possible: the sandbox may have others.
         links = ["-static"], ["-static-libstdc++", "-static-libgcc"]
-        for standard, libraries in product(("gnu++20", "gnu++17"), links):
-            options = ["-O2", f"-std={standard}", "-s", "-w", "-fpermissive", *_TESTLIB, *libraries]
+        for dialect, libraries in product(_DIALECTS, links):
+            options = ["-O2", "-s", "-w", "-fpermissive", *_TESTLIB, *dialect, *libraries]
             command = [cpp_compiler(), *options, "-o", "program", *sources]
             try:
                 done = run(command, cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=_COMPILE_S)

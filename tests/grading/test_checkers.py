@@ -35,6 +35,32 @@ int main(int argc, char **argv) {
     return 42;
 }
 """
+OLD_CPP = """
+#include <fstream>
+#include <iostream>
+using namespace std;
+int main(int argc, char **argv) {
+    int words[2], n, more;
+    memset(words, 0, sizeof words);
+    ifstream(argv[1]) >> n;
+    if (!(cin >> words[0] >> words[1]) || cin >> more || words[0] + words[1] != n) return 43;
+    return 42;
+}
+"""
+NEW_CPP = """
+#include <ranges>
+#include <vector>
+#include <iostream>
+#include <fstream>
+int main(int argc, char **argv) {
+    std::vector<int> words;
+    for (int word; std::cin >> word;) words.push_back(word);
+    int n, sum = 0;
+    std::ifstream(argv[1]) >> n;
+    for (int word : words | std::views::filter([](int one) { return one; })) sum += word;
+    return words.size() == 2 && sum == n ? 42 : 43;
+}
+"""
 TESTLIB_CPP = """
 #include <fstream>
 #include <iostream>
@@ -53,6 +79,8 @@ CHECKERS = {
     "a function": CHECK,
     "a validator": {"source": KATTIS, "flags": "a b"},
     "a validator in C++": KATTIS_CPP,
+    "a validator in C++ that lacks an include": OLD_CPP,
+    "a validator in C++ 20": NEW_CPP,
     "testlib's protocol in C++": {
         "source": TESTLIB_CPP,
         "protocol": "testlib",
