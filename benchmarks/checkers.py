@@ -187,7 +187,8 @@ def roads(random: Random, k: int, n: int) -> str:
 def wires(random: Random, k: int, n: int) -> str:
     n += k + 3
     edges = [(1, 2), (2, 3), (1, 3), *((random.randint(1, b - 1), b) for b in range(4, n + 1))]
-    return graph([*edges, *(tuple(random.sample(range(1, n + 1), 2)) for _ in range(n))], n)  # type: ignore[misc]
+    more = (random.sample(range(1, n + 1), 2) for _ in range(n))
+    return graph([*edges, *((a, b) for a, b in more)], n)
 
 
 def values(random: Random, k: int, n: int) -> str:
@@ -928,8 +929,7 @@ async def attack(client: SandboxClient, console: Console) -> int:
     broken = [
         (problem(KINDS["pair"].statement, PAIR_TESTS, checker), code) for checker in BROKEN.values() for code in codes
     ]
-    limits = {"JUDGE_S": 1.0, "CHECKER_WALL_S": 2.0}
-    with patch.multiple("coderl_tasks.grading.judge_programs", **limits):
+    with patch.multiple("coderl_tasks.grading.judge_programs", JUDGE_S=1.0, CHECKER_WALL_S=2.0):
         grades = await grades_of(judge, broken)
     for name, grade in zip((name for name in BROKEN for _ in codes), grades, strict=True):
         if grade.verdict is not Verdict.CHECKER_ERROR:
