@@ -18,7 +18,7 @@ from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_lab
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
-from coderl_tasks.curation.solutions import Status, split_by_solutions
+from coderl_tasks.curation.solutions import Status, inferred_comparators, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further
 from coderl_tasks.curation.tasks import (
     ALL_ALIKE,
@@ -144,6 +144,11 @@ class Curation:
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
+        if self.settings.checkers == "infer":
+            inferred, suspects = checks["inferred_comparator"].count(), sum(checks["multi_answer_suspect"])
+            self.display.say(
+                f"{inferred} comparators inferred; {suspects} other problems may have several right answers"
+            )
         return checks
 
     async def profile_problems(self, problems: KeptProblems, asked: Asked = ALL_ALIKE) -> pl.DataFrame:
@@ -227,13 +232,17 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             for line in filtered.lines():
                 display.say(line)
             filtered.require_problems()
+            checks = await curation.check_solutions(filtered.kept)
+            # From here on with the inferred comparators: the profile grades by them, and so does training.
+            kept = replace(filtered.kept, comparators=inferred_comparators(checks))
             # Without their tests: later stages read these shard by shard, and once more to write the pool.
-            loaded = LoadResult(list(filtered.kept.outlines()), filtered.dropped, filtered.read)
-            sound, unsound = split_by_solutions(loaded.problems, await curation.check_solutions(filtered.kept))
+            loaded = LoadResult(list(kept.outlines()), filtered.dropped, filtered.read)
+            drop_suspects = settings.multi_answer == "drop"
+            sound, unsound = split_by_solutions(loaded.problems, checks, drop_suspects=drop_suspects)
             # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
             limits = {"max_tokens": settings.max_tokens, "context": session.context}
             fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
-            whole = filtered.kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
+            whole = kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
             screen: Screen | None = None
             unlearnable: list[Drop] = []
             profiled: pl.DataFrame | None = None
@@ -265,6 +274,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         loaded,
         profiled,
         drops=[*unsound, *too_long, *unlearnable],
+        checks=checks,
         band_low=settings.band_low,
         band_high=settings.band_high,
         mix=Mix(dict(settings.mix.items()), settings.mix_splits, size, settings.seed),
@@ -274,7 +284,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     measured_policy = None  # whose pass rates the pool has
     if profiled is not None:
         measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
-    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=filtered.kept)
+    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=kept)
     publish_later("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool

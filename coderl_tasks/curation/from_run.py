@@ -157,7 +157,8 @@ class Told:
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
     """Pass counts and profile rows of `problems` (with tests) by the rollouts of the policy's run up to its step; older
-    rollouts weigh less. Problems that the run did not sample, or had with other tests, are left out."""
+    rollouts weigh less. Problems that the run did not sample, or had with other tests or another comparator, are left
+    out."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     scored = sorted(Path(policy.run).glob("steps/*/scored.parquet"))
@@ -169,8 +170,11 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
     counts, rows = {}, []
+    graded_by = _comparators(Path(policy.run))
     for problem in problems:  # one at a time: with their tests they may not all fit into memory
         rollouts = by_problem.get((problem.problem_id,))
+        if graded_by.get(problem.problem_id, problem.comparator) != problem.comparator:
+            continue
         if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:  # 0 tells nothing
             continue
         weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
@@ -180,3 +184,13 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
             row = profile_frame([problem], rollouts, prices).row(0, named=True)
             rows.append(row | rates(*counts[problem.problem_id]) | nothing_spent)
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
+
+
+def _comparators(run: Path) -> dict[str, str]:
+    """The comparators of the pool that `run` was trained on, by problem id, as far as that is there: rollouts were
+    graded by them."""
+    file = Path(str((recorded_config(run) or {}).get("pool", "")))
+    names = ("problem_id", "comparator")
+    if not file.is_file() or not {*names} <= pl.read_parquet_schema(file).keys():
+        return {}
+    return dict(pl.read_parquet(file, columns=list(names)).iter_rows())

@@ -39,7 +39,7 @@ from coderl_tasks.paths import file_sha256
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import Drop, Problem, count_drops, dropped_frame, problems_frame, require_all_rows
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
 BAND_LOW, BAND_HIGH = 0.1, 0.9
 TABLES = ("pool", "dropped", "profile")
@@ -95,8 +95,8 @@ class EmptyPoolError(CoderlError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool's tables: `pool` (PROBLEM_SCHEMA and PROFILE_COLUMNS), `dropped` (DROPPED_SCHEMA), `profile`
-    (PROFILE_SCHEMA), and how many rows were read.
+    """A pool's tables: `pool` (PROBLEM_SCHEMA, PROFILE_COLUMNS and ANSWER_COLUMNS), `dropped` (DROPPED_SCHEMA),
+    `profile` (PROFILE_SCHEMA), and how many rows were read.
 
     `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
     (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
@@ -126,6 +126,7 @@ def build_pool(
     profile: pl.DataFrame | None,
     *,
     drops: Iterable[Drop] = (),
+    checks: pl.DataFrame | None = None,
     band_low: float = BAND_LOW,
     band_high: float = BAND_HIGH,
     mix: Mix = EVERYTHING,
@@ -134,7 +135,8 @@ def build_pool(
 ) -> Pool:
     """Keeps the loaded problems whose pass rate lies in the band (ends included) and that `mix` takes.
 
-    `drops` are the problems dropped between loading and profiling. `profile` (PROFILE_SCHEMA, its labels by `prior`)
+    `drops` are the problems dropped between loading and profiling, `checks` (SOLUTION_SCHEMA) what their solutions
+    showed. `profile` (PROFILE_SCHEMA, its labels by `prior`)
     has one row per other problem of `loaded`, else ValueError. Without a profile there is no band, and PROFILE_COLUMNS
     are null. With `screened`, the chance that a problem is learnable decides instead of its pass rate.
     """
@@ -160,8 +162,11 @@ def build_pool(
     not_taken = [problem for problem in in_band if problem.problem_id in left_out]
     all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in not_taken]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
-    rows = [measured.get(problem.problem_id, {}) for problem in chosen]
-    extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
+    checked = {} if checks is None else {row["problem_id"]: row for row in checks.iter_rows(named=True)}
+    ids = [problem.problem_id for problem in chosen]
+    rows = [{**checked.get(problem_id, {}), **measured.get(problem_id, {})} for problem_id in ids]
+    columns = PROFILE_COLUMNS | ANSWER_COLUMNS
+    extra = pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
     return Pool(
         pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
@@ -212,7 +217,7 @@ def write_pool(
     for name in TABLES:
         if name == "pool" and whole is not None:  # `pool.pool` has no tests then
             problems = whole.only(pool.pool["problem_id"].to_list())
-            problems.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
+            problems.write(folder / "pool.parquet", pool.pool.select((PROFILE_COLUMNS | ANSWER_COLUMNS).keys()))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}

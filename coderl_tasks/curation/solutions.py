@@ -9,7 +9,8 @@
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
 4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
    the detail says which pass.
-5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
+5. With `infer`, a problem that names no comparator may get one by `curation.inference`. It is then checked under that.
+6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
    sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
@@ -25,6 +26,8 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.curation.inference import infer_comparator
+from coderl_tasks.curation.phrases import multi_answer_phrase
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.judge_programs import CheckerFault
@@ -32,7 +35,7 @@ from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
-from coderl_tasks.problems.comparators import UNORDERED
+from coderl_tasks.problems.comparators import DEFAULT, UNORDERED
 from coderl_tasks.problems.problem import Drop, Problem, Test
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
@@ -47,22 +50,6 @@ CONCURRENCY = 32  # problems checked at once: how many programs run at once is u
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 PLAUSIBLE_SHARE = 0.5
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
-_MANY = r"(?:multiple|several|many|more than one|different|various|two or more)"
-_ANSWERS = r"(?:answer|solution|output|way|option|result|possibilit|arrangement|permutation|sequence|string|path|array)"
-_GIVE = r"(?:print|output|return|report|find|display|write|choose|construct|give)"
-_IS = r"is|are|(?:will|would|can|may) be"
-_FINE = r"(?:accepted|acceptable|allowed|fine|correct)"
-_PHRASES = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"\b{_MANY}(?: \w+){{0,3}} {_ANSWERS}\w*\b[^.\n]{{0,60}}\bany\b(?! (?:number|other|more|further)\b)",
-        rf"\b{_GIVE} any(?: one)? of (?:them|these|those|the)\b",
-        rf"\b{_GIVE} any (?:\w+ ){{0,2}}{_ANSWERS}\w*\b",
-        rf"\bany (?:of them|(?:\w+ )?{_ANSWERS}\w*) (?:{_IS}) {_FINE}\b",
-        rf"\b(?:{_GIVE}|be {_GIVE}(?:ed|n)?)\b[^.\n]{{0,60}}\bin (?:any|arbitrary) order\b",
-        rf"\b{_MANY} (?:\w+ )?{_ANSWERS}\w* (?:{_IS}) {_FINE}\b",
-    )
-)
 
 
 class Status(StrEnum):
@@ -99,6 +86,8 @@ class SolutionCheck:
     n_solutions: int = 0
     n_tried: int = 0
     suspicion: str | None = None
+    inferred_comparator: str | None = None
+    comparator_from: str | None = None
 
     def to_row(self) -> dict[str, Any]:
         row = asdict(self) | {"status": self.status.value, "multi_answer_suspect": self.suspicion is not None}
@@ -110,13 +99,16 @@ async def check_solutions(
     judge: Judge,
     max_solutions: int = 3,
     *,
+    infer: int | None = None,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks each problem with at most `max_solutions` of its own; returns SOLUTION_SCHEMA, one row per problem, in
-    order. `folder` records each check as it ends, so a second call with the same problems, number of solutions and time
-    limit of the judge runs only the missing ones. UNDECIDED: it could not be run. InfraError if the sandbox is down."""
-    rows = {} if folder is None else _recorded_checks(make_folder(folder), _request(problems, judge, max_solutions))
+    order. With the seed `infer` comparators are inferred. `folder` records each check as it ends, so a second call with
+    the same problems, number of solutions, seed and time limit of the judge runs only the missing ones. UNDECIDED: it
+    could not be run. InfraError if the sandbox is down."""
+    request = _request(problems, judge, max_solutions) | {"infer": infer}
+    rows = {} if folder is None else _recorded_checks(make_folder(folder), request)
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
     def record(check: SolutionCheck) -> None:
@@ -128,7 +120,7 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        unchecked = await _check_all(unchecked, judge, max_solutions, record)
+        unchecked = await _check_all(unchecked, judge, max_solutions, infer, record)
         if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
@@ -144,21 +136,35 @@ async def check_solutions(
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
 
-def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tuple[list[Problem], list[Drop]]:
-    """The problems that stay, and the drops of those whose own solutions fail. `checks` is of SOLUTION_SCHEMA."""
-    bad = {row["problem_id"]: row for row in checks.iter_rows(named=True) if row["status"] in DROPPED_FOR}
+def inferred_comparators(checks: pl.DataFrame) -> dict[str, str]:
+    """The inferred comparators by problem id. `checks` is of SOLUTION_SCHEMA."""
+    return dict(checks.select("problem_id", "inferred_comparator").drop_nulls().iter_rows())
+
+
+def split_by_solutions(
+    problems: Iterable[Problem], checks: pl.DataFrame, *, drop_suspects: bool = False
+) -> tuple[list[Problem], list[Drop]]:
+    """The problems that stay, and the drops of those whose own solutions fail. `checks` is of SOLUTION_SCHEMA. With
+    `drop_suspects` also of those that seem to have several right answers."""
+    found = {row["problem_id"]: row for row in checks.iter_rows(named=True)}
     kept, drops = [], []
     for problem in problems:
-        row = bad.get(problem.problem_id)
-        if row is None:
-            kept.append(problem)
-        else:
+        row = found.get(problem.problem_id)
+        if row is not None and row["status"] in DROPPED_FOR:
             drops.append(Drop.of(problem, "solution", row["status"], row["detail"]))
+        elif row is not None and drop_suspects and row["multi_answer_suspect"]:
+            drops.append(Drop.of(problem, "solution", "several_answers", row["suspicion"]))
+        else:
+            kept.append(problem)
     return kept, drops
 
 
 async def _check_all(
-    problems: Sequence[Problem], judge: Judge, max_solutions: int, on_check: Callable[[SolutionCheck], None]
+    problems: Sequence[Problem],
+    judge: Judge,
+    max_solutions: int,
+    infer: int | None,
+    on_check: Callable[[SolutionCheck], None],
 ) -> list[Problem]:
     """Checks `problems` concurrently and calls `on_check` with each result. Returns those that could not be graded."""
     # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
@@ -167,7 +173,7 @@ async def _check_all(
 
     async def work() -> None:
         for problem in waiting:
-            check = await check_problem(problem, judge, max_solutions)
+            check = await check_problem(problem, judge, max_solutions, infer)
             if check is None:
                 ungraded.append(problem)
             else:
@@ -211,8 +217,10 @@ def _recorded_checks(folder: Path, request: dict[str, Any]) -> dict[str, dict[st
         return {}
 
 
-async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> SolutionCheck | None:
-    """The check of one problem; None for an infra error."""
+async def check_problem(
+    problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None
+) -> SolutionCheck | None:
+    """The check of one problem, with a comparator that is inferred with the seed `infer`; None for an infra error."""
     codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
     if problem.kind == "assert":
         try:
@@ -239,7 +247,25 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int) -> S
     status, detail = _status(tried)
     detail = "; ".join(filter(None, (detail, passing_wrong)))
     about = (problem.problem_id, problem.split, status, detail, len(codes), len(tried))
-    return SolutionCheck(*about, suspicion(problem, opinion))
+    check = SolutionCheck(*about, suspicion(problem, opinion))
+    if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
+        return check
+    disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
+    try:
+        inference = await infer_comparator(patient, codes[:max_solutions], judge, infer, disagree=disagree)
+    except InfraError:
+        return None
+    if inference is None:
+        return check
+    if not inference.comparator:
+        return replace(check, suspicion="; ".join(filter(None, (check.suspicion, f"undecided: {inference.reason}"))))
+    under = await check_problem(replace(problem, comparator=inference.comparator), judge, max_solutions)
+    if under is None:
+        return None
+    if under.status not in PASSING:  # flaky, say
+        return replace(check, suspicion=f"undecided: under {inference.comparator}, {under.detail}")
+    name, reason = inference.comparator, inference.reason
+    return replace(under, suspicion=None, inferred_comparator=name, comparator_from=reason)
 
 
 async def _passing_wrong(problem: Problem, judge: Judge) -> str | None:
@@ -347,11 +373,3 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
 def _code(solution: str) -> str:
     """The program of a reference solution, which may be fenced; backticks in a comment of a bare one are no fence."""
     return (extract_code(solution) if _FENCE_LINE.search(solution) else None) or solution
-
-
-def multi_answer_phrase(statement: str) -> str | None:
-    """The words of a statement that say that any of several answers is accepted; None if there are none. "If there are
-    multiple answers, print the smallest" has one answer and is not meant."""
-    text = " ".join(statement.split())
-    found = [match for pattern in _PHRASES if (match := pattern.search(text)) is not None]
-    return min(found, key=lambda match: match.start())[0] if found else None

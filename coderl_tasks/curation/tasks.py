@@ -88,7 +88,8 @@ class Shard:
 async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
     """The checks (SOLUTION_SCHEMA) of one shard's problems with their own solutions."""
     work = (list(shard.problems), shard.session.judge, shard.settings.max_solutions)
-    return await check_solutions(*work, folder=shard.folder, on_progress=on_progress)
+    infer = shard.settings.seed if shard.settings.checkers == "infer" else None
+    return await check_solutions(*work, infer=infer, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)

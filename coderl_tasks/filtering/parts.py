@@ -8,9 +8,9 @@ makes the others. Row groups are small, so that a few problems can be read witho
 them in memory. `KeptProblems` reads those that came through all stages, or writes them to a file that adds columns.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,12 @@ def dropped_file(part: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class KeptProblems:
-    """Problems in a fixed order; `table` (KEPT_SCHEMA) names them and says where in `folder` they lie."""
+    """Problems in a fixed order; `table` (KEPT_SCHEMA) names them and says where in `folder` they lie. `comparators`
+    replace the problems' own, by problem id: the id stays that of the raw row."""
 
     folder: Path
     table: pl.DataFrame
+    comparators: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.table.height
@@ -107,11 +109,11 @@ class KeptProblems:
                 held = 0
             held += more
         edges = pairwise([*starts, len(self)])
-        return [KeptProblems(self.folder, self.table.slice(start, end - start)) for start, end in edges]
+        return [replace(self, table=self.table.slice(start, end - start)) for start, end in edges]
 
     def only(self, problem_ids: Sequence[str]) -> "KeptProblems":
         """Those with these ids, in their own order."""
-        return KeptProblems(self.folder, self.table.filter(pl.col("problem_id").is_in(list(problem_ids))))
+        return replace(self, table=self.table.filter(pl.col("problem_id").is_in(list(problem_ids))))
 
     def __iter__(self) -> Iterator[Problem]:
         """Read them one after the other: no more than a row group is held at a time."""
@@ -145,6 +147,9 @@ class KeptProblems:
                     if row is not None and row < end:  # a group without a wanted row is not read
                         table = file.read_row_group(group, columns=list(columns), use_threads=False)
                         while row is not None and row < end:
-                            yield table.slice(row - first, 1).to_pylist()[0], size
+                            values = table.slice(row - first, 1).to_pylist()[0]
+                            if name := self.comparators.get(values["problem_id"]):
+                                values["comparator"] = name
+                            yield values, size
                             row, size = next(places, (None, 0))
                     first = end

@@ -121,13 +121,7 @@ class Judge:
         # A priority that left out tests would let a wrong program pass.
         if not all_indices or sorted(indices) != all_indices:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
-        cpu_s = problem.time_limit_s or self.timeout_s
-        if not 0 < cpu_s < math.inf:
-            raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
-        longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
-        # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
-        output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
-        limits = Limits(cpu_s, cpu_s + 1.0, self.memory_mb, output_bytes)
+        limits = self._limits(problem)
         shared_process = self.isolation_per_test == "failures" and len(all_indices) > 1
         run = _Run(self.programs, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
@@ -150,12 +144,38 @@ class Judge:
             return Grade(verdict, *counts, first_failed=None, run_seconds=run.cpu_s, reason=reason, python=run.python)
         output = failed.answer if failed.ended == "exit" else None  # else it was cut off
         if output is not None and problem.kind == "call":
-            # Only the value is shown; what does not begin so is no value.
-            value = output.removeprefix(b'{"value": ')
-            output = value.removesuffix(b"}") if value != output else None
+            output = _value_text(output)
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
         shown = None if output is None else shortened(output)
         return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, error_line, python=run.python)
+
+    async def outputs(self, problem: Problem, code: str) -> list[str]:
+        """What a program answers to the tests of a `stdin` or `call` problem, in order: its standard output, or the
+        JSON of the returned value. Nothing is compared. The list ends before the first test without an answer: a crash,
+        a broken limit, more than 1 MiB beside a short expected output, no UTF-8, no JSON. Raises InfraError."""
+        limits = self._limits(problem, least_output=_MIB)  # all answers are held: these may not be 16 MiB each
+        asked = replace(problem.whole(), checker="")
+        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, answers=[])
+        await run.run_until_over(range(len(asked.tests)))
+        texts: list[str] = []
+        for answer in run.answers or ():
+            found = _value_text(answer) if problem.kind == "call" else answer
+            try:
+                if found is None or (problem.kind == "call" and "value" not in parse_value(answer)):
+                    break
+                texts.append(found.decode())
+            except (ValueError, TypeError):
+                break
+        return texts
+
+    def _limits(self, problem: Problem, least_output: int = _LEAST_OUTPUT_LIMIT) -> Limits:
+        """The limits of one test. Raises DataError for a bad time limit."""
+        cpu_s = problem.time_limit_s or self.timeout_s
+        if not 0 < cpu_s < math.inf:
+            raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
+        longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
+        # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
+        return Limits(cpu_s, cpu_s + 1.0, self.memory_mb, max(least_output, 1 << (2 * longest).bit_length()))
 
 
 class _DependsOnSharing(Exception):
@@ -179,6 +199,7 @@ class _Run:
     tests_passed: int = 0
     cpu_s: float = 0.0
     failed: TestResult | None = None  # the first
+    answers: list[bytes] | None = None  # where they are wanted, and not compared
 
     @property
     def client(self) -> SandboxClient:
@@ -265,6 +286,8 @@ class _Run:
         self.tests_run += 1
         self.tests_passed += passed
         self.cpu_s += result.cpu_s
+        if passed and self.answers is not None:
+            self.answers.append(result.answer)
         if not passed and self.failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
             self.failed = result
         return passed or self.run_all
@@ -407,7 +430,7 @@ class _Run:
             reason = result.error or f"exit status {result.code}"
         elif self.problem.kind == "assert" or (self.problem.kind == "call" and not result.answer):
             reason = "the program ended before the call returned"
-        elif self.problem.checker:  # which decides later
+        elif self.problem.checker or self.answers is not None:  # decided later
             verdict, reason = Verdict.PASSED, ""
         else:
             compare = comparator(self.problem.comparator)
@@ -520,6 +543,12 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
 def _is_open(result: TestResult) -> bool:
     """Whether the tests decide on a program's answers. One that was ended in the middle may have failed before."""
     return b"\n" in result.answer or (result.ended, result.code) == ("exit", 0)
+
+
+def _value_text(answer: bytes) -> bytes | None:
+    """The JSON of the value that a call returned; None for what does not begin like one."""
+    value = answer.removeprefix(b'{"value": ')
+    return value.removesuffix(b"}") if value != answer else None
 
 
 def _call_difference(expected: str, answer: bytes, compare: Callable[[Any, Any], str | None]) -> str | None:

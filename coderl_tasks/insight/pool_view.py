@@ -82,6 +82,14 @@ def suspects(curation: CurationRecord) -> pl.DataFrame:
     return flagged.join(known_once, on="problem_id", how="inner", maintain_order="left")
 
 
+def inferred(curation: CurationRecord) -> pl.DataFrame:
+    """The pool's problems with an inferred comparator, with the columns that `examples` takes."""
+    if not len(curation.pool):
+        return pl.DataFrame()
+    detail = pl.format("{}: {}", "comparator", "comparator_from")
+    return curation.pool.filter(pl.col("comparator_from").is_not_null()).with_columns(detail=detail)
+
+
 def examples(rows: pl.DataFrame) -> tuple[Example, ...]:
     """The first EXAMPLES of rows that have `problem_id`, `split`, `source_row`, `detail` and `statement`."""
     columns = ("problem_id", "source_row", "split", "detail", "statement")
@@ -350,6 +358,8 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "suspects": len(suspected),
         "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
         "suspect_examples": examples(suspected) if len(suspected) else (),
+        "inferred": len(found := inferred(curation)),
+        "inferred_examples": examples(found) if len(found) else (),
         "manifest": flatten(curation.manifest),
         "queries": [f"coderl query {quoted_path} --name {name}" for name in queries],
         "sql": f'coderl query {quoted_path} "SELECT split, count(*) FROM pool GROUP BY split"',
@@ -387,6 +397,8 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
     suspected = suspects(curation)
     if len(suspected):
         lines += _example_lines(f"Suspects of several right answers: {len(suspected)}", examples(suspected))
+    if len(found := inferred(curation)):
+        lines += _example_lines(f"Comparators inferred: {len(found)}", examples(found))
     for row in rows:
         for reason in row.reasons:
             lines += _example_lines(f"Dropped at {row.stage}: {reason.reason}", reason.examples)

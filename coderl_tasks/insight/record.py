@@ -30,10 +30,10 @@ from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_file
 from coderl_tasks.paths import shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
-    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
+    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS,
     "dropped": DROPPED_SCHEMA,
     "profile": PROFILE_SCHEMA,
     "solutions": SOLUTION_SCHEMA,

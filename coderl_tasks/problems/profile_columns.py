@@ -41,7 +41,11 @@ worth, and were not sampled for the profile."""
 
 SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "status": TEXT, "detail": TEXT, "n_solutions": COUNT, "n_tried": COUNT,
-    "multi_answer_suspect": pl.Boolean(), "suspicion": TEXT,
+    "multi_answer_suspect": pl.Boolean(), "suspicion": TEXT, "inferred_comparator": TEXT, "comparator_from": TEXT,
 }  # fmt: skip
 """The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says why;
-`n_solutions` counts the distinct ones, `n_tried` those run; `suspicion`: why several answers may be right, or null."""
+`n_solutions` counts the distinct ones, `n_tried` those run; `suspicion`: why several answers may be right, or null. A
+comparator that was inferred, and what from (`curation.inference`), are null otherwise."""
+
+ANSWER_COLUMNS = {name: SOLUTION_SCHEMA[name] for name in ("comparator_from", "suspicion")}
+"""What a pool says of its problems' right answers beside `comparator`; null where nothing was inferred or suspected."""

@@ -202,7 +202,8 @@ class _Rounds:
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
     """What decides the samples, recorded beside them; neither the concurrency nor when sampling stops does."""
-    content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
+    # The comparator too: it may be inferred, and is no part of the id then.
+    content = "\n".join(f"{each.problem_id} {each.tests_total} {each.comparator}" for each in problems)
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]

@@ -74,6 +74,10 @@ class CurateSettings(FlowSettings):
     """drop problems whose own reference solutions fail their tests; by default not with profile_mode=none"""
     max_solutions: int = setting(3, ge=1, environments=ONLY_CODE)
     """reference solutions tried per problem, until one passes"""
+    checkers: Literal["given", "infer"] = setting("given", environments=ONLY_CODE)
+    """infer: problems that name no comparator get the one that their statement and solutions show to be right"""
+    multi_answer: Literal["keep", "drop"] = setting("keep", environments=ONLY_CODE)
+    """problems that seem to have several right answers, and no comparator for them, are only flagged, or dropped"""
     # The notebook trains on all of its data.
     profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
     """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look
@@ -132,9 +136,9 @@ class CurateSettings(FlowSettings):
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = super()._fillings(values)
         # Nothing is sampled, and so nothing is run either, unless it is asked for.
-        if values.get("profile_mode", fillings.get("profile_mode", "adaptive")) in (None, NO_PROFILE):
-            return {**fillings, "check_solutions": False}
-        return fillings
+        is_profiled = values.get("profile_mode", fillings.get("profile_mode", "adaptive")) not in (None, NO_PROFILE)
+        asks = values.get("checkers") == "infer" or values.get("multi_answer") == "drop"
+        return fillings if is_profiled or asks else {**fillings, "check_solutions": False}
 
     @property
     def is_profiled(self) -> bool:
@@ -162,6 +166,10 @@ class CurateSettings(FlowSettings):
                 default = field.get_default(call_default_factory=True, validated_data={})
                 if about(field).of_profile and getattr(self, key) != default:
                     raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
+        if not self.check_solutions and (self.checkers == "infer" or self.multi_answer == "drop"):
+            raise ValueError(
+                "checkers=infer and multi_answer=drop run the problems' solutions: use check_solutions=true"
+            )
         if self.shards == "deployment" and self.reward_file:
             raise ValueError(
                 "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"

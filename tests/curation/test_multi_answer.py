@@ -2,7 +2,7 @@
 
 import pytest
 
-from coderl_tasks.curation.solutions import multi_answer_phrase
+from coderl_tasks.curation.phrases import multi_answer_phrase
 
 
 @pytest.mark.parametrize(

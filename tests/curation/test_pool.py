@@ -21,7 +21,7 @@ from coderl_tasks.problems.problem import (
     dropped_frame,
     problems_from_frame,
 )
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.stats import jeffreys_interval
 from tests.curation.conftest import MakeProblem
@@ -70,7 +70,7 @@ def pool(loaded: LoadResult) -> Pool:
 
 
 def test_the_band_keeps_what_can_teach(pool: Pool, loaded: LoadResult) -> None:
-    assert pool.pool.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS
+    assert pool.pool.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS
     assert pool.pool["problem_id"].to_list() == ["p1", "p2", "p3", "p4", "p6"]
     assert pool.pool["difficulty"].to_list() == ["hard", "medium", "medium", "easy", "medium"]
     assert problems_from_frame(pool.pool) == [loaded.problems[index] for index in (1, 2, 3, 4, 6)]
@@ -228,7 +228,10 @@ def test_a_pool_says_what_its_labels_rest_on(pool: Pool, loaded: LoadResult, tmp
         prior.distribution()
     ), "the manifest has all of it"
     kept = pl.read_parquet(tmp_path / "now" / "pool.parquet")
-    assert kept.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS and kept["posterior_mean"].is_between(0, 1).all()
+    assert (
+        kept.schema == PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS
+        and kept["posterior_mean"].is_between(0, 1).all()
+    )
 
 
 def test_an_empty_pool_says_why_in_one_line(loaded: LoadResult, tmp_path: Path, pool: Pool) -> None:

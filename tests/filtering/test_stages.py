@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -166,7 +167,11 @@ def test_shards_and_the_file_of_a_selection(tmp_path: Path) -> None:
     assert [p for shard in shards for p in shard] == list(done.kept)
     assert all(len(shard) == 1 for shard in done.kept.shards(20, max_bytes=1))
     assert [p.problem_id for p in done.kept.outlines()] == [p.problem_id for p in done.kept]
-    some = done.kept.only(done.kept.table["problem_id"].to_list()[5:9])
+    ids = done.kept.table["problem_id"].to_list()
+    compared = replace(done.kept, comparators={ids[3]: "set"})
+    for part in (compared, compared.outlines(), compared.shards(20)[0], compared.only(ids[2:5])):
+        assert [p.problem_id for p in part if p.comparator == "set"] == [ids[3]]
+    some = done.kept.only(ids[5:9])
     some.write(tmp_path / "some.parquet", pl.DataFrame({"pass_rate": [0.1, 0.2, 0.3, 0.4]}))
     frame = pl.read_parquet(tmp_path / "some.parquet")
     assert frame.schema == pl.Schema(PROBLEM_SCHEMA | {"pass_rate": PROFILE_SCHEMA["pass_rate"]})

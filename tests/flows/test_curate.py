@@ -1,11 +1,16 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, read_pool
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 from tests.flows.conftest import Coderl, Refused
+from tests.flows.run_records import wait_for
 
 
 def test_a_pool_has_its_files_and_loses_nothing(pool: Path) -> None:
@@ -13,7 +18,7 @@ def test_a_pool_has_its_files_and_loses_nothing(pool: Path) -> None:
     kept, dropped = pl.read_parquet(pool / "pool.parquet"), pl.read_parquet(pool / "dropped.parquet")
     assert manifest["model_name"] == "data/nano"
     assert manifest["read"] == 12 == kept.height + dropped.height
-    assert kept.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS)
+    assert kept.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS)
     assert max(kept["tests_total"].to_list()) <= 3
     checks = pl.read_parquet(pool / "solutions.parquet")
     assert checks.schema == pl.Schema(SOLUTION_SCHEMA)
@@ -56,3 +61,71 @@ def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, t
     assert manifest["spent"]["samples"] == samples.height
     assert set(manifest["learnable"]) == {"kept", "dropped", "unsampled"}
     assert f"{unsampled.height} of 24 problems are hardly learnable" in done.stdout
+
+
+READ = "n = int(input())\nd = [k for k in range(1, n + 1) if n % k == 0]\n"
+UP, DOWN = (f"{READ}print(*d[::{step}], sep='\\n')" for step in (1, -1))
+
+
+def divisor_rows() -> list[dict[str, object]]:
+    """A problem of any order, one that does not say so, one of one answer, each three times, and a slow one of each."""
+    rows: list[dict[str, object]] = []
+    for start, busy in ((10, ""), (30, ""), (50, "sum(range(10**7))\n")):
+        inputs = range(start, start + 12, 2)
+        tests = [
+            {"input": f"{n}\n", "output": "".join(f"{k}\n" for k in range(1, n + 1) if n % k == 0)} for n in inputs
+        ]
+        for words, solutions in (("Print them in any order.", [DOWN]), ("", [UP, DOWN]), ("Mind 1 and n.", [UP])):
+            statement = f"Which numbers divide n? It is at least {start}. {words}"
+            rows.append({"statement": statement, "tests": tests, "solutions": [busy + code for code in solutions]})
+    return rows
+
+
+def test_a_pool_has_inferred_comparators_and_a_kill_changes_nothing(
+    coderl: Coderl, flow_environment: dict[str, str], tmp_path: Path
+) -> None:
+    dataset = tmp_path / "divisors.jsonl"
+    dataset.write_text("\n".join(map(json.dumps, divisor_rows())))
+    asked = ("curate", "preset=nano", f"dataset={dataset}", "profile_mode=none", "near_duplicate=1", "shard_size=2")
+    infers = (*asked, "checkers=infer", "multi_answer=drop")
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    done = coderl(*infers, f"name={undisturbed}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 comparators inferred; 3 other problems may have several right answers" in done.stdout
+
+    pool, dropped = (pl.read_parquet(undisturbed / f"{name}.parquet") for name in ("pool", "dropped"))
+    said = pool["statement"].str.contains("any order")
+    assert pool.height == 6 and said.sum() == 3
+    assert set(pool.filter(said)["comparator"]) == {"lines_any_order"} and not pool["suspicion"].count()
+    assert pool.filter(said)["comparator_from"].str.contains('says "Print them in any order"; 1 of 1 refer').all()
+    assert set(pool.filter(~said)["comparator"]) == {"tokens"} and not pool.filter(~said)["comparator_from"].count()
+    assert {problem.comparator for problem in read_pool(undisturbed / "pool.parquet")} == {"tokens", "lines_any_order"}
+    assert set(dropped["reason"]) == {"several_answers"} and dropped.height == 3
+    assert "a comparator that was inferred" in (undisturbed / "report.html").read_text()
+
+    command = [sys.executable, "-m", "coderl_tasks.cli", *infers, f"name={killed}"]
+    process = subprocess.Popen(command, env=flow_environment, stdout=subprocess.DEVNULL, text=True)
+    wait_for(killed / "solutions" / "0000" / "checks.jsonl", process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    recorded = (killed / "solutions" / "0000" / "checks.jsonl").read_text()
+    assert not (killed / "solutions.parquet").exists()
+    done = coderl(*infers, f"name={killed}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (killed / "solutions" / "0000" / "checks.jsonl").read_text().startswith(recorded.rpartition("\n")[0])
+    for name in ("pool.parquet", "dropped.parquet", "solutions.parquet", "manifest.json"):
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+
+    # The id is the raw row's, so that a pool made without inference names the same problems.
+    done = coderl(*asked, "check_solutions=true", f"name={tmp_path / 'plain'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain = pl.read_parquet(tmp_path / "plain" / "pool.parquet")
+    assert set(plain["comparator"]) == {"tokens"} and plain.height == 6
+    failing = pl.read_parquet(tmp_path / "plain" / "dropped.parquet")
+    assert set(failing["problem_id"]) == set(pool.filter(said)["problem_id"])
+
+
+def test_what_inference_needs_is_said_at_once(refused: Refused, tmp_path: Path) -> None:
+    for words in ("checkers=infer", "multi_answer=drop"):
+        said = refused("curate", "preset=nano", words, "check_solutions=false", f"name={tmp_path / 'none'}")
+        assert "use check_solutions=true" in said

@@ -2,14 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import polars as pl
 
+from coderl_tasks.curation.from_run import RunPolicy, told_by
+from coderl_tasks.curation.profile import NO_PRICES
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.journal.atomic import append_row, read_rows
 from coderl_tasks.policy.selection import HALF_AGE
+from coderl_tasks.problems.problem import read_pool
 from tests.flows.conftest import Coderl, Refused
 
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
@@ -71,6 +75,13 @@ def test_a_pool_is_refreshed_from_a_run(coderl: Coderl, run: Path, pool: Path, t
     assert manifest["spent"]["samples"] == samples.height
     assert manifest["spent"]["told"] == profile["n_told"].sum()
     assert f"settle {settled}" in done.stdout
+
+    # Rollouts that were graded by another comparator tell nothing.
+    policy = RunPolicy(str(trained), last["step"], last["sampler_path"], "data/nano")
+    problems = [problem.whole() for problem in read_pool(pool / "pool.parquet")]
+    assert told_by(policy, problems, NO_PRICES).counts == by_run
+    others = [replace(problem, comparator="set") for problem in problems]
+    assert not told_by(policy, others, NO_PRICES).counts
 
     # The run went on meanwhile, and the curation had not ended: it ends with the policy that it began with.
     before = hashes(fresh)

@@ -15,7 +15,7 @@ from coderl_tasks.curation.find_pool import FoundPool, wanted_pool
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.planning.estimates import estimates
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from tests.flows.run_records import TINY, rollouts, step_rows, wait_for
@@ -62,7 +62,7 @@ def test_train_makes_the_pool_of_its_data_set_also_after_a_kill(
     assert "going on where an earlier start" in said
     pool, manifest = pl.read_parquet(folder / "pool.parquet"), json.loads((folder / "manifest.json").read_text())
     assert (
-        pool.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS)
+        pool.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS)
         and pool["pass_rate"].null_count() == pool.height > 20
     )
     assert pool.height + manifest["dropped"] == len(ROWS) and manifest["spent"]["samples"] == 0

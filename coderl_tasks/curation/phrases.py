@@ -1,0 +1,158 @@
+"""What a statement says of right answers: whether there are several, and what about an answer does not matter.
+
+Patterns, not understanding. What decides something (`Said`) is about answers, not inputs, and errs towards saying
+nothing: "the edges are given in any order" frees no order of the output.
+"""
+
+import re
+from dataclasses import dataclass
+
+_MANY = r"(?:multiple|several|many|more than one|different|various|two or more)"
+_ANSWERS = r"(?:answer|solution|output|way|option|result|possibilit|arrangement|permutation|sequence|string|path|array)"
+_GIVE = r"(?:print|output|return|report|find|display|write|choose|construct|give)"
+_IS = r"is|are|(?:will|would|can|may) be"
+_FINE = r"(?:accepted|acceptable|allowed|fine|correct)"
+_IN_ANY_ORDER = rf"\b(?:{_GIVE}|be {_GIVE}(?:ed|n)?)\b[^.\n]{{0,60}}\bin (?:any|arbitrary) order\b"
+
+
+def _patterns(*patterns: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
+
+
+_SEVERAL = _patterns(
+    rf"\b{_MANY}(?: \w+){{0,3}} {_ANSWERS}\w*\b[^.\n]{{0,60}}\bany\b(?! (?:number|other|more|further)\b)",
+    rf"\b{_GIVE} any(?: one)? of (?:them|these|those|the)\b",
+    rf"\b{_GIVE} any (?:\w+ ){{0,2}}{_ANSWERS}\w*\b",
+    rf"\bany (?:of them|(?:\w+ )?{_ANSWERS}\w*) (?:{_IS}) {_FINE}\b",
+    rf"\b{_MANY} (?:\w+ )?{_ANSWERS}\w* (?:{_IS}) {_FINE}\b",
+)
+_SUSPECT = (*_SEVERAL, *_patterns(_IN_ANY_ORDER))
+
+# Words of giving an answer, with none that the input is described by, and the answer itself.
+_PRINT = r"(?:(?:print|output|return|report|display|write)(?:s|ed)?|listed)"
+_ANSWER = r"(?:answers?|outputs?|results?|verdicts?|judge|checker|grader)"
+_NOT_A_COUNT = r"(?:(?!\b(?:number of|how many|count|ways|sum of|given)\b)[^.;\n])"
+_MATTERS_NOT = (
+    r"(?:(?:does|do|is|will|need) ?n[o']t (?:matter|important|relevant|be checked)|is (?:irrelevant|arbitrary))"
+)
+_ANY = r"(?:any|(?:an )?arbitrary|no (?:particular|specific)|whatever)"
+_ANY_ORDER = _patterns(
+    rf"\b{_PRINT}\b{_NOT_A_COUNT}{{0,60}}?\bin {_ANY} order\b",
+    rf"\bany order(?:ing)? (?:(?:{_IS}) {_FINE}|will do|works)\b",
+    rf"\b(?:{_PRINT}|{_ANSWER})\b{_NOT_A_COUNT}{{0,40}}?\border\b[^.;\n]{{0,20}}?\b{_MATTERS_NOT}",
+    rf"\border\b[^.;\n]{{0,30}}?\b(?:{_PRINT}|{_ANSWER})\b[^.;\n]{{0,30}}?\b{_MATTERS_NOT}",
+    rf"\b{_PRINT}\b[^.\n]{{0,80}}?\b(?:their|its) order {_MATTERS_NOT}",
+    rf"\b{_MATTERS_NOT} in (?:which|what) order you {_PRINT}\b",
+)
+_ANY_CASE = _patterns(
+    rf"\b(?:{_PRINT}|{_ANSWER})\b[^.;\n]{{0,80}}?\bin (?:any|either) (?:letter )?(?:case|register)\b",
+    rf"\b{_ANSWER} (?:{_IS}) (?:checked |compared |judged )?(?:case[- ]insensitive(?:ly)?|not case[- ]sensitive)\b",
+    rf"\bcase of (?:the |your )?(?:letters in (?:the |your )?)?{_ANSWER}\b[^.;\n]{{0,20}}?\b{_MATTERS_NOT}",
+)
+_REPEATS = _patterns(
+    r"\b(?:duplicates|repetitions?|multiplicit(?:y|ies)|repeated (?:elements|values|numbers|words|lines))"
+    rf"(?: in (?:the |your )?{_ANSWER})? (?:(?:{_IS}) (?:{_FINE}|ignored|permitted)|do(?:es)? ?n[o']t matter)"
+    r"(?! in the input)",
+    rf"\b(?:may|can) be (?:{_PRINT}|repeated) (?:more than once|several times|any number of times)\b",
+    rf"\b{_ANSWER} (?:{_IS}) (?:checked|compared|judged|treated) as (?:a set|sets)\b",
+)
+_ORDERED = _patterns(
+    r"\b(?:sort(?:ed)?|(?:non-?)?(?:in|de)creasing|ascending|descending|(?:chrono|alphabeti|lexicographi)\w*"
+    r"|in (?:the|this|that|their|input|original|reverse|topological|order of) (?:\w+ )?order|in order"
+    r"|(?:smallest|largest|first|last) (?:one )?first|from (?:the )?(?:left|right|smallest|largest|top|first)"
+    r"|reversed?)\b"
+)
+# What leaves part of the order fixed: ties, the members of each group.
+_PARTLY = _patterns(
+    r"\b(?:ties?|tied|(?:with|having|of) (?:the )?(?:same|equal)|equal \w+|within|inside|among"
+    r"|(?:for|in|of) (?:each|every)|of (?:a|one) \w+)\b"
+)
+# Where a statement says nothing of any order, these may ask for one.
+_PERHAPS_ORDERED = _patterns(
+    r"(?<!separated )(?<!divided )(?<!divisible )(?<!multiplied )\bby \w+|\b(?:before|after|then|next|followed)\b"
+)
+_ARRANGED = _patterns(r"\b(?:permut|arrang|rearrang|shuffl|rank)\w*")
+_CASES = _patterns(
+    r"\b(?:for|of) (?:each|every|all)(?: of the)? (?:\w+ )?(?:test ?cases?|tests?|quer(?:y|ies)|data ?sets?|cases?)\b",
+    r"\b(?:multiple|several|number of|[a-z]) test ?cases\b",
+)
+_MINUS = r"(?:-|\u2212|\u2013)"
+_NUMBER = re.compile(
+    rf"(?P<factor>[*x\u00d7\u00b7]|\\cdot|\\times)?\s*\b10\s*(?:\^|\*\*|<sup>)?\s*[{{(]?\s*{_MINUS}\s*(?P<power>\d{{1,2}})"
+    rf"|\b1(?:\.0+)?[eE]{_MINUS}0?(?P<exponent>\d{{1,2}})\b|\b0\.(?P<zeros>0*)1\b",
+)
+_SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
+_ERROR = re.compile(r"\b(?:errors?|tolerances?|precision|differs?|within|accuracy)\b", re.IGNORECASE)
+_OF_AN_ANSWER = re.compile(rf"\b(?:{_ANSWER}|{_PRINT}|accepted|correct)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a statement says of an answer, each as its words, "" where it says nothing: that it may be in any order, or
+    in any letter case; that elements may be repeated; that some order is asked for, or may be; that one input holds
+    several cases; that several answers are right. `tolerance` is the comparator of the error that it allows, "" for
+    none or for more than one."""
+
+    any_order: str
+    any_case: str
+    repeats: str
+    tolerance: str
+    ordered: str
+    cases: str
+    several: str
+
+
+def said_of_answers(statement: str) -> Said:
+    """What `statement` says of answers."""
+    text = " ".join(statement.split())
+    any_order, any_case, repeats = _first(_ANY_ORDER, text), _first(_ANY_CASE, text), _first(_REPEATS, text)
+    free = [each for each in _sentences(text) if _first(_ANY_ORDER, each)]
+    # "The order of the rows and the order in a row do not matter": more is free than one order, or less.
+    several = next((each for each in free if len(re.findall(r"\border\b", each, re.IGNORECASE)) > 1), "")
+    several = several or next(filter(None, (_first(_PARTLY, each) for each in free)), "")
+    rest = text.replace(any_order, " ").replace(any_case, " ") if any_order or any_case else text
+    printing = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
+    asking = (*_ORDERED, *_ARRANGED, *(() if any_order else _PERHAPS_ORDERED))
+    demands = [_first(_ORDERED, any_order), *(_first(asking, each) for each in printing)]
+    return Said(
+        any_order,
+        any_case,
+        repeats,
+        _tolerance(text),
+        ordered=next(filter(None, demands), ""),
+        cases=_first(_CASES, text),
+        several=several or _first(_SEVERAL, rest),
+    )
+
+
+def multi_answer_phrase(statement: str) -> str | None:
+    """The words of a statement that say that any of several answers is accepted; None if there are none. "If there are
+    multiple answers, print the smallest" has one answer and is not meant."""
+    return _first(_SUSPECT, " ".join(statement.split())) or None
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str:
+    """The earliest match of any of `patterns`, "" for none."""
+    found = [match for pattern in patterns if (match := pattern.search(text)) is not None]
+    return min(found, key=lambda match: match.start())[0] if found else ""
+
+
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?;])\s+", text)
+
+
+def _tolerance(text: str) -> str:
+    names = set()
+    for sentence in _sentences(text.translate(_SUPERSCRIPTS)):
+        if not (_ERROR.search(sentence) and _OF_AN_ANSWER.search(sentence)):
+            continue
+        absolute, relative = (re.search(rf"\b{kind}\b", sentence, re.IGNORECASE) for kind in ("absolute", "relative"))
+        for found in _NUMBER.finditer(sentence):
+            if found["factor"]:  # 5 * 10^-7
+                return ""
+            one = f"1e-{int(found['power'] or found['exponent'] or len(found['zeros'] or '') + 1)}"
+            if bool(absolute) == bool(relative):
+                names.add(f"float:{one}")
+            else:
+                names.add(f"float:{one},0" if absolute else f"float:0,{one}")
+    return names.pop() if len(names) == 1 else ""
