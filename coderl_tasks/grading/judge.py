@@ -54,7 +54,7 @@ _STACK_AND_LIBRARIES_MB = 768  # address space that a test needs besides what it
 _DRIVER_MB = 256
 _SLOW_IMPORTS = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers")
 _VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){2}")
-_ENDINGS = ("exit", "signal", "cpu", "wall", "output")
+_ENDINGS = ("exit", "signal", "cpu", "wall", "starved", "output")
 _KNOWN_PROGRAM = "print(input())"
 _KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well\n"),), 1, 1, None, (), 0)
 _ISSUED: deque[str] = deque(maxlen=10_000)
@@ -77,7 +77,8 @@ class TestResult:
     """What became of the test `index` of a problem, as the driver reports it; `verdict` and `reason` once judged."""
 
     index: int
-    ended: str  # exit; signal; cpu, wall or output: the limit it broke; compile: a SyntaxError; lost: no report
+    ended: str  # exit; signal; cpu, wall or output: the limit it broke; starved: it got no processor for so long;
+    # compile: a SyntaxError; lost: no report
     code: int = 0  # exit status, or number of the signal
     cpu_s: float = 0.0
     rss_kb: int = 0
@@ -242,9 +243,11 @@ class _Run:
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():  # then elsewhere
                     result = await self._alone(result.index, self.limits)
                 # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
-                if result.ended == "wall" and result.verdict is not Verdict.PASSED:
+                if result.ended in ("wall", "starved") and result.verdict is not Verdict.PASSED:
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
                     result = await self._alone(result.index, limits, patience=_PATIENCE)
+                    if result.ended == "starved":
+                        raise InfraError(f"the machine of the sandbox at {self.server} is too busy to run programs")
                 if result.index == failed_shared and result.verdict is Verdict.PASSED:
                     raise _DependsOnSharing
                 # A program that does not compile fails every test: stop, even with `run_all`.
@@ -413,7 +416,7 @@ class _Run:
             reason = result.stderr
         elif result.ended == "output":
             verdict, reason = Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
-        elif result.ended == "wall":
+        elif result.ended in ("wall", "starved"):
             verdict, reason = Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
         elif result.ended == "cpu" or result.cpu_s > limits.cpu_s:
             whose = "the problem's own limit" if self.problem.time_limit_s else "the limit of problems that name none"

@@ -215,6 +215,19 @@ async def test_verdict_over_raw_tests(embedded_url: str, ending: str, monkeypatc
     assert await sandbox_check_correctness(functional, "def total(xs): return sum(xs)") is Verdict.PASSED
 
 
+async def test_a_program_that_gets_no_processor_has_no_verdict(
+    embedded_judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = judge_module.DRIVER
+    assert "\nSTARVED_AT_MOST = 4 " in driver
+    judge, sleeping = Judge(embedded_judge.client, timeout_s=0.2), "import time\ntime.sleep(60)"
+    assert (await judge.grade(echo_problem(1), sleeping)).verdict is Verdict.TIME_LIMIT
+    # As if it had waited for a processor all the time.
+    monkeypatch.setattr(judge_module, "DRIVER", driver.replace("\nSTARVED_AT_MOST = 4 ", "\nSTARVED_AT_MOST = 0 "))
+    grade = await judge.grade(echo_problem(1), sleeping)
+    assert grade.verdict is Verdict.INFRA_ERROR and "too busy" in grade.reason
+
+
 GOOD = {"ended": "exit", "code": 0, "cpu_s": 0.1, "rss_kb": 1, "answer": "NQ==", "stderr": "", "in_company": False}
 
 

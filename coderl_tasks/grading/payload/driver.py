@@ -647,8 +647,8 @@ def watch(
     process: int, limits: TestLimits, started: float, deadline: float, place: Place
 ) -> tuple[str, int, float, int, int]:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive. Returns how it
-    ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and how many
-    processes it left behind."""
+    ended ("exit", "cpu", "wall", or "starved" if it waited too long for a processor), its wait status, the CPU seconds
+    and peak memory (KiB) of all, and how many processes it left behind."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
     own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
     while True:
@@ -665,7 +665,8 @@ def watch(
         starved_s = min(starved_seconds(process), STARVED_AT_MOST * limits.cpu)  # it got no processor
         wall_left = min(limits.wall - (now - started - starved_s), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
-            ended = "cpu" if cpu_left < 0 else "wall"
+            is_starved = starved_s >= STARVED_AT_MOST * limits.cpu
+            ended = "cpu" if cpu_left < 0 else "starved" if is_starved else "wall"
             os.kill(process, _signal.SIGKILL)
             break
         pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if has_several else ALONE_S))
