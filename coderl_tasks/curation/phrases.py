@@ -64,8 +64,9 @@ _ORDERED = _patterns(
 )
 # What leaves part of the order fixed: ties, the members of each group.
 _PARTLY = _patterns(
-    r"\b(?:ties?|tied|(?:with|having|of) (?:the )?(?:same|equal)|equal \w+|within|inside|among"
-    r"|(?:for|in|of) (?:each|every)|of (?:a|one) \w+)\b"
+    r"\b(?:ties?|tied|(?:with|having|of) (?:the )?(?:same|equal)|equal \w+|(?:for|in|of) (?:each|every)"
+    r"|(?:with)?(?:in|of|inside) (?:an?|one|the|its|their) (?:same )?"
+    r"(?:line|row|group|team|pair|component|block|level)s?)\b"
 )
 # Where a statement says nothing of any order, these may ask for one.
 _PERHAPS_ORDERED = _patterns(
@@ -110,6 +111,8 @@ def said_of_answers(statement: str) -> Said:
     # "The order of the rows and the order in a row do not matter": more is free than one order, or less.
     several = next((each for each in free if len(re.findall(r"\border\b", each, re.IGNORECASE)) > 1), "")
     several = several or next(filter(None, (_first(_PARTLY, each) for each in free)), "")
+    if not any_order and not re.search(r"\bsets?\b", repeats):
+        repeats = ""  # a path that visits a vertex twice is no set
     rest = text.replace(any_order, " ").replace(any_case, " ") if any_order or any_case else text
     printing = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
     asking = (*_ORDERED, *_ARRANGED, *(() if any_order else _PERHAPS_ORDERED))

@@ -9,7 +9,7 @@
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
 4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
    the detail says which pass.
-5. With `infer`, a problem that names no comparator may get one by `curation.inference`. It is then checked under that.
+5. With `infer`, a problem that names no comparator may get one by `curation.inferred_comparators`. It is then checked under that.
 6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
    sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.inference import infer_comparator
+from coderl_tasks.curation.inferred_comparators import infer_comparator
 from coderl_tasks.curation.phrases import multi_answer_phrase
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
@@ -251,8 +251,9 @@ async def check_problem(
     if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
         return check
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
+    asked = replace(patient, wrong_solutions=tuple(map(_code, problem.wrong_solutions)))
     try:
-        inference = await infer_comparator(patient, codes[:max_solutions], judge, infer, disagree=disagree)
+        inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
     except InfraError:
         return None
     if inference is None:

@@ -45,7 +45,7 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
 }  # fmt: skip
 """The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says why;
 `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion`: why several answers may be right, or null. A
-comparator that was inferred, and what from (`curation.inference`), are null otherwise."""
+comparator that was inferred, and what from (`curation.inferred_comparators`), are null otherwise."""
 
 ANSWER_COLUMNS = {name: SOLUTION_SCHEMA[name] for name in ("comparator_from", "suspicion")}
 """What a pool says of its problems' right answers beside `comparator`; null where nothing was inferred or suspected."""

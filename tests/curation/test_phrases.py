@@ -50,6 +50,7 @@ def test_one_answer_is_accepted(statement: str) -> None:
         "It doesn't matter in which order you print them.",
         "Given a sorted array, return the positions in any order.",
         "Print the winners. Any order is accepted.",
+        "Print the divisors of a number in any order.",
     ],
 )
 def test_any_order_is_allowed(statement: str) -> None:
@@ -76,6 +77,7 @@ def test_what_an_order_is_of_decides() -> None:
     assert said_of_answers("Print the words in any order, for each test case.").cases == "for each test case"
     assert said_of_answers("The order of the output and the order of each row do not matter.").several
     assert said_of_answers("If there are several permutations, print any of them.").several
+    assert said_of_answers("Print the sets in any order. Within a line, print numbers in any order.").several
     assert said_of_answers("Print the words by length.").ordered == "by length"
 
 
@@ -110,4 +112,5 @@ def test_the_case_is_that_of_the_answer(statement: str, is_free: bool) -> None:
 
 def test_repeated_elements_are_those_of_the_answer() -> None:
     assert said_of_answers("Print the colours in any order; duplicates are allowed.").repeats
+    assert not said_of_answers("Print a way; vertices may be printed more than once.").repeats
     assert not said_of_answers("The list may contain duplicates. Print the colours without duplicates.").repeats

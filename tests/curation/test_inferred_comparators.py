@@ -11,6 +11,8 @@ from coderl_tasks.curation.solutions import check_solutions, inferred_comparator
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.services import Services
+from tests.conftest import Serve
+from tests.faults.fault_proxy import FaultProxy
 
 READ = "n = int(input())\nd = [k for k in range(1, n + 1) if n % k == 0]\n"
 UP, DOWN, ODD = (
@@ -59,6 +61,7 @@ ROTATED = (
     "n = int(input())\nfor p in (1, 0):\n    a = [k * k for k in range(1, n) if k % 2 == p]\n    print(*a[1:], a[0])"
 )
 CARDS = [(f"{n}\n", " ".join(map(str, range(1, n + 1)))) for n in (4, 7)]
+SHORT = [(given, f"{float(expected):.7f}\n") for given, expected in HALVES]
 PRECISE = [(f"{n}\n", f"{n + 1}\n") for n in (10**16, 10**17)]
 IN_ANY_ORDER = "Print them in any order."
 
@@ -95,6 +98,7 @@ UNTOUCHED = [
     divisors("own comparator", DOWN, comparator="lines_any_order"),
     divisors("given in any order", UP, words="The numbers are given in any order."),
     divisors("wrong", SKIPS, words=IN_ANY_ORDER),
+    printing("tight", "Print n / 3. The answer may have an error of 10^-9.", SHORT, "print(int(input()) / 3)"),
     printing("precise", "Add 1.", PRECISE, "print(int(float(input()) + 1))", "print(int(1.0 + float(input())) + 2)"),
 ]  # fmt: skip
 
@@ -126,8 +130,21 @@ async def test_what_needs_no_other_comparator_keeps_its_own(judge: Judge) -> Non
     checks = await check_solutions(UNTOUCHED, judge, infer=1)
     assert checks["inferred_comparator"].null_count() == len(UNTOUCHED)
     statuses = dict(checks.select("problem_id", "status").iter_rows())
+    # The tests are less precise than the statement asks for: nothing suggests another answer.
+    assert statuses["tight"] == "good" and not checks.filter(problem_id="tight")["multi_answer_suspect"].item()
     assert statuses["plain"] == statuses["own comparator"] == statuses["given in any order"] == "good"
     assert statuses["wrong"] == statuses["precise"] == "own_solution_fails"
+
+
+async def test_faults_of_the_sandbox_change_no_decision(judge: Judge, embedded: Services, serve: Serve) -> None:
+    problems = [INFERRED[0][1], INFERRED[3][1], UNDECIDED[0][0], UNDECIDED[-1][0]]
+    proxy = FaultProxy(
+        embedded.sandbox_urls[0], rates={"fail": 0.1, "cut": 0.1}, spares=lambda path: path == "/v1/ping"
+    )
+    async with SandboxClient([serve(proxy.app())], attempts=4, backoff_s=0.01) as client:
+        assert (await check_solutions(problems, Judge(client), infer=1)).equals(
+            await check_solutions(problems, judge, infer=1)
+        )
 
 
 async def test_outputs_are_what_a_program_answers_up_to_the_first_test_without_an_answer(judge: Judge) -> None:

@@ -117,15 +117,17 @@ class _Evidence:
 
     def named_freedoms(self) -> list[str]:
         """Candidates by the statement alone, as far as they accept more of these tests' answers than the default."""
-        tokens = [token for each in self.expected for token in _tokens(each)]
+        said = self.said
+        # Tests may be many megabytes: most statements say nothing of the kind.
+        tokens = [token for each in self.expected for token in _tokens(each)] if said.any_case or said.tolerance else []
         freedoms = []
-        if self.said.any_case and any(token.lower() != token.upper() for token in tokens):
+        if said.any_case and any(token.lower() != token.upper() for token in tokens):
             freedoms.append(CASE)
-        if self.said.tolerance:
-            is_loose = max(map(float, self.said.tolerance.partition(":")[2].split(","))) > TOLERANCE
+        if said.tolerance:
+            is_loose = max(map(float, said.tolerance.partition(":")[2].split(","))) > TOLERANCE
             if any(_is_integer(token) or (is_loose and is_number(token)) for token in tokens):
-                freedoms.append(self.said.tolerance)
-        if self.said.any_order and any(len({repr(part) for part in _parts(each)}) > 1 for each in self.elements()):
+                freedoms.append(said.tolerance)
+        if said.any_order and any(len({repr(part) for part in _parts(each)}) > 1 for each in self.elements()):
             freedoms.append(self.order[0])
         return freedoms
 
@@ -150,7 +152,8 @@ async def infer_comparator(
     named, deviating = evidence.named_freedoms(), evidence.deviating()
     names = _candidates(evidence, named, bool(deviating))
     if not names:
-        return None if not named else Inference("", f"the references do not agree as {', '.join(named)}")
+        disagreeing = named and deviating  # under the default too
+        return Inference("", f"the references do not agree as {', '.join(named)}") if disagreeing else None
     name = names[0]
     if against := _against(evidence, names, named) or _missing(evidence, name):
         return Inference("", against)
