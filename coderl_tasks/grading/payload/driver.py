@@ -262,6 +262,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
+    sys.modules["__main__"] = sys.modules[module.__name__] = module
     program = Program(source, code, module)
     sharing = ProcessSharing(code, module) if request["company"] else None
     tests: list[Record] = []
@@ -324,6 +325,7 @@ def run_group(group: list[Record], sources: list[bytes], stops_at: float, deadli
             if not isinstance(member, GroupMember):
                 all_ends.append([])
                 continue
+            sys.modules["__main__"] = sys.modules["solution"] = member.program.module
             all_ends.append(run_process(member.limits, member.program, member.place, member.sharing, deadline))
             output_bytes += sum(test_bytes for *_, test_bytes in all_ends[-1])
             if time.monotonic() > stops_at or output_bytes > member.limits.total_output:
@@ -811,7 +813,6 @@ def run_program(program: Program, place: Place, sharing: ProcessSharing | None) 
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        sys.modules["__main__"] = sys.modules[module.__name__] = module
         if sharing is None and place.entry_point == OPERATIONS:  # when the answers are out, nothing else of it counts
             status = exit_status_of(partial(run_operations, code, module.__dict__, place.inputs[0]))
         else:
