@@ -9,7 +9,7 @@
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
 4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
    the detail says which pass.
-5. With `infer`, a problem that names no comparator may get one by `curation.inferred_comparators`. It is then checked under that.
+5. With `infer`, a problem that names no comparator may get one, and is checked under it (`inferred_comparators`).
 6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
    sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
