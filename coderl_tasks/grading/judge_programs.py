@@ -112,8 +112,8 @@ class JudgePrograms:
     _rehearsals: dict[tuple[Test, ...], asyncio.Task[tuple[Test, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._tests = _Batches(self._send, self._wait_for_tests, most=32, most_requests=2)
-        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
+        self._tests = _Batches(self._send, self._wait_for_tests, most=64, most_requests=3)
+        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=64, most_requests=32)
 
     async def run_in_group(self, job: RunRequest) -> "GroupReport | None":
         """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it

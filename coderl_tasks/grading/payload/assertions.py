@@ -16,6 +16,7 @@ null in a rehearsal). `results.json` gets `id` and `results`, a list for each pr
 
 # ruff: noqa: PTH123, SIM905
 
+import functools
 import io
 import os
 import re
@@ -720,7 +721,7 @@ def run(test: Any) -> Any:
     """The test's script, then its functions and classes of tests."""
     if (elsewhere := LOOKS_ELSEWHERE.search(test.script)) is not None:
         raise Unsupported(f"{elsewhere[0]}: a test of anything but what calls return")
-    code = compile(going_on(test.script) if test.is_rehearsal else test.script, SCRIPT, "exec", dont_inherit=True)
+    code = compiled_test(going_on(test.script) if test.is_rehearsal else test.script)
     sys.modules[MODULE] = SolutionModule(MODULE)
     sys.modules["pytest"] = pytest_module(test)
     if "random" in test.script:  # a test that draws its arguments draws the same ones in each round
@@ -737,6 +738,11 @@ def run(test: Any) -> Any:
             run_function(value, names)
         elif isinstance(value, type) and value.__module__ == "tests":
             run_class(name, value, names)
+
+
+@functools.lru_cache(maxsize=64)  # most programs are those of a few problems
+def compiled_test(script: Any) -> Any:
+    return compile(script, SCRIPT, "exec", dont_inherit=True)
 
 
 def going_on(script: Any) -> Any:

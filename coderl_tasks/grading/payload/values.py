@@ -457,22 +457,12 @@ class Operations:
     """Does what the tests ask of a program, whose names `find` looks up: an operation by its name, with arguments."""
 
     def __init__(self, find: Callable[[str], Any], line_of: Callable[[BaseException], int | None]) -> None:
-        self.line_of = line_of
+        self.find, self.line_of = find, line_of
         self.shared = Shared()
         self.objects: list[list[Any]] = []  # those that each operation's result mentions
         self.references: dict[int, tuple[int, int]] = {}
         self.ahead: dict[tuple[int, int], list[Any]] = {}  # what was taken of iterators
         self.factors: dict[tuple[int, int], float] = {}  # how much to take of them
-        self.by_name: dict[str, Callable[..., Any]] = {
-            "find": find, "getattr": getattr, "setattr": setattr, "delattr": delattr, "len": len,
-            "bool": bool, "str": str, "repr": repr, "format": format, "advance": next, "hash": hash,
-            "iter": lambda items: (item for item in items), "next": lambda items: items,
-            "int": int, "float": float, "complex": complex, "round": round, "isinstance": isinstance,
-            "issubclass": issubclass, "copy": copy.copy, "deepcopy": copy.deepcopy, "value": base_value,
-            "call": lambda function, args, kwargs: function(*args, **kwargs),
-            "enter": lambda manager: type(manager).__enter__(manager),
-            "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
-        }  # fmt: skip
 
     def answers(self, written: str) -> Iterator[bytes]:
         """The answer to each operation in a JSON list of [name, message], a line each. Ends at one that cannot be done,
@@ -483,7 +473,7 @@ class Operations:
             except (MalformedValue, CannotCross):
                 return
             self.objects.append([])
-            function = self.by_name.get(name) or getattr(operator, name)
+            function = self.find if name == "find" else FUNCTIONS.get(name) or getattr(operator, name)
             answer: Message
             raised: list[int | None] = []
             try:
@@ -584,3 +574,16 @@ def base_value(value: Any) -> Any:
                 return base.__getitem__(value, slice(None)) if base is not bytearray else bytearray(value)
             return base.__pos__(value)
     return value
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "getattr": getattr, "setattr": setattr, "delattr": delattr, "len": len,
+    "bool": bool, "str": str, "repr": repr, "format": format, "advance": next, "hash": hash,
+    "iter": lambda items: (item for item in items), "next": lambda items: items,
+    "int": int, "float": float, "complex": complex, "round": round, "isinstance": isinstance,
+    "issubclass": issubclass, "copy": copy.copy, "deepcopy": copy.deepcopy, "value": base_value,
+    "call": lambda function, args, kwargs: function(*args, **kwargs),
+    "enter": lambda manager: type(manager).__enter__(manager),
+    "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
+}  # fmt: skip
+"""What operations do; those that are not here are of the module `operator`."""
