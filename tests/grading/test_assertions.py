@@ -80,6 +80,15 @@ PASSING = {
         STACK.replace("(self):\n        self.items = []", "(self, items):\n        self.items = list(items)")
         + "    def copy(self):\n        return list(self.items)\n",
     ),
+    "a list that a generator beside it changes": (
+        "items, more = f()\nassert list(more) == [1, 2] and size() == 2 and items == [1, 2]\n"
+        "items.append(3)\nassert size() == 3",
+        "kept = []\ndef g():\n    for i in (1, 2):\n        kept.append(i)\n        yield i\ndef f():\n    return kept, g()\ndef size():\n    return len(kept)",
+    ),
+    "a view that the program keeps": (
+        "k = f()\nassert list(k) == []\nput(1)\nassert list(f()) == [1] and len(f()) == 1",
+        "d = {}\nview = d.keys()\ndef f():\n    return view\ndef put(x):\n    d[x] = x",
+    ),
     "containers of every kind that are shared": (
         "import numpy as np\nfrom collections import deque\nb = Box()\n"
         "for x, change in (([], lambda x: x.append(1)), ({}, lambda x: x.update(a=[1])), (set(), lambda x: x.add(1)),\n"

@@ -57,7 +57,7 @@ BASES = (bool, int, float, complex, str, bytes, tuple, frozenset, list, dict, se
 MUTABLE_BASES = (list, dict, set, bytearray)
 ERROR, ITERATOR, REFERENCE, ERROR_CLASS, FUNCTION = "error", "iterator", "reference", "error_class", "function"
 LIBRARY_ERROR, UNTOUCHED = "library_error", "untouched"
-DESCRIBED_ANEW = (ERROR, ITERATOR, REFERENCE, UNTOUCHED)
+DESCRIBED_ANEW = (ERROR, ITERATOR, REFERENCE, UNTOUCHED, *VIEWS.values())
 """What has its node in each message that mentions it, as it is then."""
 
 
@@ -87,12 +87,18 @@ class Shared:
 
     def settle(self, key: Key, node: Node) -> None:
         """Note that both sides have what the object with this key holds now; `node` is what stands for it."""
-        value = self.objects[key]
-        if node[0] in DESCRIBED_ANEW:
-            if self.keys.get(id(value)) == key:
-                del self.keys[id(value)]
-        elif node[0] in MUTABLE_TYPES or node[0] in ("ndarray", "objects"):
-            self.contents[key] = contents_of(value)
+        if node[0] in MUTABLE_TYPES or node[0] in ("ndarray", "objects"):
+            self.contents[key] = contents_of(self.objects[key])
+
+    def end_message(self, nodes: Iterable[tuple[Key, Node]]) -> None:
+        """After a message with these new nodes: some objects are known by their keys in one message alone."""
+        for key, node in nodes:
+            if node[0] in DESCRIBED_ANEW:
+                self.drop_key(key, self.objects[key])
+
+    def drop_key(self, key: Key, value: Any) -> None:
+        if self.keys.get(id(value)) == key:
+            del self.keys[id(value)]
 
     def changed(self) -> list[Key]:
         """The containers that this side has changed since."""
@@ -109,10 +115,8 @@ class Shared:
             for key in [key for key in reversed(self.objects) if (key[1] >= 0) == sign]:
                 n_objects, n_items = n_objects + 1, n_items + len(self.contents.get(key, ()))
                 if key[0] != operation and (n_objects > MOST_OLD_OBJECTS or n_items > MOST_OLD_ITEMS):
-                    value = self.objects.pop(key)
                     self.contents.pop(key, None)
-                    if self.keys.get(id(value)) == key:
-                        del self.keys[id(value)]
+                    self.drop_key(key, self.objects.pop(key))
 
 
 def referrers(objects: dict[Any, Any], key: Any) -> int:
@@ -178,26 +182,26 @@ class Encoding:
         """The message, with what this side has changed since the last one."""
         try:
             message: Message = {"root": self.add(root)}
-            changed = {key: self.node(self.shared.objects[key]) for key in self.shared.changed()}
+            changed = [[list(key), self.node(key)] for key in self.shared.changed()]
             if changed:
-                message["changed"] = [[list(key), node] for key, node in changed.items()]
+                message["changed"] = changed
             nodes: list[Node] = []
             while len(nodes) < len(self.new):  # which grows meanwhile
-                nodes.append(self.node(self.new[len(nodes)]))
+                nodes.append(self.node(self.key(len(nodes))))
             message["nodes"] = nodes
         except BaseException:  # the other side knows none of this
             for number, value in enumerate(self.new):
-                self.shared.objects.pop(self.key(number), None)
-                self.shared.keys.pop(id(value), None)
+                self.shared.contents.pop(self.key(number), None)
+                self.shared.drop_key(self.key(number), self.shared.objects.pop(self.key(number), value))
             raise
-        for number, node in enumerate(nodes):
-            self.shared.settle(self.key(number), node)
-        for key, node in changed.items():
-            self.shared.settle(key, node)
+        self.shared.end_message((self.key(number), node) for number, node in enumerate(nodes))
         return message
 
-    def node(self, value: Any) -> Node:
-        return node_of(value, self) or self.describe(self, value)
+    def node(self, key: Key) -> Node:
+        value = self.shared.objects[key]
+        node = node_of(value, self) or self.describe(self, value)
+        self.shared.settle(key, node)  # at once: an iterator that is described later may run code that changes it
+        return node
 
 
 def node_of(value: Any, encoding: Encoding) -> Node | None:
@@ -310,6 +314,7 @@ class Decoding:
             shared.add(key, self.made[key])
         for key, node in (*self.nodes.items(), *changed):
             shared.settle(key, node)
+        shared.end_message(self.nodes.items())
 
     def value(self, written: Json) -> Any:
         if type(written) is not list:
