@@ -113,7 +113,7 @@ class JudgePrograms:
 
     def __post_init__(self) -> None:
         self._tests = _Batches(self._send, self._wait_for_tests, most=64, most_requests=3)
-        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=64, most_requests=32)
+        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
 
     async def run_in_group(self, job: RunRequest) -> "GroupReport | None":
         """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it
@@ -256,7 +256,10 @@ class JudgePrograms:
         }
         sources = {f"{number}-solution.py": job.files["solution.py"] for number, job in enumerate(jobs)}
         files = {"tests.json": json.dumps(group).encode(), **sources}
-        result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=run_timeout_s))
+        try:
+            result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=run_timeout_s))
+        except InfraError:  # one of them may be to blame
+            return [None] * len(jobs)
         report = result.report()
         reports = report.get("group")
         if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):

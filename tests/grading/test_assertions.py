@@ -85,6 +85,12 @@ PASSING = {
         "items.append(3)\nassert size() == 3",
         "kept = []\ndef g():\n    for i in (1, 2):\n        kept.append(i)\n        yield i\ndef f():\n    return kept, g()\ndef size():\n    return len(kept)",
     ),
+    "an ordered dictionary": (
+        "from collections import OrderedDict\nd = f()\nassert list(d.items()) == [(1, 2), (3, 4)]\nassert g(OrderedDict(a=1, b=2)) == ['b', 'a']\n"
+        "d.move_to_end(1)\nassert first() == 3",
+        "from collections import OrderedDict\nkept = OrderedDict([(1, 2), (3, 4)])\ndef f():\n    return kept\ndef first():\n    return next(iter(kept))\n"
+        "def g(d):\n    d.move_to_end('a')\n    return list(d)",
+    ),
     "a view that the program keeps": (
         "k = f()\nassert list(k) == []\nput(1)\nassert list(f()) == [1] and len(f()) == 1",
         "d = {}\nview = d.keys()\ndef f():\n    return view\ndef put(x):\n    d[x] = x",
@@ -405,7 +411,10 @@ async def test_programs_in_one_sandbox_get_the_verdicts_that_they_get_alone(
         "import os\nfor name in ('../test-1', '../test-2', '../results.json'):\n    os.makedirs(name + '/solution.py', exist_ok=True)",
         "import sys\nfor path in ('..', '/tmp'):\n    open(path + '/math.py', 'w').write('floor = len')\nsys.path.insert(0, '..')",
         "import builtins, math\nbuiltins.len = math.floor = lambda x: 3",
-        "import os\nfor number in range(256):\n    try: os.write(number, b'{}\\n')\n    except OSError: pass",
+        "import os\nfor number in range(600):\n    try: os.write(number, b'{}\\n')\n    except OSError: pass",
+        "import sys, json\nframe = sys._getframe()\nwhile frame:\n    seen = repr(frame.f_locals)\n"
+        "    assert 'len([math' not in seen and \"'id'\" not in seen, seen\n    frame = frame.f_back\n"
+        "open('../found', 'w')\nopen('../results.json', 'w').write(json.dumps({'group': [{'tests': []}] * 4}))",
     ],
 )
 async def test_a_program_that_is_taken_for_harmless_changes_nothing_for_those_after_it(

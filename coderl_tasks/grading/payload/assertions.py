@@ -75,7 +75,7 @@ USUAL_NAMES = {
 IMPORT = re.compile(r"\bimport\b")
 PLAIN_IMPORT = re.compile(r"(?m)^[ \t]*(?:from typing import [\w ,]+|import math)$")
 CHANGES_SOMETHING = re.compile(
-    r"\.\w+ *=[^=]"
+    r"\.\w+ *(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]"
     r"|\b(?:builtins|class|decimal|delattr|getcontext|np|numpy|os|pytest|random|seed|setattr|sys|unittest)\b"
 )
 """What a test does or names that could be found by a later one in its process: attributes that it sets, modules."""
@@ -577,8 +577,8 @@ def changes_nothing(test: Any) -> Any:
 
 def in_own_process(programs: Any, seconds: Any) -> Any:
     """The results of the tests of some programs; None if their process ends without them. What it does to itself is
-    gone with it. `seconds` are CPU seconds for each test."""
-    n_tests = sum(map(len, programs))
+    gone with it. `seconds` are CPU seconds for each test; several programs, whose tests mostly take none, get two's."""
+    n_tests = sum(map(len, programs)) if len(programs) == 1 else 2
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:

@@ -33,6 +33,7 @@ import binascii
 import builtins
 import contextlib
 import ctypes
+import fcntl
 import gc
 import io
 import json
@@ -134,18 +135,22 @@ SHARING_MODULES = frozenset(
     ).split()
 )
 SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
-# A program that has none of these names, and imports HARMLESS_MODULES alone, may have a sandbox after another one: it
-# reaches no file, process, frame or code object. What it leaves all the same is removed as after each test.
+# A program that has none of these names, and imports HARMLESS_MODULES alone, may have a sandbox after another one: as
+# far as its code tells, it reaches no file, process, frame or code object.
 HARMFUL = frozenset(
     (
-        "__forward_code__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame breakpoint "
-        "cr_code dataclass f_code Formatter ForwardRef get_type_hints gi_code help io license numpy os sys "
-        "update_wrapper wraps"
+        "__forward_code__ __match_args__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame "
+        "breakpoint copyright cr_code credits dataclass f_code Formatter ForwardRef get_type_hints gi_code help io "
+        "license numpy obj os sys update_wrapper wraps"
     ).split()
 ).union(NEVER_SHARING, FILE_MAKERS)
 HARMLESS_MODULES = SHARING_MODULES - {"dataclasses", "io", "numpy", "os", "sys"}
-MODULE = rf"(?:{'|'.join(sorted(HARMLESS_MODULES))})(?:\.\w+)?(?: as \w+)?"
+MODULE = rf"(?:{'|'.join(sorted(HARMLESS_MODULES))}|collections\.abc)(?: as \w+)?"
 HARMLESS_IMPORT = rf"(?m)^[ \t]*(?:from {MODULE} import [\w ,*()]+|import {MODULE}(?:, *{MODULE})*)[ \r]*$".encode()
+RUNS_ALONE = 77  # the exit status of a process of a group whose program does not compile, or may not be harmless
+USUAL_RECURSION_LIMIT = 1000
+# What processes of a group must not have is open in the driver from this descriptor on.
+FIRST_KEPT, LAST_KEPT = 260, 512
 OPERATIONS = "*"  # in place of an entry point: the input is what assertion tests ask for (payload/values.py)
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
@@ -176,38 +181,56 @@ def main() -> None:
     kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # `run_tests` replaces these
     with open("tests.json", "rb") as file:
         request = json.load(file)
-    # Before any program runs, which would read them or put others in their place.
-    os.unlink("tests.json")
-    group, sources = request.get("group"), []
-    for name in [SOLUTION] if group is None else [f"{number}-{SOLUTION}" for number in range(len(group))]:
-        with open(name, "rb") as file:
-            sources.append(file.read())
-        os.unlink(name)
     prepare_process(request["memory_bytes"])
-    report: Record = {"id": request.get("id"), "tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
+    group, report_id = request.get("group"), request.get("id")
+    report: Record = {"tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
     deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
+    # All files go before any program runs, which would read them or put others in their place.
+    if group is not None:
+        # What a process of a group inherits holds neither the id nor the other programs.
+        del request["id"], report_id
+        kept = kept_open("tests.json")
+        sources = [kept_open(f"{number}-{SOLUTION}") for number in range(len(group))]
+    else:
+        os.unlink("tests.json")
+        with open(SOLUTION, "rb") as file:
+            source = file.read()
+        os.unlink(SOLUTION)
     os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
     try:
         if group is not None:
             report["group"] = run_group(group, sources, started + request["stops_s"], deadline)
-        elif isinstance(code := compiled(sources[0]), str):
+        elif isinstance(code := compiled(source), str):
             report["compile_error"] = code
         else:
-            report["tests"] = run_tests(request, sources[0], code, deadline)
+            report["tests"] = run_tests(request, source, code, deadline)
     finally:
         os.dup2(OWN_STDERR, 2)
+    report["id"] = report_id if group is None else json.loads(contents(kept)).get("id")
     write_report(json.dumps(report).encode())
+
+
+def kept_open(name: str) -> int:
+    """A descriptor from FIRST_KEPT on of a file, which is removed."""
+    descriptor = os.open(name, os.O_RDONLY)
+    kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_KEPT)
+    os.close(descriptor)
+    os.unlink(name)
+    return kept
 
 
 def is_harmless(source: bytes, code: CodeType) -> bool:
     """Whether a program can leave nothing behind in a sandbox, as far as its code tells."""
-    names = names_of(code)
+    names, words = names_of(code), source.translate(WORD_BYTES).split()
     modules = names.union(name.strip("_") for name in names) - HARMLESS_MODULES
-    n_imports = source.translate(WORD_BYTES).split().count(b"import")
     return (
         names.isdisjoint(HARMFUL)
+        and modules.isdisjoint(sys.stdlib_module_names)
         and modules.isdisjoint(sys.modules)
-        and n_imports == len(re.findall(HARMLESS_IMPORT, source))
+        and words.count(b"import") == len(re.findall(HARMLESS_IMPORT, source))
+        # A pattern looks attributes up that are no names of the code; a source of another coding hides words.
+        and b"case" not in words
+        and not any(b"coding" in line for line in source.split(b"\n", 2)[:2])
     )
 
 
@@ -298,64 +321,62 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     return tests
 
 
-class GroupMember(NamedTuple):
-    """A program of a group, whose tests run in one process as far as they can."""
+def run_group(group: list[Record], sources: list[int], stops_at: float, deadline: float) -> list[Record]:
+    """Runs programs one after another, each when nothing is left of the last one's processes; `sources` are descriptors
+    of theirs. Returns for each its tests, those that one process runs, or that it has to run `alone`: up to the first
+    that ends after `stops_at`, or with which the outputs exceed their limit.
 
-    limits: TestLimits
-    program: Program
-    place: Place
-    sharing: ProcessSharing | None
-
-
-def run_group(group: list[Record], sources: list[bytes], stops_at: float, deadline: float) -> list[Record]:
-    """Runs programs one after another, each when nothing is left of the last one's processes. Returns for each its
-    tests, its compile error, or that it has to run `alone`; up to the first that ends after `stops_at`, or with which
-    the outputs exceed their limit."""
-    reports: list[Record] = []
-    output_bytes = 0
-    while len(reports) < len(group) and (not reports or time.monotonic() < stops_at):
-        members: list[GroupMember | Record] = []
-        for request, source in zip(group[len(reports) :], sources[len(reports) :], strict=True):
-            if sum(len(member.place.descriptors) for member in members if isinstance(member, GroupMember)) > 100:
-                break
-            members.append(group_member(request, source, f"test-{len(reports) + len(members)}"))
+    The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
+    finds nothing of the others, and nothing that counts for them."""
+    prepare_descriptors()
+    for name in STAR_IMPORTED:
+        if name not in RARELY_USED:
+            __import__(name)
+    stack, output_bytes = prepared_stack(), 0
+    done: list[tuple[Place, list[TestEnd]]] = []
+    for number, (request, source) in enumerate(zip(group, sources, strict=True)):
+        if sum(len(place.descriptors) for place, _ in done) > 170:  # they end below OWN_STDERR
+            break
+        limits, n_inputs = TestLimits(request), MOST_SHARED_TESTS if request["company"] else 1
+        place = Place(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
         gc.freeze()
-        all_ends: list[list[TestEnd]] = []
-        for member in members:
-            if not isinstance(member, GroupMember):
-                all_ends.append([])
-                continue
-            sys.modules["__main__"] = sys.modules["solution"] = member.program.module
-            all_ends.append(run_process(member.limits, member.program, member.place, member.sharing, deadline))
-            output_bytes += sum(test_bytes for *_, test_bytes in all_ends[-1])
-            if time.monotonic() > stops_at or output_bytes > member.limits.total_output:
-                stops_at = 0.0
-                break
-        for member, ends in zip(members, all_ends, strict=False):
-            if isinstance(member, GroupMember):
-                reports.append({"tests": [record(member.place, number, end) for number, end in enumerate(ends)]})
-            else:
-                reports.append(member)
-        for member in members:
-            if isinstance(member, GroupMember):
-                member.place.remove()
+        ends = run_process(limits, GroupProgram(source, stack), place, None, deadline)
+        done.append((place, ends))
+        output_bytes += sum(test_bytes for *_, test_bytes in ends)
+        if time.monotonic() > stops_at or output_bytes > limits.total_output:
+            break
+    reports: list[Record] = []
+    for place, ends in done:
+        is_alone = not ends or os.waitstatus_to_exitcode(ends[0][1]) == RUNS_ALONE
+        tests = [] if is_alone else [record(place, number, end) for number, end in enumerate(ends)]
+        reports.append({"alone": True} if is_alone else {"tests": tests})
+        place.remove()
     return reports
 
 
-def group_member(request: Record, source: bytes, name: str) -> GroupMember | Record:
-    """A program that is ready to run in the folder `name`, or the report of one that is not run in a group."""
-    code = compiled(source)
-    if isinstance(code, str):
-        return {"compile_error": code}
-    if not is_harmless(source, code):
-        return {"alone": True}
-    prepare_descriptors()
-    module = prepared_module("solution", source)
-    sharing, inputs = ProcessSharing(code, module) if request["company"] else None, request["inputs"]
-    if sharing is not None and not sharing.may_share(len(inputs)):
-        sharing = None
-    place = Place(name, request["entry_point"], inputs[: 1 if sharing is None else MOST_SHARED_TESTS])
-    return GroupMember(TestLimits(request), Program(source, code, module), place, sharing)
+class GroupProgram:
+    """A program of a group, which its own process alone loads."""
+
+    def __init__(self, source: int, stack: DeepStack) -> None:
+        self.source, self.stack = source, stack
+
+    def is_intact(self, folder: int) -> bool:
+        return not os.listdir(folder)
+
+    def load(self, place: Place) -> tuple[Program, ProcessSharing | None]:
+        source = contents(self.source)
+        os.closerange(FIRST_KEPT, LAST_KEPT)
+        set_recursion_limit(USUAL_RECURSION_LIMIT)
+        code = compiled(source)
+        if isinstance(code, str) or not is_harmless(source, code):
+            leave(RUNS_ALONE)
+        set_recursion_limit(RECURSION_LIMIT)
+        module = prepared_module("solution", source)
+        sys.modules["__main__"] = sys.modules["solution"] = module
+        sharing = ProcessSharing(code, module) if place.sharing_files else None
+        if sharing is not None and not sharing.may_share(len(place.inputs)):
+            sharing = None
+        return Program(source, code, module), sharing
 
 
 class Program:
@@ -589,7 +610,11 @@ def c_recursion_counter() -> int | None:
 
 
 def run_process(
-    limits: TestLimits, program: Program, place: Place, sharing: ProcessSharing | None, deadline: float
+    limits: TestLimits,
+    program: Program | GroupProgram,
+    place: Place,
+    sharing: ProcessSharing | None,
+    deadline: float,
 ) -> list[TestEnd]:
     """Runs a place's tests in a process of their own. Returns how the first of them ended, and those that the process
     went on to; nothing where it went on and anything is not as it should be."""
@@ -777,7 +802,9 @@ def descendants() -> list[Descendant]:
 # ----------------------------------------------------------------------------------- one test, in its process
 
 
-def run_in_child(limits: TestLimits, program: Program, place: Place, sharing: ProcessSharing | None) -> NoReturn:
+def run_in_child(
+    limits: TestLimits, program: Program | GroupProgram, place: Place, sharing: ProcessSharing | None
+) -> NoReturn:
     """What a forked process does: moves into its place, sets its limits and runs the program; never returns."""
     try:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # it ends with the driver
@@ -794,7 +821,10 @@ def run_in_child(limits: TestLimits, program: Program, place: Place, sharing: Pr
             resource.setrlimit(limit, value)
         folder = os.getcwd()
         sys.path.insert(0, folder)
-        program.write_in_folder(folder)
+        if isinstance(program, GroupProgram):
+            program, sharing = program.load(place)
+        else:
+            program.write_in_folder(folder)
         if sharing is not None:
             sharing.path = list(sys.path)  # `is_clean` compares with it
         program.stack.call(partial(run_program, program, place, sharing))

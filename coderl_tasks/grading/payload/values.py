@@ -35,7 +35,7 @@ Key = tuple[int, int]
 
 # Of an iterator that the program returns, what is sent before the tests ask for more.
 MOST_ITEMS_AHEAD, LONGEST_AHEAD_S = 1000, 0.05
-MOST_OLD_OBJECTS, MOST_OLD_ITEMS = 1000, 20_000
+MOST_OLD_OBJECTS, MOST_OLD_ITEMS = 200, 20_000
 """Of each side's objects so many are kept in step, with so many items in all, beside those of the last operation."""
 LIBRARY_ERRORS = (
     "json.decoder", "statistics", "decimal", "zlib", "queue", "_queue", "struct", "re", "csv", "_csv", "configparser",
@@ -132,8 +132,8 @@ def contents_of(container: Any) -> list[Any]:
     kind = type(container)
     if kind is bytearray:
         return [bytes(container)]
-    if kind in MAPPINGS.values():
-        return [*dict.keys(container), *dict.values(container)]
+    if kind in MAPPINGS.values():  # an OrderedDict's own methods know its order
+        return [*container.keys(), *container.values()]
     if kind is set:
         return sorted(container, key=id)
     if kind in MUTABLE_TYPES.values():
@@ -306,13 +306,14 @@ class Decoding:
             changed = [((written[0], written[1]), node) for written, node in message.get("changed", ())]
             for key, node in changed:
                 self.fill(shared.objects[key], node)
+                shared.settle(key, node)  # at once: to fill the next one may take an operation
         except (CannotCross, MalformedValue, MemoryError):
             raise
         except Exception as error:
             raise MalformedValue(f"{type(error).__name__}: {error}"[:200]) from None
         for key in self.keys:
             shared.add(key, self.made[key])
-        for key, node in (*self.nodes.items(), *changed):
+        for key, node in self.nodes.items():
             shared.settle(key, node)
         shared.end_message(self.nodes.items())
 
@@ -424,8 +425,12 @@ class Decoding:
                 container.default_factory = self.value(node[2])
         else:
             items = self.values(node[1])
+        if kind == "set":
+            items = set(items)  # before the other one is empty: to hash an object of the program is an operation
         container.clear()
-        if kind in MAPPINGS:
+        if kind == "OrderedDict":
+            container.update(items)  # which `dict.update` would do past its order
+        elif kind in MAPPINGS:
             dict.update(container, items)
         elif kind == "set":
             container.update(items)
