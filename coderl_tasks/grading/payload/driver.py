@@ -33,7 +33,6 @@ import binascii
 import builtins
 import contextlib
 import ctypes
-import fcntl
 import gc
 import io
 import json
@@ -189,8 +188,8 @@ def main() -> None:
     if group is not None:
         # What a process of a group inherits holds neither the id nor the other programs.
         del request["id"], report_id
-        kept = kept_open("tests.json")
-        sources = [kept_open(f"{number}-{SOLUTION}") for number in range(len(group))]
+        kept = kept_open("tests.json", len(group))
+        sources = [kept_open(f"{number}-{SOLUTION}", number) for number in range(len(group))]
     else:
         os.unlink("tests.json")
         with open(SOLUTION, "rb") as file:
@@ -210,13 +209,13 @@ def main() -> None:
     write_report(json.dumps(report).encode())
 
 
-def kept_open(name: str) -> int:
-    """A descriptor from FIRST_KEPT on of a file, which is removed."""
+def kept_open(name: str, number: int) -> int:
+    """A descriptor of a file, which is removed; `number` places after FIRST_KEPT."""
     descriptor = os.open(name, os.O_RDONLY)
-    kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_KEPT)
+    os.dup2(descriptor, FIRST_KEPT + number, inheritable=False)
     os.close(descriptor)
     os.unlink(name)
-    return kept
+    return FIRST_KEPT + number
 
 
 def is_harmless(source: bytes, code: CodeType) -> bool:
@@ -328,10 +327,12 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
     finds nothing of the others, and nothing that counts for them."""
-    prepare_descriptors()
+    # Once, and not by each process: what a program looks like that is harmless, and the modules of the prelude.
+    re.compile(HARMLESS_IMPORT)
     for name in STAR_IMPORTED:
         if name not in RARELY_USED:
             __import__(name)
+    prepare_descriptors()
     stack, output_bytes = prepared_stack(), 0
     done: list[tuple[Place, list[TestEnd]]] = []
     for number, (request, source) in enumerate(zip(group, sources, strict=True)):
