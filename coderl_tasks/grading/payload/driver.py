@@ -1,8 +1,9 @@
 """Runs one program on the inputs of some tests and reports what came out; it never knows what should.
 
 This file is sent to the sandbox as the `code` of a request and never imported, so it stands alone: standard library,
-Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the program) and `tests.json` (see
-`build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests` there). What it does:
+Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the program; of a group 0-solution.py and
+so on) and `tests.json` (see `build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests`
+there). What it does:
 
 1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. What it finds there
    is what `python solution.py < input` would give it, but for a deeper stack and what the prelude imports. The
