@@ -334,7 +334,8 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
         if name not in RARELY_USED:
             __import__(name)
     prepare_descriptors()
-    stack, output_bytes = prepared_stack(), 0
+    prepared_stack()  # of all processes
+    output_bytes = 0
     done: list[tuple[Place, list[TestEnd]]] = []
     for number, (request, source) in enumerate(zip(group, sources, strict=True)):
         if sum(len(place.descriptors) for place, _ in done) > 170:  # they end below OWN_STDERR
@@ -342,7 +343,7 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
         limits, n_inputs = TestLimits(request), MOST_SHARED_TESTS if request["company"] else 1
         place = Place(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
         gc.freeze()
-        ends = run_process(limits, GroupProgram(source, stack), place, None, deadline)
+        ends = run_process(limits, GroupProgram(source), place, None, deadline)
         done.append((place, ends))
         output_bytes += sum(test_bytes for *_, test_bytes in ends)
         if time.monotonic() > stops_at or output_bytes > limits.total_output:
@@ -359,10 +360,11 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 class GroupProgram:
     """A program of a group, which its own process alone loads."""
 
-    def __init__(self, source: int, stack: DeepStack) -> None:
-        self.source, self.stack = source, stack
+    def __init__(self, source: int) -> None:
+        self.source = source  # a descriptor
 
     def is_intact(self, folder: int) -> bool:
+        """Whether its folder, in which it has no file, is still empty."""
         return not os.listdir(folder)
 
     def load(self, place: Place) -> tuple[Program, ProcessSharing | None]:
@@ -494,7 +496,6 @@ TestEnd = tuple[str, int, float, int, float, int]
 """How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, wall seconds, bytes of output."""
 
 
-@cache  # once, also for a group
 def prepare_descriptors() -> None:
     for number in range(3):  # what an import of the prelude prints goes nowhere
         os.dup2(anonymous_file(), number)

@@ -288,16 +288,16 @@ class Decoding:
     ) -> None:
         self.resolve, self.shared = resolve, shared
         try:
-            numbers = range(len(message["nodes"]))
-            self.keys: list[Key] = [(operation, -1 - number if is_result else number) for number in numbers]
-            self.nodes: dict[Key, Node] = dict(zip(self.keys, message["nodes"], strict=True))
+            self.nodes: dict[Key, Node] = {
+                (operation, -1 - number if is_result else number): node for number, node in enumerate(message["nodes"])
+            }
             self.made: dict[Key, Any] = {}
             # Those that can be changed are made empty, and filled when all others are made.
             for key, node in self.nodes.items():
                 if node[0] in MUTABLE_TYPES:
                     maxlen = {"maxlen": node[2]} if node[0] == "deque" else {}
                     self.made[key] = MUTABLE_TYPES[node[0]](**maxlen)
-            for key in self.keys:
+            for key in self.nodes:
                 self.make(key)
             self.root = self.value(message["root"])
             for key, node in self.nodes.items():
@@ -311,7 +311,7 @@ class Decoding:
             raise
         except Exception as error:
             raise MalformedValue(f"{type(error).__name__}: {error}"[:200]) from None
-        for key in self.keys:
+        for key in self.nodes:
             shared.add(key, self.made[key])
         for key, node in self.nodes.items():
             shared.settle(key, node)
