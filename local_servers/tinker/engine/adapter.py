@@ -3,9 +3,8 @@
 W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero, as Tinker does ("LoRA Without
 Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
 
-Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: dA and dB follow
-from dW' = dY^T X by the chain rule. On small models that costs no more than the low-rank products, needs a third of
-the operations, and makes the learner and the sampler use the very same weights.
+Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: that needs a third
+of the operations, and makes the learner and the sampler use the very same weights. Gradients are those of A and B alone.
 
 A bfloat16 base is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
 is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16
@@ -62,10 +61,10 @@ class LoraShape:
 
     def nbytes(self, base: Weights) -> int:
         """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
-        the merged matrices and a gradient of theirs where the base is float32, else the rounded factors."""
+        the merged matrices where the base is float32, else the rounded factors."""
         low_rank = sum(self.rank * sum(base[name].shape) for name in self.targets(base))
         full = sum(base[name].numel() for name in self.targets(base))
-        return 4 * (4 * low_rank + 2 * full) if _merges(base) else (4 * 4 + 2) * low_rank
+        return 4 * (4 * low_rank + full) if _merges(base) else (4 * 4 + 2) * low_rank
 
 
 @dataclass
@@ -97,29 +96,32 @@ class Adapter:
         tensors that later optimizer steps do not change."""
         if self._applied is None or self._applied[0] != self.version:
             own: Weights = {}
-            for name in self.targets():
-                a, b = self.params[f"{name}.lora_A"], self.params[f"{name}.lora_B"]
-                if _merges(base):
+            if _merges(base):
+                for name in self.targets():
+                    a, b = self.params[f"{name}.lora_A"], self.params[f"{name}.lora_B"]
                     own[name] = torch.addmm(base[name], b, a, alpha=self.scale)
-                else:
-                    own[f"{name}.lora_A"] = a.to(base[name].dtype)
-                    own[f"{name}.lora_B"] = (self.scale * b).to(base[name].dtype)
+            else:
+                own = self.factors(base)
             self._applied = (self.version, base | own)
         return self._applied[1]
 
     @torch.no_grad()
+    def factors(self, base: Weights) -> Weights:
+        """A and `scale` B of every trained matrix, in the base's dtype: what `add_grads` takes the gradients of."""
+        dtype = base[UNEMBED].dtype
+        return {
+            key: (self.scale * value if key.endswith(".lora_B") else value).to(dtype)
+            for key, value in self.params.items()
+        }
+
+    @torch.no_grad()
     def add_grads(self, parts: list[Weights]) -> None:
-        """Adds the gradients that the sum of `parts`, gradients of what `applied` made, means for A and B."""
+        """Adds the gradients that the sum of `parts`, gradients of the `factors`, means for A and B."""
         grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
         for name in sorted({name for part in parts for name in part}):
             found = [part[name] for part in parts if name in part]
             grad = sum(found[1:], start=found[0])
-            if name in grads:
-                grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
-                continue
-            a, b = f"{name}.lora_A", f"{name}.lora_B"
-            grads[a].addmm_(self.params[b].t(), grad, alpha=self.scale)
-            grads[b].addmm_(grad, self.params[a].t(), alpha=self.scale)
+            grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
         self.grads = grads
 
 

@@ -13,9 +13,11 @@ Weights and activations are float32 or bfloat16; log-probabilities are float32. 
 every batch, which is tried when the model is loaded. On another device the plain products run, without that promise.
 """
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -31,21 +33,30 @@ from local_servers.server_errors import SetupError
 from local_servers.tinker.engine.packing import PackedGroup, TreeAttention
 from local_servers.tinker.engine.row_exact import (
     TILE,
-    TiledProduct,
-    choose_tiled_product,
+    RowExactProduct,
     padded_rows,
     row_exact_activation,
 )
 
+logger = logging.getLogger(__name__)
+
 Weights = dict[str, torch.Tensor]
 """Weight matrices (out, in) by module name, `UNEMBED` included: everything that LoRA can change. The factors of an
-adapter that is not merged stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank)."""
+adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
+them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""x (R, in) and a matrix (out, in) -> (R, out)."""
 UNEMBED = "lm_head"
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 _ROTARY_BLOCK = 1024
 _PROBE_ROWS = 2 * TILE
-_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+_PROBE_TOLERANCE = 1e-3
+_PROBE_STEP = 7919
+"""Tokens of the comparison are this far apart: rows of one kind, as the first of a vocabulary are, can make a model
+that was trained on texts so sensitive that bfloat16 tells nothing."""
+_ROUNDING = 1.5
+"""How many times the error of transformers' own bfloat16 form ours may have: both round as often, in another order."""
 
 
 class RowAttention(Protocol):
@@ -55,24 +66,50 @@ class RowAttention(Protocol):
 
 
 def add_low_rank(
-    out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: TiledProduct = F.linear
+    out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: Product = F.linear
 ) -> torch.Tensor:
-    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors beside it, if there are any."""
-    if f"{name}.lora_A" not in weights:
+    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors that are not merged into it."""
+    if f"{name}.lora_A" not in weights or weights[name].dtype == torch.float32:
         return out
     low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
     return out + product(low, weights[f"{name}.lora_B"].to(x.dtype))
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`F.linear` in the dtype of x."""
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+class _MergedProduct(torch.autograd.Function):
+    """x (..., in) times W' + bias -> (..., out), where W' = W + B A, with the gradients of x, A and B.
+
+    dA = B^T dY^T X and dB = dY^T X A^T are taken without dW' = dY^T X, which would cost as much as the product itself.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, merged: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, merged, a, b)
+        return F.linear(x, merged, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, merged, a, b = ctx.saved_tensors
+        rows, grad = x.flatten(0, -2), grads[0].flatten(0, -2)
+        x_grad = (grad @ merged).view_as(x) if ctx.needs_input_grad[0] else None
+        return x_grad, None, None, (grad @ b).t() @ rows, grad.t() @ (rows @ a.t())
 
 
 class _Binding(threading.local):
     """What the slots of one model use during this thread's current forward pass."""
 
     weights: Weights = {}  # noqa: RUF012 - replaced whole, never changed in place
-    product: TiledProduct | None = None
+    product: Product | None = None
 
 
 class LinearSlot(nn.Module):
-    """A linear layer that takes its weight from the binding; row-exact when the binding has a tiled product."""
+    """A linear layer that takes its weight from the binding; row-exact when the binding has a product."""
 
     bias: torch.Tensor | None
 
@@ -83,9 +120,13 @@ class LinearSlot(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weights, product = self.binding.weights, self.binding.product
+        weight = weights[self.name]
         if product is None:
-            return add_low_rank(F.linear(x, weights[self.name], self.bias), x, weights, self.name)
-        out = add_low_rank(product(x[0], weights[self.name]), x[0], weights, self.name, product)[None]
+            if weight.dtype == torch.float32 and f"{self.name}.lora_A" in weights:
+                factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
+                return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))  # type: ignore[no-untyped-call]
+            return add_low_rank(_linear(x, weight, self.bias), x, weights, self.name)
+        out = add_low_rank(product(x[0], weight), x[0], weights, self.name, product)[None]
         return out if self.bias is None else out + self.bias
 
 
@@ -168,17 +209,25 @@ class BaseModel:
         self._binding = _Binding()
         self._backbone: Any = model.get_decoder()
         self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight}
-        tokens = torch.arange(_PROBE_ROWS, device=device) % self.vocab_size
+        tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
+        model.set_attn_implementation("eager")
         with torch.no_grad():
-            model.set_attn_implementation("eager")
-            expected = model(tokens[None], use_cache=False).logits[0].float()
-            model.set_attn_implementation("coderl_rows")
+            rounded = model(tokens[None], use_cache=False).logits[0].float()
+        expected = _exact_logits(model, tokens)
+        model.set_attn_implementation("coderl_rows")
         self._fit_slots(self._backbone, "model")
+        self.n_weights = sum(weight.numel() for weight in self.weights.values())
         self._refuse_unknown_parts()
-        self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
-        # Elsewhere many small products cost more than the promise is worth.
-        self._tiled_product = choose_tiled_product(list(self.weights.values())) if device.type == "cpu" else None
+        rotary = self._backbone.rotary_emb
+        self._backbone.rotary_emb = RotaryTable(rotary)
+        self._product: RowExactProduct | None = None
         self._refuse_other_results(tokens, expected)
+        self._backbone.rotary_emb = RotaryTable(rotary)  # the first one has the comparison's dtype
+        # Elsewhere many small products cost more than the promise is worth.
+        if device.type == "cpu":
+            self._product = self._row_exact_product(tokens)
+        if dtype == torch.bfloat16:
+            self._refuse_coarse_results(tokens, expected, rounded)
 
     def _fit_slots(self, module: nn.Module, path: str) -> None:
         for name, child in list(module.named_children()):
@@ -213,36 +262,67 @@ class BaseModel:
                 raise SetupError(f"{self.folder}: {kind} has a part the local engine does not know: {name}")
 
     @torch.no_grad()
+    def _probe(self, sequences: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """The last sequence's logits (rows, vocabulary), float32, when they are packed one after the other and computed
+        with activations of `dtype`."""
+        starts = [sum(map(len, sequences[:number])) for number in range(len(sequences))]
+        total = starts[-1] + len(sequences[-1])
+        groups = [PackedGroup(start, len(rows), ()) for start, rows in zip(starts, sequences, strict=True)]
+        padding = padded_rows(total) - total
+        if padding:
+            groups.append(PackedGroup(total, padding, ()))
+        packed = torch.cat([*sequences, sequences[0].new_zeros(padding)])
+        positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
+        attention = TreeAttention(tuple(groups))
+        hidden = self.hidden(self.weights, packed, positions, attention, row_exact=True, dtype=dtype)
+        return self.exact_logits(self.weights, hidden[starts[-1] : total])
+
     def _refuse_other_results(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
-        """Our form of the model must compute what transformers' plain form does, with the same bits in any batch."""
-
-        def run(sequences: list[torch.Tensor]) -> torch.Tensor:
-            """The last sequence's logits, when they are packed one after the other."""
-            starts = [sum(map(len, sequences[:number])) for number in range(len(sequences))]
-            total = starts[-1] + len(sequences[-1])
-            groups = [PackedGroup(start, len(rows), ()) for start, rows in zip(starts, sequences, strict=True)]
-            padding = padded_rows(total) - total
-            if padding:
-                groups.append(PackedGroup(total, padding, ()))
-            packed = torch.cat([*sequences, tokens.new_zeros(padding)])
-            positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
-            hidden = self.hidden(self.weights, packed, positions, TreeAttention(tuple(groups)), row_exact=True)
-            return self.exact_logits(self.weights, hidden[starts[-1] : total])
-
+        """Our form of the model must compute what transformers' plain form does. Both have float32 activations here: in
+        bfloat16 rounding would hide a difference of the forms."""
         refusal = f"{self.folder}: the local engine does not reproduce this {self.config.model_type} model"
         supported = "it runs Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3 and models built like them"
         try:
-            found = run([tokens])
+            found = self._probe([tokens], torch.float32)
         except (TypeError, RuntimeError) as error:  # other arguments or other shapes than those of the slots
             if as_out_of_memory(error) is not None:
                 raise
             raise SetupError(f"{refusal} ({' '.join(str(error).split())}); {supported}") from error
-        tolerance = _PROBE_TOLERANCE[self.dtype]
-        if not torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max())):
+        atol = _PROBE_TOLERANCE * float(expected.abs().max())
+        if not torch.allclose(found, expected, rtol=_PROBE_TOLERANCE, atol=atol):
             difference = float((found - expected).abs().max())
             raise SetupError(f"{refusal} (largest difference {difference:.2g}); {supported}")
-        if self._tiled_product is not None and not torch.equal(run([tokens.flip(0), tokens[:37], tokens]), found):
-            raise RuntimeError(f"{self.folder}: this machine gives a row other bits in another batch")
+
+    def _row_exact_product(self, tokens: torch.Tensor) -> RowExactProduct | None:
+        """The product that gives a row the same bits in any batch, tried on every shape and on the whole model. None
+        where bfloat16 has none; raises RuntimeError where float32 has none."""
+        try:
+            self._product = RowExactProduct()
+            for weight in self.weights.values():
+                self._product.sizes(weight)
+            alone = self._probe([tokens], self.dtype)
+            if torch.equal(self._probe([tokens.flip(0), tokens[:37], tokens], self.dtype), alone):
+                return self._product
+            raise RuntimeError("this machine gives a row other bits in another batch")
+        except RuntimeError as error:
+            if self.dtype == torch.float32 or as_out_of_memory(error) is not None:
+                raise
+            logger.warning("%s: in bfloat16 samples can depend on what is sampled beside them: %s", self.folder, error)
+            return None
+
+    def _refuse_coarse_results(self, tokens: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor) -> None:
+        """In bfloat16, log-probabilities must differ from those of float32 by what rounding explains: no more than
+        `_ROUNDING` times as much as those of transformers' own bfloat16 form, `rounded`, in the mean of squares."""
+        found = self._probe([tokens], self.dtype)
+        ours, theirs = (
+            float((logits.log_softmax(dim=1) - expected.log_softmax(dim=1)).square().mean().sqrt())
+            for logits in (found, rounded)
+        )
+        if ours > _ROUNDING * theirs:
+            raise SetupError(
+                f"{self.folder}: in bfloat16 the local engine's log-probabilities are off by {ours:.2g} nats, "
+                f"transformers' by {theirs:.2g}: serve this model in float32"
+            )
 
     def hidden(
         self,
@@ -252,16 +332,19 @@ class BaseModel:
         attention: RowAttention,
         *,
         row_exact: bool,
+        dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
         """Final hidden states (R, hidden) of packed rows: `tokens` and `positions` are (R,) int64.
 
-        Row-exact rows must come in whole tiles (`padded_rows`). Differentiable in `weights` otherwise.
+        Row-exact rows must come in whole tiles (`padded_rows`). Differentiable in `weights` otherwise. `dtype` is that
+        of the activations, the weights' own by default.
         """
         self._binding.weights = weights
-        self._binding.product = self._tiled_product if row_exact else None
+        self._binding.product = self._product if row_exact else None
+        embedded = self._backbone.get_input_embeddings()(tokens).to(dtype or self.dtype)
         try:
             out = self._backbone(
-                input_ids=tokens[None], position_ids=positions[None], use_cache=False, row_attention=attention
+                inputs_embeds=embedded[None], position_ids=positions[None], use_cache=False, row_attention=attention
             )
         finally:
             self._binding.weights, self._binding.product = {}, None
@@ -269,7 +352,7 @@ class BaseModel:
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""
-        product = self._tiled_product or F.linear
+        product = self._product or _linear
         rows = hidden.shape[0]
         x = F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows))
         return add_low_rank(product(x, weights[UNEMBED]), x, weights, UNEMBED, product)[:rows].float()
@@ -302,6 +385,17 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         # transformers makes up what a file lacks.
         raise SetupError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more of the model's")
     return cast(PreTrainedModel, model)
+
+
+@torch.no_grad()
+def _exact_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits (tokens, vocabulary) of transformers' own form of the model with float32 activations; its linear layers
+    take their weights as float32 from here on."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = partial(_linear, weight=module.weight, bias=module.bias)  # type: ignore[method-assign]
+    embedded = model.get_input_embeddings()(tokens).float()
+    return cast(torch.Tensor, model(inputs_embeds=embedded[None], use_cache=False).logits[0])
 
 
 def _parameters(folder: Path) -> int:

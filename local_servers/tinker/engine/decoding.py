@@ -4,11 +4,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 
 _BLOCK = 64
+_SUMMED = 256
+"""Probabilities that are summed to one number before a token is looked for."""
 _SLACK_TOKENS = 8
 
 
@@ -43,23 +46,16 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
+        return tokens, logits.log_softmax(dim=1).expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]
+    probs = (logits if spec.temperature == 1 else logits / spec.temperature).softmax(dim=1)
+    if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
+        # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
+        kept, order = probs.sort(dim=1, descending=True, stable=True)
+        ranks = _invert(_truncate(kept, spec), uniforms)
+        tokens = order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
     else:
-        logits = logits / spec.temperature
-        if not logits.isfinite().all():  # or a token outside the vocabulary would be drawn
-            raise BadRequest(
-                "the weights give logits that are not finite: training has diverged. Continue from an earlier "
-                "checkpoint with a lower learning rate"
-            )
-        probs = logits.softmax(dim=1)
-        order = None
-        if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
-            # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
-            probs, order = probs.sort(dim=1, descending=True, stable=True)
-            probs = _truncate(probs, spec)
-        ranks = _invert(probs, torch.from_numpy(uniforms).to(probs.device))
-        tokens = ranks if order is None else order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
-    logprobs = logits.log_softmax(dim=1)
-    return tokens, logprobs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]
+        tokens = _invert(probs, uniforms)
+    return tokens, probs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0].log()
 
 
 def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
@@ -76,17 +72,36 @@ def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
     return probs
 
 
-def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The index (G,) at which the cumulative sum of probs (G or 1, V) passes each uniform (G,) times its total."""
+def _invert(probs: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
+    """The index (G,) at which the cumulative sum of probs (G or 1, V) passes each uniform (G,) times its total.
+
+    Blocks are summed first, so that a single block of a row is summed up token by token. Raises BadRequest where the
+    total is no number.
+    """
+    n_samples = len(uniforms)
+    probs = F.pad(probs, (0, -probs.shape[1] % _SUMMED)) if probs.shape[1] % _SUMMED else probs
+    blocks = probs.view(len(probs), -1, _SUMMED)
     # Double: float32 sums over a large vocabulary are too coarse for tokens of small probability.
-    cdf = probs.double().cumsum(dim=1)
-    total = cdf[:, -1:]
-    target = uniforms[:, None] * total
-    cdf = cdf.expand(len(uniforms), -1).contiguous()
-    found = torch.searchsorted(cdf, target, right=True)
-    # uniform * total can round up to total: stay on the last token that has any probability
-    last = torch.searchsorted(cdf, total.expand(len(uniforms), 1).contiguous())
-    return torch.minimum(found, last)[:, 0]
+    sums = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    if not sums[:, -1].isfinite().all():  # or a token outside the vocabulary would be drawn
+        raise BadRequest(
+            "the weights give logits that are not finite: training has diverged. Continue from an earlier "
+            "checkpoint with a lower learning rate"
+        )
+    target = torch.from_numpy(uniforms).to(probs.device)[:, None] * sums[:, -1:]
+    block = _passed(sums.expand(n_samples, -1), target)
+    rows = torch.arange(n_samples, device=probs.device) % len(probs)
+    before = F.pad(sums, (1, 0))[rows, block]
+    inside = _passed(before[:, None] + blocks[rows, block].double().cumsum(dim=1), target)
+    return block * _SUMMED + inside
+
+
+def _passed(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The first place (G,) of ascending sums (G, n) that is above the target (G, 1); the last that adds something where
+    none is, as rounding can make a target the total."""
+    sums = sums.contiguous()
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(sums, target, right=True), last)[:, 0]
 
 
 class StopRule:

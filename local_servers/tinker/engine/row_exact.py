@@ -2,8 +2,8 @@
 
 What breaks that in plain torch, and what is done about it:
 
-1. A GEMM picks other kernels at other row counts, hence other bits. Rows are run in tiles of `TILE`,
-   the last one padded, so that every GEMM has the same shape.
+1. A GEMM can pick other kernels at other row counts, hence other bits. Rows are padded to whole tiles of `TILE`,
+   and only numbers of tiles are multiplied at once for which the bits were found to be the same.
 2. An elementwise op cuts its work into chunks for the threads and finishes each chunk with scalar code. For
    +, *, /, sqrt both paths round alike; `exp` and friends do not. Activations are run on blocks that one
    thread does with vector code only.
@@ -11,17 +11,15 @@ What breaks that in plain torch, and what is done about it:
 Attention mixes rows and is therefore done per request (see `cached_attention`).
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 
-logger = logging.getLogger(__name__)
-
 TILE = 32
-"""Rows of one GEMM. MKL on AVX-512 has other kernels below 12 rows; 32 keeps the padding small and the speed
-near the best."""
+"""Rows of the smallest GEMM. MKL on AVX-512 has other kernels below 12 rows; 32 keeps the padding small."""
+_GEMM_ROWS = (256, 128, 64, TILE)
+"""Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
 
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
@@ -34,58 +32,65 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE) * TILE
 
 
-def batched_tiles(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x (R, K), R a multiple of TILE, times weight (N, K) transposed, as one batch of equal GEMMs."""
-    tiles = x.view(-1, TILE, x.shape[-1])
-    return torch.bmm(tiles, weight.t().expand(tiles.shape[0], -1, -1)).view(x.shape[0], weight.shape[0])
+class RowExactProduct:
+    """The product x (R, in) times weight (out, in) transposed -> (R, out); R a multiple of `TILE`.
+
+    A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
+    machine: of the sizes in `_GEMM_ROWS` those are taken that give every row the bits that it has in a tile. They are
+    tried and not looked up, as the library's version and the processor decide which kernels run.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product_in(self.sizes(weight), x, weight)
+
+    def sizes(self, weight: torch.Tensor) -> tuple[int, ...]:
+        """Rows of the GEMMs that this shape allows. Raises RuntimeError if it allows none: sampling could then not
+        promise the same tokens at another load."""
+        key = weight.shape, weight.dtype
+        if key not in self._sizes:
+            found = row_exact_sizes(weight)
+            if TILE not in found:
+                raise RuntimeError("matrix products are not reproducible row by row on this machine")
+            self._sizes[key] = found
+        return self._sizes[key]
 
 
-def looped_tiles(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The same, one GEMM after the other."""
-    out = x.new_empty(x.shape[0], weight.shape[0])
-    for start in range(0, x.shape[0], TILE):
-        torch.mm(x[start : start + TILE], weight.t(), out=out[start : start + TILE])
+def product_in(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend to `TILE`."""
+    rows, transposed = x.shape[0], weight.t()
+    if rows in sizes:
+        return torch.mm(x, transposed)
+    out = x.new_empty(rows, weight.shape[0])
+    start = 0
+    for size in sizes:
+        while rows - start >= size:
+            torch.mm(x[start : start + size], transposed, out=out[start : start + size])
+            start += size
     return out
 
 
-TiledProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def is_row_exact(product: TiledProduct, weight: torch.Tensor) -> bool:
-    """Whether `product` gives a row the same bits at every place, in every batch size and next to any neighbours."""
+@torch.no_grad()
+def row_exact_sizes(
+    weight: torch.Tensor, product: Callable[[Sequence[int], torch.Tensor, torch.Tensor], torch.Tensor] = product_in
+) -> tuple[int, ...]:
+    """Those of `_GEMM_ROWS` at which `product` gives every row the bits of a tile, at another place in the batch and
+    next to other rows."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(5 * TILE, weight.shape[1], generator=generator).to(weight.dtype)
+    x = torch.randn(_GEMM_ROWS[0], weight.shape[1], generator=generator).to(weight.dtype)
     order = torch.randperm(len(x), generator=generator)
-    whole = product(x, weight)
-    if not torch.equal(product(x[order], weight), whole[order]):
-        return False
-    for tiles in (1, 2, 3):
-        start = tiles * 7  # neighbours and places in the tile differ from those of `whole`
-        rows = slice(start, start + tiles * TILE)
-        if not torch.equal(product(x[rows].contiguous(), weight), whole[rows]):
-            return False
-    return True
-
-
-def choose_tiled_product(weights: list[torch.Tensor]) -> TiledProduct:
-    """The fastest product that is row-exact on this machine for every shape among `weights`.
-
-    Raises RuntimeError if none is: sampling could then not promise the same tokens at another load.
-    """
-    shapes = {weight.shape: weight for weight in weights}
-    # Batched, bfloat16 is up to 20 times slower: oneDNN rearranges the matrix for every tile.
-    bfloat16 = any(weight.dtype == torch.bfloat16 for weight in weights)
-    # Tried on this machine and not looked up: which kernels a library picks follows from its version and the processor.
-    for product in (looped_tiles,) if bfloat16 else (batched_tiles, looped_tiles):
-        if all(is_row_exact(product, weight) for weight in shapes.values()):
-            logger.debug("row-exact product: %s", product.__name__)
-            return product
-    raise RuntimeError("matrix products are not reproducible row by row on this machine")
+    expected = product((TILE,), x, weight)[order]
+    moved = x[order]
+    return tuple(size for size in _GEMM_ROWS if torch.equal(product((size,), moved, weight), expected))
 
 
 def row_exact_activation(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """`function`, an elementwise one, of x (R, K), in blocks of whole rows that a thread runs without a scalar tail."""
     columns = x.shape[-1]
+    if torch.get_num_threads() == 1 and columns % _VECTOR_ELEMENTS == 0:
+        return function(x)  # one chunk, and no tail
     ragged = columns % _VECTOR_ELEMENTS
     if ragged:
         return row_exact_activation(function, F.pad(x, (0, _VECTOR_ELEMENTS - ragged)))[..., :columns]

@@ -4,8 +4,11 @@
    request. So a request's result does not depend on what runs beside it.
 2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`.
 3. Where more samples run than fit in a step, requests take turns, the one that waited longest first.
+4. The requests of a step are dealt to threads where each gets enough to do: which ones changes no bits.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,8 @@ from local_servers.tinker.engine_types import SampledSequence, SampleResult, Sam
 PREFILL_CHUNK = 512
 PREFILL_ROWS = 4 * PREFILL_CHUNK
 """Prompt tokens in one step; more would make running samples wait."""
+_THREAD_OPERATIONS = 2e9
+"""Multiplications and additions of a step from which a thread of its own pays for the requests that do them."""
 
 
 class RunningRequest:
@@ -158,6 +163,9 @@ class SamplingBatch:
         self._model = model
         self._max_rows = max_rows
         self._turn = 0
+        cores = len(os.sched_getaffinity(0)) // torch.get_num_threads() if model.device.type == "cpu" else 1
+        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="sampling") if cores > 1 else None
+        self._threads = max(1, cores)
         self.requests: list[RunningRequest] = []
 
     def step(self) -> list[RunningRequest]:
@@ -170,8 +178,12 @@ class SamplingBatch:
             by_weights.setdefault(id(request.weights), []).append(request)
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
-        for requests in by_weights.values():
-            self._run(requests)
+        parts = [part for requests in by_weights.values() for part in self._dealt(requests)]
+        if self._pool is None or len(parts) == 1:
+            for part in parts:
+                self._run(part)
+        else:
+            list(self._pool.map(self._run, parts))
         finished = [request for request in chosen if request.done]
         self.requests = [request for request in self.requests if not request.done]
         return finished
@@ -188,6 +200,16 @@ class SamplingBatch:
                 chosen.append(request)
                 used[kind] += request.rows
         return chosen
+
+    def _dealt(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
+        """The requests in as many parts as there are threads, with about as many rows each; in fewer where there is
+        little to do."""
+        operations = 2 * self._model.n_weights * sum(request.rows for request in requests)
+        count = int(min(self._threads, len(requests), max(1, operations / _THREAD_OPERATIONS)))
+        parts: list[list[RunningRequest]] = [[] for _ in range(count)]
+        for request in sorted(requests, key=lambda request: -request.rows):
+            min(parts, key=lambda part: sum(other.rows for other in part)).append(request)
+        return parts
 
     @torch.inference_mode()
     def _run(self, requests: list[RunningRequest]) -> None:

@@ -30,6 +30,12 @@ LANES = 4
 _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
 
+_ACTIVATION_BYTES = 900_000_000
+"""What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
+_LEAST_ROWS = 256
+"""Products of fewer rows are slower."""
+_GPU_ROWS = 8192
+
 _LOGIT_ELEMENTS = 4_000_000
 """Logits held at a time: rows of a chunk times the vocabulary."""
 
@@ -72,8 +78,8 @@ def _logits(x: torch.Tensor, weights: Weights) -> torch.Tensor:
 def _unembed_backward(
     hidden: torch.Tensor, weights: Weights, targets: _Targets, slopes: torch.Tensor, unembed_grads: Weights
 ) -> torch.Tensor:
-    """The gradient of sum(slopes * target log-probabilities) for hidden (R, hidden); adds those of the unembedding, or
-    of the factors beside it, to `unembed_grads`, which has the ones that are trained."""
+    """The gradient of sum(slopes * target log-probabilities) for hidden (R, hidden); adds those of the unembedding's
+    factors to `unembed_grads`, if they are trained."""
     a, b = (weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
     grad = torch.zeros_like(hidden)
     # Completions whose advantage is 0, and prompts, cost no row of the unembedding.
@@ -90,25 +96,25 @@ def _unembed_backward(
         logits_grad.index_put_((place, kept.tokens[pairs]), slopes[pairs], accumulate=True)
         rounded = logits_grad.to(x.dtype)
         grad[rows[start:stop]] = rounded @ weights[UNEMBED]
-        if UNEMBED in unembed_grads:
-            unembed_grads[UNEMBED].addmm_(logits_grad.t(), x)
         if a is not None and b is not None:
             low_grad = rounded @ b.to(x.dtype)
-            grad[rows[start:stop]] += low_grad @ a.to(x.dtype)
+            if weights[UNEMBED].dtype != torch.float32:  # else merged
+                grad[rows[start:stop]] += low_grad @ a.to(x.dtype)
             unembed_grads[f"{UNEMBED}.lora_A"].addmm_(low_grad.t().float(), x.float())
             unembed_grads[f"{UNEMBED}.lora_B"].addmm_(logits_grad.t(), (x @ a.to(x.dtype).t()).float())
     return grad
 
 
 class _Lane:
-    """Runs some of a request's micro-batches and sums their gradients, on leaves of its own over the same weights."""
+    """Runs some of a request's micro-batches and sums their gradients, on leaves of its own over the same factors."""
 
-    def __init__(self, model: BaseModel, weights: Weights, trained: set[str]) -> None:
+    def __init__(self, model: BaseModel, weights: Weights, trained: Weights) -> None:
         self._model = model
         self._backward = bool(trained)
         # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
         self._weights = weights | {
-            name: weights[name].detach().float().requires_grad_(not name.startswith(UNEMBED)) for name in trained
+            name: factor.detach().float().requires_grad_(not name.startswith(UNEMBED))
+            for name, factor in trained.items()
         }
         self._unembed_grads = {
             name: torch.zeros_like(self._weights[name]) for name in trained if name.startswith(UNEMBED)
@@ -154,6 +160,16 @@ class _Lane:
         return grads | self._unembed_grads
 
 
+def _usual_rows(model: BaseModel) -> int:
+    """Rows of a micro-batch, as many as fit what may be kept of it."""
+    if model.device.type != "cpu":
+        return _GPU_ROWS
+    config = model.config
+    widths = 8 * config.hidden_size + 4 * getattr(config, "intermediate_size", 4 * config.hidden_size)
+    kept = model.n_layers * widths * model.dtype.itemsize  # what backward reads: inputs of norms, products, attention
+    return max(_LEAST_ROWS, min(_CACHE_ROWS, _ACTIVATION_BYTES // kept))
+
+
 def run_datums(
     model: BaseModel,
     adapter: Adapter,
@@ -166,10 +182,9 @@ def run_datums(
 ) -> LossOutput:
     """The losses of valid datums; with `backward`, their gradients are added to the adapter's."""
     config = checked_config(loss, loss_config)
-    batches = pack([datum.tokens for datum in datums], max_tokens, min(max_tokens, _CACHE_ROWS))
+    batches = pack([datum.tokens for datum in datums], max_tokens, min(max_tokens, _usual_rows(model)))
     weights = adapter.applied(model.weights)
-    # what the adapter made is its own; the rest is the base's
-    trained = {name for name, weight in weights.items() if weight is not model.weights.get(name)} if backward else set()
+    trained = adapter.factors(model.weights) if backward else {}
     # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
     lanes = [_Lane(model, weights, trained) for _ in batches[:LANES]]
 

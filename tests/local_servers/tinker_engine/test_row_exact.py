@@ -1,37 +1,43 @@
 """A row's bits depend on the row alone."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from local_servers.tinker.engine.row_exact import (
     TILE,
-    batched_tiles,
-    choose_tiled_product,
-    is_row_exact,
-    looped_tiles,
+    RowExactProduct,
     padded_rows,
+    product_in,
     row_exact_activation,
+    row_exact_sizes,
 )
 
 
 @pytest.mark.parametrize("shape", [(192, 192), (64, 192), (512, 192), (192, 512), (1024, 192), (17, 96)])
 def test_a_row_exact_product_is_found_and_is_right(shape: tuple[int, int]) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    product = choose_tiled_product([weight])
-    assert is_row_exact(product, weight)
-    x = torch.randn(3 * TILE, shape[1], generator=torch.Generator().manual_seed(2))
+    product = RowExactProduct()
+    assert product.sizes(weight)[-1] == TILE
+    x = torch.randn(13 * TILE, shape[1], generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(product(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(looped_tiles(x, weight), batched_tiles(x, weight), rtol=1e-4, atol=1e-4)
+    for rows in (TILE, 3 * TILE, 8 * TILE, 12 * TILE):  # in GEMMs of other sizes
+        assert torch.equal(product(x[TILE : TILE + rows], weight), product(x, weight)[TILE : TILE + rows])
 
 
-def test_the_probe_notices_a_product_that_depends_on_the_batch() -> None:
+def test_sizes_at_which_a_row_has_other_bits_are_not_taken() -> None:
     weight = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
 
-    def leaky(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x @ weight.t() + 1e-7 * len(x)
+    def other_kernels(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product_in(sizes, x, weight) + (1e-7 if sizes[0] > 2 * TILE else 0)
 
-    assert not is_row_exact(leaky, weight)
+    def by_place(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product_in(sizes, x, weight) + 1e-7 * torch.arange(len(x))[:, None]
+
+    assert row_exact_sizes(weight, other_kernels) == (2 * TILE, TILE)
+    assert row_exact_sizes(weight, by_place) == ()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
