@@ -1,22 +1,30 @@
 """Tokens per second of sampling and of training: the engine against plain `transformers` generate and a `peft` loop.
 
-A random Qwen3 of the size given: GROUPS prompts, SAMPLES completions each of TOKENS tokens; then one forward and
-backward pass over all of them and an Adam step, LoRA on the linear layers. Training counts prompt and completion
-tokens, each sequence's own, though the engine runs the prompt of a group once. The plain loop samples a group at a time
-(`num_return_sequences`) and trains `--batch` sequences at a time, base in the same dtype, LoRA in float32. All variants
-take turns, `--repeats` times after one that warms up; medians. On a busy machine the rates per second of processor time
-say more than those of the clock; on a GPU those of the clock alone say anything.
+A random Qwen3 of the size given, or the model of a folder: GROUPS prompts, SAMPLES completions each of TOKENS tokens;
+then one forward and backward pass over all of them and an Adam step, LoRA on the linear layers. Training counts prompt
+and completion tokens, each sequence's own, though the engine runs the prompt of a group once. The plain loop samples
+all groups in one call (`num_return_sequences`) and trains `--batch` sequences at a time, base in the same dtype, LoRA
+in float32. All variants take turns, `--repeats` times after a short one that warms up; medians. On a busy machine the
+rates per second of processor time say more than those of the clock; on a GPU those of the clock alone say anything.
+
+The products' own rate is that of the plain products of the model's matrices with a batch of all samples, measured in
+the same run; a token costs two operations per weight to sample, and four to train: what is computed, so each prompt
+once. Where CTranslate2 is installed it samples too, in int8 on the CPU. `agreement` is how far the trainer's
+log-probabilities are from the sampler's, in nats per token on average.
 
     python benchmarks/engine_and_transformers.py [--groups 2 --samples 8 --tokens 64]
+    python benchmarks/engine_and_transformers.py --model FOLDER --groups 8 --samples 16 --tokens 128
     python benchmarks/engine_and_transformers.py --size 0.6B --groups 8 --samples 16 --tokens 512 --device cuda
 """
 
 import argparse
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +33,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from local_servers.tinker.engine import Engine
@@ -57,11 +65,11 @@ Groups = list[list[list[int]]]
 
 
 class Trainee(Protocol):
-    """What is timed."""
+    """What is timed; one that does not train returns False."""
 
     def sample(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> Groups: ...
 
-    def train(self, prompts: list[list[int]], groups: Groups) -> None: ...
+    def train(self, prompts: list[list[int]], groups: Groups) -> bool | None: ...
 
 
 class Ours:
@@ -78,6 +86,22 @@ class Ours:
         return [[sequence.tokens for sequence in result.sequences] for result in results]
 
     def train(self, prompts: list[list[int]], groups: Groups) -> None:
+        self._engine.forward_backward(self._adapter, self._datums(prompts, groups), "cross_entropy", {}, backward=True)
+        self._engine.optim_step(self._adapter, AdamSettings(learning_rate=LEARNING_RATE))
+
+    def agreement(self, prompts: list[list[int]], samples: int, tokens: int) -> float:
+        """How far the trainer's log-probabilities of sampled tokens are from the sampler's, mean of absolute values."""
+        weights = self._engine.sampler_weights(self._adapter)
+        specs = [SampleSpec(prompt, samples, tokens, seed=number) for number, prompt in enumerate(prompts)]
+        results = self._engine.sample([(weights, spec) for spec in specs])
+        datums = self._datums(prompts, [[sequence.tokens for sequence in result.sequences] for result in results])
+        found = self._engine.forward_backward(self._adapter, datums, "cross_entropy", {}, backward=False).logprobs
+        sampled = [np.array(sequence.logprobs) for result in results for sequence in result.sequences]
+        pairs = zip(sampled, found, strict=True)
+        return float(np.concatenate([np.abs(ours - row[-len(ours) :]) for ours, row in pairs]).mean())
+
+    @staticmethod
+    def _datums(prompts: list[list[int]], groups: Groups) -> list[TrainDatum]:
         datums = []
         for prompt, group in zip(prompts, groups, strict=True):
             for number, completion in enumerate(group):
@@ -85,8 +109,7 @@ class Ours:
                 weights = np.zeros(len(row) - 1, dtype=np.float32)
                 weights[len(prompt) - 1 :] = advantage(number)
                 datums.append(TrainDatum(row[:-1], {"target_tokens": row[1:], "weights": weights}))
-        self._engine.forward_backward(self._adapter, datums, "cross_entropy", {}, backward=True)
-        self._engine.optim_step(self._adapter, AdamSettings(learning_rate=LEARNING_RATE))
+        return datums
 
 
 class Plain:
@@ -105,20 +128,19 @@ class Plain:
     def sample(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> Groups:
         torch.manual_seed(seed)
         self._model.eval()
-        groups = []
-        for prompt in prompts:
-            out = self._model.generate(
-                input_ids=torch.tensor([prompt], device=self._device),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=self._device),
-                do_sample=True,
-                top_k=0,
-                num_return_sequences=samples,
-                max_new_tokens=tokens,
-                min_new_tokens=tokens,
-                pad_token_id=0,
-            )
-            groups.append(out[:, len(prompt) :].tolist())
-        return groups
+        rows = torch.tensor(prompts, device=self._device)
+        out = self._model.generate(
+            input_ids=rows,
+            attention_mask=torch.ones_like(rows),
+            do_sample=True,
+            top_k=0,
+            num_return_sequences=samples,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            pad_token_id=0,
+        )
+        found = out[:, rows.shape[1] :].tolist()
+        return [found[start : start + samples] for start in range(0, len(found), samples)]
 
     def train(self, prompts: list[list[int]], groups: Groups) -> None:
         self._model.train()
@@ -140,6 +162,56 @@ class Plain:
         self._optimizer.zero_grad()
 
 
+class CTranslate2:
+    """CTranslate2's generator on the CPU, in int8. It samples and does not train."""
+
+    def __init__(self, folder: Path, made: Path, threads: int) -> None:
+        import ctranslate2
+
+        converter = ctranslate2.converters.TransformersConverter(str(folder))
+        converter.convert(str(made), quantization="int8_float32")
+        self._generator = ctranslate2.Generator(str(made), compute_type="int8_float32", intra_threads=threads)
+        self._vocabulary = AutoTokenizer.from_pretrained(folder)
+
+    def sample(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> Groups:
+        import ctranslate2
+
+        ctranslate2.set_random_seed(seed)
+        rows = [self._vocabulary.convert_ids_to_tokens(prompt) for prompt in prompts for _ in range(samples)]
+        results = self._generator.generate_batch(
+            rows,
+            max_batch_size=len(rows),
+            max_length=tokens,
+            min_length=tokens,
+            sampling_topk=0,
+            include_prompt_in_result=False,
+        )
+        found = [result.sequences_ids[0][:tokens] for result in results]
+        return [found[start : start + samples] for start in range(0, len(found), samples)]
+
+    def train(self, prompts: list[list[int]], groups: Groups) -> bool:
+        return False
+
+
+def products_rate(folder: Path, dtype: str, device: str, rows: int, threads: int) -> float:
+    """Operations per second of the plain products of `rows` rows with the matrices of the model's first layer and its
+    unembedding, in the model's proportion of both."""
+    torch.set_num_threads(threads)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+    n_layers = model.config.num_hidden_layers
+    layer = [module.weight for module in model.get_decoder().layers[0].modules() if isinstance(module, torch.nn.Linear)]
+    parts = [(weight, n_layers) for weight in layer] + [(model.get_output_embeddings().weight, 1)]
+    operations = took = 0.0
+    with torch.inference_mode():
+        for weight, times in parts:
+            x = torch.randn(rows, weight.shape[1], device=device, dtype=weight.dtype)
+            product = partial(torch.nn.functional.linear, x, weight)
+            seconds(product, device)
+            took += times * min(seconds(product, device)[0][0] for _ in range(5))
+            operations += times * 2.0 * rows * weight.numel()
+    return operations / took
+
+
 def advantage(number: int) -> float:
     """Of a group's completion: +1 and -1 in turn."""
     return 1.0 - 2 * (number % 2)
@@ -157,6 +229,7 @@ def seconds(work: Callable[[], Any], device: str) -> tuple[np.ndarray, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="45M", help="parameters of the random Qwen3")
+    parser.add_argument("--model", type=Path, help="folder of a model, in place of a random one")
     parser.add_argument("--layers", type=int, help="another number of layers")
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--samples", type=int, default=8)
@@ -171,50 +244,90 @@ def main() -> None:
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()
     console = Console(width=120)
-    shape = SIZES[arguments.size] | ({"num_hidden_layers": arguments.layers} if arguments.layers else {})
-    config = Qwen3Config(**shape, head_dim=128 if arguments.size == "0.6B" else 64, tie_word_embeddings=True)
-    config.eos_token_id = None  # every completion has its full length
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, config.vocab_size, arguments.prompt_tokens).tolist() for _ in range(arguments.groups)]
     sampled = arguments.groups * arguments.samples * arguments.tokens
     trained = arguments.groups * arguments.samples * (arguments.prompt_tokens + arguments.tokens - 1)
+    computed = trained - arguments.groups * (arguments.samples - 1) * arguments.prompt_tokens
     rates: dict[str, list[np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config)
-        parameters = model.num_parameters()
-        model.save_pretrained(folder)
-        del model
+        folder = arguments.model or random_model(Path(name) / "model", arguments.size, arguments.layers)
+        config = AutoConfig.from_pretrained(folder)
+        rng = np.random.default_rng(0)
+        length = arguments.prompt_tokens
+        prompts = [rng.integers(0, config.vocab_size, length).tolist() for _ in range(arguments.groups)]
         trainees: dict[str, tuple[Trainee, int]] = {}
+        agreement = {}
         for dtype in arguments.dtypes:
             ours = Ours(folder, arguments.device, dtype, arguments.threads)
             trainees[f"engine, {dtype}"] = (ours, arguments.threads)
+            agreement[dtype] = ours.agreement(prompts[:1], 2, 64)
             plain = Plain(folder, arguments.device, dtype, arguments.batch)
             trainees[f"transformers + peft, {dtype}"] = (plain, arguments.plain_threads)
+        if arguments.device == "cpu" and find_spec("ctranslate2"):
+            other = CTranslate2(folder, Path(name) / "ctranslate2", arguments.plain_threads)
+            trainees["CTranslate2, int8"] = (other, arguments.plain_threads)
         for repeat in range(arguments.repeats + 1):
             for label, (trainee, threads) in trainees.items():
                 torch.set_num_threads(threads)
-                sample = partial(trainee.sample, prompts, arguments.samples, arguments.tokens, 100 * repeat)
+                tokens = arguments.tokens if repeat else min(8, arguments.tokens)
+                sample = partial(trainee.sample, prompts, arguments.samples, tokens, 100 * repeat)
                 took, groups = seconds(sample, arguments.device)
-                assert sum(len(row) for group in groups for row in group) == sampled
-                learnt, _ = seconds(partial(trainee.train, prompts, groups), arguments.device)
+                assert all(len(row) == tokens for group in groups for row in group)
+                learnt, trains = seconds(partial(trainee.train, prompts, groups), arguments.device)
+                if trains is False:
+                    learnt = np.full(2, np.nan)
                 console.print(f"{repeat} {label}: sampled in {took[0]:.1f} s, trained in {learnt[0]:.1f} s")
                 if repeat:
                     rates.setdefault(label, []).append(np.concatenate([sampled / took, trained / learnt]))
+        batch = arguments.groups * arguments.samples
+        products = {
+            dtype: products_rate(folder, dtype, arguments.device, batch, arguments.plain_threads)
+            for dtype in arguments.dtypes
+        }
+        parameters = weights_in_products(folder)
     medians = {label: np.median(rows, axis=0) for label, rows in rates.items()}
     table = Table("", "sampled/s", "sampled/CPU s", "trained/s", "trained/CPU s", title="tokens")
     for label, row in medians.items():
-        table.add_row(label, *(f"{value:,.0f}" for value in row))
+        table.add_row(label, *("-" if np.isnan(value) else f"{value:,.0f}" for value in row))
     for dtype in arguments.dtypes:
         ratios = medians[f"engine, {dtype}"] / medians[f"transformers + peft, {dtype}"]
         table.add_row(f"ratio, {dtype}", *(f"{value:.2f}" for value in ratios))
     console.print(
-        f"{parameters / 1e6:.0f} M parameters, {arguments.groups} x {arguments.samples} x {arguments.tokens} tokens "
-        f"after {arguments.prompt_tokens}, {arguments.device}; threads: engine {arguments.threads}, "
-        f"plain loop {arguments.plain_threads}"
+        f"{parameters / 1e6:.0f} M weights in products, {arguments.groups} x {arguments.samples} x {arguments.tokens} "
+        f"tokens after {length}, {arguments.device}; threads: engine {arguments.threads} per operation, plain loop "
+        f"{arguments.plain_threads}"
     )
     console.print(table)
+    for dtype in arguments.dtypes:
+        sampling, _, training, _ = medians[f"engine, {dtype}"]
+        share = 2 * parameters * sampling / products[dtype]
+        trained_share = 4 * parameters * training * computed / trained / products[dtype]
+        console.print(
+            f"{dtype}: products {products[dtype] / 1e9:,.0f} GFLOP/s, of which sampling has {share:.0%}, training "
+            f"{trained_share:.0%}; agreement {agreement[dtype]:.4f} nats"
+        )
+    console.print(f"most memory of this process, all variants: {peak_gigabytes():.1f} GB")
+
+
+def weights_in_products(folder: Path) -> int:
+    """How many weights a token is multiplied with."""
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    layers = sum(part.weight.numel() for part in model.get_decoder().modules() if isinstance(part, torch.nn.Linear))
+    return int(layers + model.get_output_embeddings().weight.numel())
+
+
+def random_model(folder: Path, size: str, layers: int | None) -> Path:
+    """Writes a random Qwen3 of this size into `folder`."""
+    shape = SIZES[size] | ({"num_hidden_layers": layers} if layers else {})
+    config = Qwen3Config(**shape, head_dim=128 if size == "0.6B" else 64, tie_word_embeddings=True)
+    config.eos_token_id = None  # every completion has its full length
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def peak_gigabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 if __name__ == "__main__":

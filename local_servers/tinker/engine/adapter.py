@@ -3,8 +3,8 @@
 W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero, as Tinker does ("LoRA Without
 Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
 
-Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: that needs a third
-of the operations, and makes the learner and the sampler use the very same weights. Gradients are those of A and B alone.
+Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: that costs no more
+than the base alone, and makes the learner and the sampler use the very same weights.
 
 A bfloat16 base is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
 is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16

@@ -192,7 +192,7 @@ def run_datums(
         return [lanes[number].run(batch, datums, loss, config) for batch in batches[number::LANES]]
 
     results: _Losses = {}
-    with ThreadPoolExecutor(min(len(lanes), os.cpu_count() or 1), thread_name_prefix="train") as pool:
+    with ThreadPoolExecutor(min(len(lanes), len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
         for part in itertools.chain.from_iterable(pool.map(run_lane, range(len(lanes)))):
             results |= part
     if backward:
