@@ -272,7 +272,7 @@ class Unknown:
         return iter(())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return TEST.do("call", self, args, kwargs)
+        return call(TEST, self, args, kwargs)
 
     def __getattr__(self, name: Any) -> Any:
         if name.startswith("__"):
@@ -314,6 +314,10 @@ class Unknown:
         return True
 
 
+def call(test: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    return test.do("call_with_names", function, args, kwargs) if kwargs else test.do("call", function, *args)
+
+
 def any_result(self: Any, *others: Any) -> Any:
     return self
 
@@ -330,7 +334,7 @@ class Handle:  # without a docstring: it would be that of every object
     __slots__ = ("_coderl_base", "_coderl_key", "_coderl_now", "_coderl_test", "_coderl_type_name")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return test_of(self).do("call", self, args, kwargs)
+        return call(test_of(self), self, args, kwargs)
 
     def __getattr__(self, name: Any) -> Any:
         if name.startswith("__array"):  # numpy would read memory where it says

@@ -65,7 +65,7 @@ IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
     "sys time typing"
 ).split()
-# Those of them that few programs use are loaded for a program in which the name or one of these stands: loading takes
+# Those of them that few programs use are loaded for a program whose code has the name or one of these: loading takes
 # longer than most tests, and `random` slows every fork.
 RARELY_USED = {
     "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
@@ -80,8 +80,11 @@ RARELY_USED = {
         "stdev variance"
     ).split(),
 }
+RARE_NAMES = {name: module for module, names in RARELY_USED.items() for name in (module, *names)}
 # With these a program can find names that it does not spell out.
-NAMES_AT_RUN_TIME = frozenset("eval exec globals locals vars __dict__ modules".split())
+NAMES_AT_RUN_TIME = frozenset(
+    "eval exec f_globals f_locals get_type_hints globals locals vars __dict__ __globals__ __main__ modules".split()
+)
 WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else 32 for byte in range(256))
 # On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
 # program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
@@ -226,12 +229,17 @@ def is_harmless(source: bytes, code: CodeType) -> bool:
     return (
         names.isdisjoint(HARMFUL)
         and modules.isdisjoint(sys.stdlib_module_names)
-        and modules.isdisjoint(sys.modules)
-        and words.count(b"import") == len(re.findall(HARMLESS_IMPORT, source))
+        and not any(name in sys.modules for name in modules)
+        and words.count(b"import") == len(harmless_imports().findall(source))
         # A pattern looks attributes up that are no names of the code; a source of another coding hides words.
-        and b"case" not in words
+        and not (b"match" in words and b"case" in words)
         and not any(b"coding" in line for line in source.split(b"\n", 2)[:2])
     )
+
+
+@cache
+def harmless_imports() -> re.Pattern[bytes]:
+    return re.compile(HARMLESS_IMPORT)
 
 
 def compiled(source: bytes) -> CodeType | str:
@@ -281,7 +289,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     that did not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
     prepare_descriptors()
-    module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
+    module = prepared_module("__main__" if entry_point is None else "solution", code)  # a call's program is imported
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
@@ -328,11 +336,9 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
     finds nothing of the others, and nothing that counts for them."""
-    # Once, and not by each process: what a program looks like that is harmless, and the modules of the prelude.
-    re.compile(HARMLESS_IMPORT)
-    for name in STAR_IMPORTED:
-        if name not in RARELY_USED:
-            __import__(name)
+    # Once, and not by each process: what a program looks like that is harmless, and the names of the prelude.
+    harmless_imports()
+    prelude_names(frozenset())
     prepare_descriptors()
     prepared_stack()  # of all processes
     output_bytes = 0
@@ -375,7 +381,7 @@ class GroupProgram:
         if isinstance(code, str) or not is_harmless(source, code):
             leave(RUNS_ALONE)
         set_recursion_limit(RECURSION_LIMIT)
-        module = prepared_module("solution", source)
+        module = prepared_module("solution", code)
         sys.modules["__main__"] = sys.modules["solution"] = module
         sharing = ProcessSharing(code, module) if place.sharing_files else None
         if sharing is not None and not sharing.may_share(len(place.inputs)):
@@ -517,38 +523,46 @@ def prepare_streams() -> None:
     atexit._clear()
 
 
-def prepared_module(name: str, source: bytes) -> ModuleType:
-    """The module that a program becomes, with those names of the prelude that stand anywhere in its source; with all
-    of them where it may make names at run time, or reads its own module. Not run yet."""
+def prepared_module(name: str, code: CodeType) -> ModuleType:
+    """The module that a program becomes, with those names of the prelude that stand in its code; with all of them where
+    it may make names at run time, or reads its own module. Not run yet."""
     module = ModuleType(name)
     module.__dict__["__file__"] = SOLUTION
     if name == "__main__":
         module.__dict__["__builtins__"] = builtins  # of other modules it is a dictionary
-    words = set(source.translate(WORD_BYTES).decode("utf-8", "replace").split())
-    if not words.isdisjoint(NAMES_AT_RUN_TIME) or b"import __main__" in source:
+    names = names_of(code)
+    if not names.isdisjoint(NAMES_AT_RUN_TIME):
         lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
         exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
         # As the prelude's last `from builtins import *` has it: `pow`, say, is the builtin and not that of math.
-        for word in builtins.__dict__.keys() & module.__dict__.keys():
-            if word[0] != "_":
-                del module.__dict__[word]
+        for name in builtins.__dict__.keys() & module.__dict__.keys():
+            if name[0] != "_":
+                del module.__dict__[name]
         return module
-    loaded = {  # those that few programs use only if the source has their name, or one of theirs: loading is slow
-        module_name: __import__(module_name)
-        for module_name in STAR_IMPORTED
-        if module_name not in RARELY_USED or module_name in words or not words.isdisjoint(RARELY_USED[module_name])
-    }
-    for word in words - builtins.__dict__.keys():
-        if word in IMPORTED:  # imported after all `import *`, so it wins
-            module.__dict__[word] = __import__(word)
-            continue
-        for module_name in reversed(loaded):  # of several `import *` the last wins
-            exports = loaded[module_name].__dict__
-            # What `import *` takes: the names in `__all__`, else those without an underscore.
-            if word in exports and (word in exports["__all__"] if "__all__" in exports else word[0] != "_"):
-                module.__dict__[word] = exports[word]
-                break
+    # Each name is looked up: to go through all names of the builtins or of the prelude would write to all of them.
+    prelude = prelude_names(frozenset(RARE_NAMES[name] for name in names if name in RARE_NAMES))
+    for name in names:
+        if name in prelude and name not in builtins.__dict__:
+            module.__dict__[name] = prelude[name][name]
     return module
+
+
+@cache
+def prelude_names(rarely_used: frozenset[str]) -> dict[str, Record]:
+    """The dictionary in which each name of the prelude is found. Of the modules in RARELY_USED only these are there."""
+    found: dict[str, Record] = {}
+    left_out = RARELY_USED.keys() - rarely_used
+    for module_name in STAR_IMPORTED:  # of several `import *` the last wins
+        if module_name not in left_out:
+            names = __import__(module_name).__dict__
+            # What `import *` takes: the names in `__all__`, else those without an underscore.
+            exported = names.get("__all__", [name for name in names if name[0] != "_"])
+            found.update((name, names) for name in exported if name in names)
+    for module_name in IMPORTED:  # after all `import *`
+        if module_name not in left_out:
+            __import__(module_name)
+            found[module_name] = sys.modules
+    return found
 
 
 @cache

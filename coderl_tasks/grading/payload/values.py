@@ -4,12 +4,12 @@ The tests run in one process of the sandbox and the program in another. This tex
 `payload/assertions.py`, which asks for operations, and of `payload/driver.py`, which does them (`Operations`). It
 stands alone, in Python 3.10 or later. What it reads becomes objects of a few builtin types; it is no pickle.
 
-A message is {"root": value, "nodes": [...]}. None, bool, int, str and finite float stand for themselves; anything else
-is a key [operation, place], so that what is one object stays one, cycles too. The places of what an operation is given
-are 0, 1, ...; those of what its result mentions -1, -2, ...; a message has the nodes of those that it is the first to
-name. A node is [kind, ...]: see `node_of` and `Decoding`. What no kind fits is a reference to an object in the
-program's process, [operation, number]: the object's number among those that the result of that operation mentions, so
-that a program that runs again names it the same.
+A message is {"root": value, "nodes": [...]}; that of an operation's arguments has a list of values as its root. None,
+bool, int, str and finite float stand for themselves; anything else is a key [operation, place], so that what is one
+object stays one, cycles too. The places of what an operation is given are 0, 1, ...; those of what its result mentions
+-1, -2, ...; a message has the nodes of those that it is the first to name. A node is [kind, ...]: see `node_of` and
+`Decoding`. What no kind fits is a reference to an object in the program's process, [operation, number]: the object's
+number among those that the result of that operation mentions, so that a program that runs again names it the same.
 
 Containers are the same on both sides (`Shared`): a list that the program keeps is the list that the test gave it, or
 got of it, as it would be in one process.
@@ -110,6 +110,8 @@ class Shared:
 
     def forget(self, operation: int) -> None:
         """Forget what is old after this operation; both sides forget the same."""
+        if len(self.objects) <= MOST_OLD_OBJECTS and sum(map(len, self.contents.values())) <= MOST_OLD_ITEMS:
+            return
         for sign in (True, False):
             n_objects = n_items = 0
             for key in [key for key in reversed(self.objects) if (key[1] >= 0) == sign]:
@@ -179,9 +181,9 @@ class Encoding:
         return [self.add(value) for value in values]
 
     def message(self, root: Any) -> Message:
-        """The message, with what this side has changed since the last one."""
+        """The message, with what this side has changed since the last one; of an operation's arguments, or a result."""
         try:
-            message: Message = {"root": self.add(root)}
+            message: Message = {"root": self.add(root) if self.is_result else self.add_all(root)}
             changed = [[list(key), self.node(key)] for key in self.shared.changed()]
             if changed:
                 message["changed"] = changed
@@ -299,7 +301,7 @@ class Decoding:
                     self.made[key] = MUTABLE_TYPES[node[0]](**maxlen)
             for key in self.nodes:
                 self.make(key)
-            self.root = self.value(message["root"])
+            self.root = self.value(message["root"]) if is_result else self.values(message["root"])
             for key, node in self.nodes.items():
                 if node[0] in MUTABLE_TYPES:
                     self.fill(self.made[key], node)
@@ -592,7 +594,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "iter": lambda items: (item for item in items), "next": lambda items: items,
     "int": int, "float": float, "complex": complex, "round": round, "isinstance": isinstance,
     "issubclass": issubclass, "copy": copy.copy, "deepcopy": copy.deepcopy, "value": base_value,
-    "call": lambda function, args, kwargs: function(*args, **kwargs),
+    "call": lambda function, *args: function(*args),
+    "call_with_names": lambda function, args, kwargs: function(*args, **kwargs),
     "enter": lambda manager: type(manager).__enter__(manager),
     "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
 }  # fmt: skip
