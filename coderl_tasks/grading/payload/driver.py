@@ -156,6 +156,13 @@ USUAL_RECURSION_LIMIT = 1000
 FIRST_KEPT, LAST_KEPT = 260, 512
 OPERATIONS = "*"  # in place of an entry point: the input is what assertion tests ask for (payload/values.py)
 DRIVER_FAILED = "the driver failed"
+WARM_UP_TIMES = 20
+WARM_UP_PROGRAM = b"from typing import List\ndef f(items: List[int], *others) -> list:\n    return sorted(items)\n"
+WARM_UP_OPERATIONS = """[
+    ["find", {"root": ["f"], "nodes": []}],
+    ["call", {"root": [[0, -1], [1, 0], "a", 1.5], "nodes": [["list", [2, 1, 3]], ["tuple", [1, "b"]]]}],
+    ["call", {"root": [[0, -1], [2, 0], [2, 1]], "nodes": [["list", [2, 1]], ["tuple", [1, "b"]]]}]
+]"""
 DEADLINE_MARGIN_S = 2.0
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -336,9 +343,7 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
     finds nothing of the others, and nothing that counts for them."""
-    # Once, and not by each process: what a program looks like that is harmless, and the names of the prelude.
-    harmless_imports()
-    prelude_names(frozenset())
+    warm_up()
     prepare_descriptors()
     prepared_stack()  # of all processes
     output_bytes = 0
@@ -361,6 +366,21 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
         reports.append({"alone": True} if is_alone else {"tests": tests})
         place.remove()
     return reports
+
+
+@cache
+def warm_up() -> None:
+    """Does often what each process will do, with a program of its own. Python fills caches when it does something for
+    the first times, and rewrites the code; each fork would do so again, and write to a page for most of it."""
+    for _ in range(WARM_UP_TIMES):
+        code = compile(WARM_UP_PROGRAM, SOLUTION, "exec", dont_inherit=True)
+        is_harmless(WARM_UP_PROGRAM, code)
+        module = prepared_module("solution", code)
+        descriptor = anonymous_file(WARM_UP_PROGRAM)
+        contents(descriptor)
+        if "Operations" in globals():  # in the driver of assertion tests alone
+            run_operations(code, module.__dict__, WARM_UP_OPERATIONS, descriptor)
+        os.close(descriptor)
 
 
 class GroupProgram:
@@ -442,13 +462,14 @@ class DeepStack:
         library.getcontext(self.context)
         self.context[1], self.context[2], self.context[4] = 0, address, size
         library.makecontext(self.context, self.begin, 0)
+        self.change = library.setcontext  # looked up here, not by each process
         return True
 
     def call(self, function: Callable[[], NoReturn]) -> None:
         """Calls a function that never returns."""
         self.function = function
         if self.made:
-            library.setcontext(self.context)
+            self.change(self.context)
         function()
 
 
@@ -861,7 +882,7 @@ def run_program(program: Program, place: Place, sharing: ProcessSharing | None) 
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
         if sharing is None and place.entry_point == OPERATIONS:  # when the answers are out, nothing else of it counts
-            status = exit_status_of(partial(run_operations, code, module.__dict__, place.inputs[0]))
+            status = exit_status_of(partial(run_operations, code, module.__dict__, place.inputs[0], VALUE_DESCRIPTOR))
         else:
             opens_files = sharing is None or sharing.opens_files
             status = run_test(code, module, place.entry_point, place.inputs[0], opens_files)
@@ -1037,7 +1058,7 @@ def program_line(error: BaseException) -> int | None:
 def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -> None:
     """Defines the program, calls its entry point with the arguments in `test_input`, and sends the value back."""
     if entry_point == OPERATIONS:
-        run_operations(code, space, test_input)
+        run_operations(code, space, test_input, VALUE_DESCRIPTOR)
         return
     before = space.get(entry_point)
     arguments, encode = json.loads(test_input), json.JSONEncoder(default=plain_value).encode
@@ -1056,9 +1077,9 @@ def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -
         file.write(answer.encode())
 
 
-def run_operations(code: CodeType, space: Record, test_input: str) -> None:
+def run_operations(code: CodeType, space: Record, test_input: str, descriptor: int) -> None:
     """Defines the program, does what assertion tests ask of it, and sends the results back, each when it is there."""
-    prepared, send = dict(space), partial(write_all, VALUE_DESCRIPTOR)
+    prepared = dict(space)
 
     def find(name: str) -> Any:
         if name in space and (space[name] is not prepared.get(name) or name in code.co_names):
@@ -1071,7 +1092,7 @@ def run_operations(code: CodeType, space: Record, test_input: str) -> None:
     operations = Operations(find, program_line)
     exec(code, space)
     for answer in operations.answers(test_input):
-        send(answer)
+        write_all(descriptor, answer)
 
 
 def plain_value(value: Any) -> Any:
