@@ -42,6 +42,31 @@ async def test_programs_find_the_prelude_whether_it_was_loaded_or_not(judge: Jud
     assert grade.passed, grade.reason
 
 
+async def test_programs_find_the_prelude_by_names_that_their_code_makes(judge: Judge) -> None:
+    code = (
+        "def f(gap: 'timedelta', seconds: 'List[Random]') -> 'median': 'mean'\n"
+        "print(*(kind.__name__ for kind in (get_type_hints(f)['gap'], f.__globals__['median'], eval('gcd'))))\n"
+    )
+    grade = await judge.grade(stdin_problem(("", "timedelta median gcd\n")), code)
+    assert grade.passed, grade.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "is_harmless"),
+    [
+        ("def f(x):\n    'In this case, x; what match case import is meant.'\n    return x", False),
+        ("def f(x):\n    'In this case, or that case.'\n    return x", True),
+        ("from typing import List\nimport math\ndef f(x: List):\n    return math.floor(x[0])", True),
+        ("def f(x):\n    match x:\n        case int(__class__=y):\n            return y", False),
+        ("def f(x):\n    return x._os", False),
+        ("def f(x):\n    return hashlib", False),
+    ],
+)
+def test_a_program_is_harmless_by_its_code(code: str, is_harmless: bool) -> None:
+    driver = runpy.run_path(str(PAYLOAD / "driver.py"), run_name="driver")
+    assert driver["is_harmless"](code.encode(), compile(code, "solution.py", "exec")) is is_harmless
+
+
 async def test_recursion_through_c_code_has_room(judge: Judge) -> None:
     code = (
         "from functools import lru_cache\n"
