@@ -74,6 +74,8 @@ def _compiled_apart(source: str) -> types.CodeType:
             with open(writing, "wb") as file:
                 marshal.dump(compile(source, MAIN_FILE, "exec", dont_inherit=True), file)
             status = 0
+        except BaseException:
+            sys.__excepthook__(*sys.exc_info())
         finally:
             os._exit(status)
     os.close(writing)
