@@ -27,7 +27,7 @@ from coderl_tasks.journal.steps import STEPS_PER_FILE, StepJournal, index_step
 
 SETTINGS = ("batch_size=16", "group_size=8", "max_tokens=32", "eval_every=-1", "save_every=0")
 LOG_SETTINGS = ("eval_every=-1", "save_every=0")
-PHASES = ("sample", "score", "train", "save")
+PHASES = ("sample", "score", "base", "train", "save")
 
 
 def recording_seconds(run: Path, again: Path) -> tuple[list[float], float]:
@@ -79,12 +79,12 @@ def main() -> None:
         coderl(environment, "train", *words)
         whole = step_seconds(run)
         rows = read_rows(run / "metrics.jsonl")[1 + WARM_UP :]
-    phases = [sum(row[f"time_{name}_s"] for name in PHASES) for row in rows]
+    phases = [sum(row[f"time_{name}_s"] or 0.0 for name in PHASES) for row in rows]
     overhead = [step - phase for step, phase in zip(whole, phases, strict=True)]
     table = Table(title=f"{len(whole)} steps, milliseconds")
     for title in ("", *PHASES, "overhead", "whole step"):
         table.add_column(title, justify="right")
-    series = [*([row[f"time_{name}_s"] for row in rows] for name in PHASES), overhead, whole]
+    series = [*([row[f"time_{name}_s"] or 0.0 for row in rows] for name in PHASES), overhead, whole]
     for label, number in (("median", median), ("90%", lambda values: quantiles(values, n=10)[-1])):
         table.add_row(label, *(f"{1000 * number(values):.0f}" for values in series))
     Console().print(table)

@@ -190,16 +190,18 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         ORDER BY ALL"""),
     NamedQuery("times", RUN, "Where does the time go?", """
         SELECT run, count(*) AS steps, round(median(time_sample_s), 2) AS sample_s,
-               round(median(time_score_s), 2) AS score_s, round(median(time_train_s), 2) AS train_s,
-               round(median(time_step_s), 2) AS step_s, round(sum(time_step_s) / 60, 1) AS total_min
+               round(median(time_score_s), 2) AS score_s, round(median(time_base_s), 2) AS base_s,
+               round(median(time_train_s), 2) AS train_s, round(median(time_step_s), 2) AS step_s,
+               round(sum(time_step_s) / 60, 1) AS total_min
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run ORDER BY run"""),
     NamedQuery("costs", RUN, "What were tokens spent on, by kind?", """
         SELECT run, 'train' AS use, count(*) AS steps, sum(tokens_prompt)::BIGINT AS prompt,
                sum(tokens_prompt_cached)::BIGINT AS cached_prompt, sum(tokens_completion)::BIGINT AS completion,
-               sum(tokens_training)::BIGINT AS training, round(sum(cost_usd), 4) AS usd
+               sum(tokens_training)::BIGINT AS training, sum(tokens_base)::BIGINT AS base_model,
+               round(sum(cost_usd), 4) AS usd
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run
         UNION ALL
-        SELECT run, eval, NULL, sum(prompt)::BIGINT, sum(prompt * (n - 1))::BIGINT, sum(completion)::BIGINT, 0, NULL
+        SELECT run, eval, NULL, sum(prompt)::BIGINT, sum(prompt * (n - 1))::BIGINT, sum(completion)::BIGINT, 0, 0, NULL
         FROM (
             SELECT run, eval, max(len(prompt_tokens)) AS prompt, count(*) AS n,
                    sum(len(completion_tokens)) AS completion

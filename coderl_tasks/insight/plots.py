@@ -310,11 +310,12 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     overlap = step_s is not None and bool((np.nan_to_num(step_s) < 0.95 * phases_s).any())
     if step_s is not None and not overlap:
         seconds["other"] = np.clip(np.nan_to_num(step_s) - phases_s, 0.0, None)
-    colours, steps = (BLUE, TEAL, ORANGE, GREY), metrics["step"].to_numpy()
+    by_phase = {**dict(zip(PHASES, (BLUE, TEAL, ROSE, ORANGE), strict=True)), "other": GREY}
+    colours, steps = [by_phase[label] for label in seconds], metrics["step"].to_numpy()
     # An area is invisible with one step.
     if len(steps) == 1:
         bottom = 0.0
-        for (label, values), colour in zip(seconds.items(), colours, strict=False):
+        for (label, values), colour in zip(seconds.items(), colours, strict=True):
             axes.bar(steps, values, bottom=bottom, color=colour, label=label)
             bottom += float(values[0])
     else:
@@ -322,7 +323,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     if step_s is not None and overlap:
         axes.plot(steps, step_s, color=INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
-    add_legend(axes, columns=4)
+    add_legend(axes, columns=5)
 
 
 FLAT = 1e-4  # how far a curve's values may lie apart, as a share of the largest, for it to count as level
@@ -341,7 +342,15 @@ PANELS = {
     shown_metrics.SECONDS: Panel("Seconds", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
-FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGNAL, shown_metrics.LENGTH, KL)
+FIRST = (
+    shown_metrics.REWARD,
+    CORRECT,
+    shown_metrics.FORMAT,
+    shown_metrics.SIGNAL,
+    shown_metrics.LENGTH,
+    KL,
+    shown_metrics.KL_BASE,
+)
 """The panels that tell how a run went; a page has the others behind a heading."""
 
 

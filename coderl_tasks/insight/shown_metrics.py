@@ -16,6 +16,7 @@ LENGTH, SPREAD, ENTROPY = (
     "Entropy of the sampled tokens, nats per token",
 )
 KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
+KL_BASE = "KL to the base model, nats per token"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
 KL_NOISE = 1e-6  # a gap below it is rounding, and shown as 0
 
@@ -80,7 +81,8 @@ SHOWN = {
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),
     "clipped_share": Shown(line="clipped {:.1%}"),
     "grad_norm": Shown(panel="Gradient norm"),
-    "kl_base": Shown(line="kl to base {:.3f}", panel="KL to the base model, nats per token"),
+    "kl_base": Shown(line="kl to base {:.3f}", panel=KL_BASE, curve="k1: mean log-probability gap"),
+    "kl_base_k3": Shown(panel=KL_BASE, curve="k3: never negative"),
     # faults
     "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
     "sandbox_faults": Shown(line="sandbox faults {}", column=("sandbox faults", "d"), is_fault=True),
@@ -91,6 +93,7 @@ SHOWN = {
     # time
     "time_sample_s": Shown(panel=SECONDS, curve="sample"),
     "time_score_s": Shown(panel=SECONDS, curve="score"),
+    "time_base_s": Shown(panel=SECONDS, curve="base"),
     "time_train_s": Shown(panel=SECONDS, curve="train"),
     "time_save_s": Shown(panel=SECONDS, curve="save"),
     "time_step_s": Shown(line=_seconds_line, column=("seconds", ".1f"), panel=SECONDS, curve="step"),
@@ -98,6 +101,7 @@ SHOWN = {
     "tokens_prompt": Shown(panel=_TOKENS, curve="prompt"),
     "tokens_completion": Shown(column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
     "tokens_training": Shown(panel=_TOKENS, curve="trained on"),
+    "tokens_base": Shown(panel=_TOKENS, curve="read by the base model"),
     "cost_usd": Shown(line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
 }
 """By the metric's name. One that is not here is in metrics.jsonl only."""

@@ -13,7 +13,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
-from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
+from coderl_tasks.journal.ledger import Tokens, evaluation_tokens, metrics_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE
 
@@ -124,7 +124,7 @@ def costs(run: RunRecord) -> list[Spent]:
     evals = [each for each in folders if each.name in run.evals or not (each / "summary.json").is_file()]
     counted = {
         "profile": pool_spent(_manifest(run)),
-        "train": Tokens(*(int(run.metrics[name].sum()) for name in METRICS)),
+        "train": sum(map(metrics_tokens, run.metrics.iter_rows(named=True)), Tokens()),
         "evaluate": sum(map(evaluation_tokens, evals), Tokens()),
         "lost": sum(map(read_lost, run.path.glob("steps/*")), Tokens()),
     }
@@ -134,12 +134,14 @@ def costs(run: RunRecord) -> list[Spent]:
 
 
 def costs_table(rows: Sequence[Spent]) -> Table[Spent]:
-    columns: tuple[Column[Spent], ...] = (
+    columns: list[Column[Spent]] = [
         Column("tokens for", lambda row: row.use, style="name"),
         Column("prompt", lambda row: row.tokens.prompt, ",", "num"),
         Column("cached prompt", lambda row: row.tokens.cached, ",", "num"),
         Column("completion", lambda row: row.tokens.completion, ",", "num"),
         Column("training", lambda row: row.tokens.training, ",", "num"),
-        Column("USD", lambda row: row.usd, ",.4f", "num"),
-    )
+    ]
+    if any(row.tokens.base for row in rows):
+        columns.append(Column("base model", lambda row: row.tokens.base, ",", "num"))
+    columns.append(Column("USD", lambda row: row.usd, ",.4f", "num"))
     return Table(columns, rows, "dense")

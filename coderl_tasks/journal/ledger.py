@@ -4,6 +4,7 @@
     cached       prefill that is cached: the same prompt for the group's other completions
     completion   sampled
     training     forward and backward: prompt and completion of what is trained on, once per epoch
+    base         prefill by the base model: prompt and completion of what `kl.base_every` measures the KL on
 
 1. A group reserves what it can cost at most, prompt + n * max_tokens, before its request is sent, and is charged with
    what it has cost when it comes. What is spent and reserved never passes the cap, whatever is in flight.
@@ -13,6 +14,8 @@
    flight when it was killed is in no journal, and is not counted; a service may bill it.
 4. In training a group's tokens of training count from the start, as if all of it were trained on, and are put right by
    its step's commit.
+5. What the base model reads for `kl.base_every` counts from the step's commit on, so that it may pass a cap once, by 16
+   sequences. With `kl.penalty_coef` the price of training has it.
 
 Not covered: storage of checkpoints, requests that failed and were sent again, and updates that are replayed after a
 crash. That a service bills prompts of a group and sequences that are trained on in this way is how its clients count
@@ -46,8 +49,8 @@ LOST_FILE = "lost.json"
 MILLION = 1e6
 LISTINGS = 10
 LEAST_USD = 1e-9  # a cap is above 0
-METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
-"""The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
+METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training", "tokens_base")
+"""The columns of metrics.jsonl that have a step's tokens, in the order of Tokens; older rows lack the last."""
 _GROUP_KEY = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
 
 
@@ -59,6 +62,7 @@ class Tokens:
     cached: int = 0
     completion: int = 0
     training: int = 0
+    base: int = 0
 
     def __add__(self, other: Self) -> "Tokens":
         return Tokens(*map(add, astuple(self), astuple(other)))
@@ -73,7 +77,8 @@ class Tokens:
 
     def in_words(self) -> str:
         """All kinds that there are any of."""
-        kinds = zip(("prompt", "cached prompt", "completion", "training"), astuple(self), strict=True)
+        names = ("prompt", "cached prompt", "completion", "training", "base model's")
+        kinds = zip(names, astuple(self), strict=True)
         return ", ".join(f"{number:,} {kind}" for kind, number in kinds if number) + " tokens"
 
 
@@ -91,7 +96,8 @@ class Price:
         """What so many tokens cost; None if a price that is needed is not known."""
         if tokens.training and self.train is None:
             return None
-        sampled = tokens.prompt * self.prefill + tokens.cached * self.cached + tokens.completion * self.sample
+        prefilled = tokens.prompt + tokens.base
+        sampled = prefilled * self.prefill + tokens.cached * self.cached + tokens.completion * self.sample
         return (sampled + tokens.training * (self.train or 0.0)) / MILLION
 
 
@@ -185,8 +191,9 @@ class Budget:
             self._parts.remove(mine)
             self._freed.set()
 
-    def commit(self, step: int, trained: int) -> None:
-        """Put right what `step` is charged with for training: `trained` tokens."""
+    def commit(self, step: int, trained: int, base: int) -> None:
+        """Put right what `step` is charged with for training: `trained` tokens. The base model read `base` tokens."""
+        self.spent += Tokens(base=base)
         if step in self._training:
             self.spent += Tokens(training=trained - self._training.pop(step))
 
@@ -307,7 +314,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
 
 def metrics_tokens(row: Mapping[str, Any]) -> Tokens:
     """The tokens of a step, from its row of metrics.jsonl."""
-    return Tokens(*(row[name] for name in METRICS))
+    return Tokens(*(row.get(name) or 0 for name in METRICS))
 
 
 def folder_tokens(folder: Path, *wholes: str, epochs: int = 0) -> Tokens:

@@ -172,8 +172,10 @@ def _training_rows(settings: TrainSettings, lengths: Lengths, by_its_steps: Esti
     base_note = ""
     if settings.kl.base_every and not settings.kl.penalty_coef:
         tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
-        usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
+        usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} of the USD"
         base_note = f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
+        more = Tokens(base=tokens)
+        steps = replace(steps, low=steps.low + more, expected=steps.expected + more, high=steps.high + more)
     rows = [replace(steps, price=price, by=f"{steps.by}{base_note}")]
     if evaluations := _evaluations(settings):
         rows.append(_evaluating(settings, evaluations, lengths))

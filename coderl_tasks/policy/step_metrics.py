@@ -66,7 +66,7 @@ class ScoredRollouts:
 class UpdatedStep:
     """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
     with selection=adaptive also what was known when its problems were chosen; what its tokens cost; and how many
-    requests came to nothing, by the sandbox's address."""
+    requests came to nothing, by the sandbox's address; and the tokens that the base model read to be compared with."""
 
     result: "UpdateResult"
     learning_rate: float
@@ -75,6 +75,7 @@ class UpdatedStep:
     forecast: "Forecast | None" = None
     cost_usd: float | None = None
     sandbox_faults: Mapping[str, int] = field(default_factory=dict)
+    base_tokens: int = 0
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
@@ -147,7 +148,7 @@ def _seconds(phase: str, meaning: str) -> Metric[UpdatedStep]:
     return Metric(f"time_{phase}_s", f"seconds {meaning}", lambda step: round(step.seconds[phase], 3))
 
 
-PHASES = ("sample", "score", "train")
+PHASES = ("sample", "score", "base", "train")
 
 # fmt: off
 ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
@@ -251,9 +252,9 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "`sandbox_faults/ADDRESS` has those of one server, where there were any",
         lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",
-        "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
-        "`kl.penalty_coef`, over those of some completions each `kl.base_every` steps; else null",
-        lambda step: step.result.kl_base),
+        "KL to the base model, estimate k1: mean of sampler less base log-probability, in nats, over tokens trained on "
+        "(`kl.penalty_coef`) or of 16 completions (each `kl.base_every` steps); else null",
+        lambda step: step.result.kl_base and step.result.kl_base[0]),
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
         "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",
@@ -268,6 +269,11 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     Metric("cost_usd",
         "what the step's tokens cost in USD, training included; null where that is not known, or nobody bills",
         lambda step: step.cost_usd),
+    Metric("kl_base_k3", "the same by estimate k3, which is never negative",
+        lambda step: step.result.kl_base and step.result.kl_base[1]),
+    Metric("tokens_base", "tokens that the base model read for `kl.base_every`", lambda step: step.base_tokens, INT),
+    Metric("time_base_s", "seconds of the base model's log-probabilities; null if not asked for",
+        lambda step: round(step.seconds["base"], 3) if "base" in step.seconds else None),
 )
 # fmt: on
 

@@ -14,10 +14,17 @@ Taken off the mean, the penalty moves probability between tokens and does not sh
 cookbook does it). The base model's log-probabilities are recorded with the scored rollouts: a replay asks for none.
 Not covered: groups without a signal are skipped as ever, and not pulled back. Without a penalty the same mean can be an
 observation, of a sample of a step's completions (`observed`).
+
+Both estimates of KL(policy || base) that are reported are means over tokens (J. Schulman, "Approximating KL
+Divergence", http://joschu.net/blog/kl-approx.html). Neither is biased where the sampler is the policy:
+
+    k1 = d_t                        may be negative, and with few tokens its mean too
+    k3 = r - 1 - log r              never negative; r = exp(-d_t), the base model's probability over the sampler's
 """
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,7 +123,7 @@ class UpdateResult:
     n_datums: int = 0  # trained on, once, however many epochs went over them; as n_tokens
     n_tokens: int = 0
     steps: tuple[OptimizerStep, ...] = ()
-    kl_base: float | None = None  # as `kl_to_base`
+    kl_base: tuple[float, float] | None = None  # as `kl_to_base`
     loss: float | None = None  # summed over the completion tokens of an epoch; the epochs' mean
     kl_sample_train: float | None = None  # nats: mean over tokens of (sampler - trainer) log-probability
     ratio_mean: float | None = None
@@ -133,12 +140,24 @@ def adam_params(learning_rate: float) -> tinker.AdamParams:
 
 def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
     """Which rows of `scored` the KL to the base model is observed on (true per row): KL_SAMPLE drawn by `seed` from
-    those with log-probabilities, or all of them."""
+    those with log-probabilities, or all of them. No group has two more than another that has further ones."""
     has_some = scored.select(pl.col("logprobs").list.len().fill_null(0) > 0).to_series().arg_true().to_list()
     # By hashes, as batches are drawn; by group and sample, since the frame's order may be another one after a kill.
     keys = scored.select("group_index", "sample_index").rows()
-    drawn = set(sorted(has_some, key=lambda row: seed_for(seed, *keys[row]))[:KL_SAMPLE])
+    shuffled = sorted(has_some, key=lambda row: seed_for(seed, *keys[row]))
+    earlier: Counter[int] = Counter()  # by group: its completions that come before
+    ranks: dict[int, int] = {}
+    for row in shuffled:
+        ranks[row] = earlier[keys[row][0]]
+        earlier[keys[row][0]] += 1
+    drawn = set(sorted(shuffled, key=ranks.__getitem__)[:KL_SAMPLE])  # stable: first one of each group, by hash
     return pl.Series([row in drawn for row in range(scored.height)], dtype=pl.Boolean)
+
+
+def observed_tokens(scored: pl.DataFrame) -> int:
+    """The prompt and completion tokens of the rows that have the base model's log-probabilities: it has read them."""
+    lengths = pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+    return int(scored.select(lengths.filter(pl.col("base_logprobs").is_not_null()).sum()).item())
 
 
 async def with_base_logprobs(
@@ -170,10 +189,17 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     return in_order([rows if rows["trained"].all() else rows.filter("trained")], rows.schema)
 
 
-def kl_to_base(scored: pl.DataFrame) -> float | None:
-    """The mean of sampler less base log-probability, in nats, over the tokens that have the base model's, or None."""
+def kl_to_base(scored: pl.DataFrame) -> tuple[float, float] | None:
+    """KL(policy || base) by k1 and by k3, in nats: means over the tokens with the base model's log-probabilities; or
+    None."""
     known = scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())
-    return _gaps(known)[1] if known.height else None
+    if not known.height:
+        return None
+    gaps, k1 = _gaps(known)
+    # expm1: close to the base model exp(-d) - 1 would be rounding alone. Up to e^80, so that the sum stays finite if a
+    # service says such a number: no sampler draws a token of probability e^-80.
+    terms = (value for gap in gaps for value in np.expm1(np.minimum(-gap, 80.0)) + gap)
+    return k1, math.fsum(terms) / max(1, sum(map(len, gaps)))
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:

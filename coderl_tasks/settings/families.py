@@ -105,9 +105,12 @@ class Kl(Family):
     penalty_coef: float = setting(0.0, ge=0, elsewhere=("kl_penalty_coef", "kl_coef", "kl_coeff"))
     """weight of the penalty on leaving the base model, taken off each token's advantage (0: the base model is not
     asked)"""
-    base_every: int = setting(0, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",))
-    """steps between measurements of the policy's KL to the base model, on some of a step's completions; nothing is
-    trained on it (0: none; penalty_coef measures it in each step)"""
+    base_every: int | None = setting(
+        None, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",)
+    )
+    """steps between measurements of the policy's KL to the base model, on 16 of a step's completions; nothing is
+    trained on it (0: none; penalty_coef measures it in each step); by default each step where nobody bills it, on the
+    embedded server without prices, else none"""
 
 
 class Truncation(Family):

@@ -255,6 +255,15 @@ class TrainingRun:
         select = self.adaptive or SELECTIONS[self.settings.selection]
         return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
+    def measures_kl(self, step: int) -> bool:
+        """Whether `step` measures the KL to the base model without a penalty on it."""
+        every, session = self.settings.kl.base_every, self.session
+        if every is None:  # where nobody bills it
+            every = int(session.service_address is None and session.budget.price is None)
+        # Only at temperature 1, which an act may have raised: else log-probabilities are not the policy's own.
+        is_comparable = temperature_at(self.settings, self.directory.commits(), step) == 1
+        return not self.settings.kl.penalty_coef and self.is_due(step, every) and is_comparable
+
     @property
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares

@@ -40,7 +40,7 @@ from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
-from coderl_tasks.policy.update import UpdateResult, observed, with_base_logprobs
+from coderl_tasks.policy.update import UpdateResult, observed, observed_tokens, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
@@ -52,7 +52,8 @@ LARGE_STEP = 2**26
 
 @dataclass(slots=True, eq=False)
 class Phase:
-    """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them.
+    """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them. Asking the
+    base model, if it was asked, took `base_seconds` more.
 
     Phases are handed these, not bare frames: Prefect keeps what a task was given and returned while anything runs that
     was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties it there.
@@ -60,6 +61,7 @@ class Phase:
 
     rollouts: pl.DataFrame
     seconds: float = 0.0
+    base_seconds: float | None = None
 
     def release(self) -> None:
         self.rollouts = self.rollouts.clear()
@@ -254,17 +256,19 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     settings = run.settings
     scored = with_advantages(graded, run.estimate, run.count)
     base_rows: pl.Series | None = None
+    asked = time.monotonic()
     if settings.kl.penalty_coef:  # the penalty needs all rows that are trained on
         base_rows = scored["trained"]
-    elif run.is_due(step, settings.kl.base_every) and temperature_at(settings, run.directory.commits(), step) == 1:
-        # Only at temperature 1, which an act may have raised: else log-probabilities are not the policy's own.
+    elif run.measures_kl(step):
         base_rows = observed(scored, seed_for(settings.seed, "kl_base", step))
+    base_seconds = None
     if base_rows is not None and base_rows.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
         base_client = await create_sampling_client(await run.session.service(), base_model=settings.model_name)
         scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, base_rows)
+        base_seconds = time.monotonic() - asked
     journal.write("scored", scored)
-    return Phase(scored, time.monotonic() - started)
+    return Phase(scored, time.monotonic() - started - (base_seconds or 0.0), base_seconds)
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
@@ -308,7 +312,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
     index_step(run.directory.path, step, rollouts)
-    run.session.budget.commit(step, metrics["tokens_training"])
+    run.session.budget.commit(step, metrics["tokens_training"], metrics["tokens_base"])
     await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
     return commit
 
@@ -323,7 +327,7 @@ def step_metrics(
     seconds: dict[str, float],
 ) -> dict[str, Any]:
     """The step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic) when the
-    run began to wait for it, `seconds` what sample, score, train and save took in this process."""
+    run began to wait for it, `seconds` what sample, score, base, train and save took in this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds
     settings = run.settings
     # From this index on, groups replaced others; None: without these settings no group does.
@@ -339,9 +343,10 @@ def step_metrics(
         first, sizes = settings.first_completions, _sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
-    cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
+    base_tokens = 0 if settings.kl.penalty_coef else observed_tokens(scored)
+    cost = None if price is None else price.usd(metrics_tokens(of_rollouts | {"tokens_base": base_tokens}))
     faults = run.session.judge.client.take_faults()
-    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost, faults)
+    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost, faults, base_tokens)
     of_update = {metric.name: metric.compute(updated) for metric in UPDATE_METRICS}
     by_server = {f"sandbox_faults/{url.partition('//')[2]}": count for url, count in faults.items()}
     return {"step": step, **of_rollouts, **of_update, **by_server}
@@ -382,7 +387,10 @@ async def run_step(
     on_phase("scoring")
     scored = await score(run, step, sampled)
     on_phase("updating")
-    commit = await update(run, step, scored, begun, {"sample": sampled.seconds, "score": scored.seconds})
+    seconds = {"sample": sampled.seconds, "score": scored.seconds}
+    if scored.base_seconds is not None:
+        seconds["base"] = scored.base_seconds
+    commit = await update(run, step, scored, begun, seconds)
     log.log_groups(scored.rollouts, commit.metrics["clone_groups"])
     notices = log.log_metrics(commit.metrics, step)
     # Free memory before the next step is sampled: a step of long completions takes most of the run's.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,12 +21,18 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, Fl
 from coderl_tasks.cli import main
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
+from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base, observed_tokens
 from coderl_tasks.services.supervisor import EmbeddedServer
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows, wait_for
 from tests.warm_start import Command
+
+OBSERVED = ("kl_base", "kl_base_k3", "tokens_base")
+
+
+def without_observed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in OBSERVED}
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
@@ -128,10 +135,14 @@ def test_the_observed_kl_to_the_base_model_changes_nothing_else(
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 0, done.stderr
     found = step_rows(path)
-    observed = [row.pop("kl_base") for row in found]
-    assert found == [{key: value for key, value in row.items() if key != "kl_base"} for row in step_rows(run)]
+    observed = [[row.pop(name) for name in OBSERVED] for row in found]
+    assert found == [without_observed(row) for row in step_rows(run)]
+    assert [row["time_base_s"] for row in rows(run / "metrics.jsonl") if "time_base_s" in row] == [None] * 3
     scored = pl.read_parquet(path / "steps/000001/scored.parquet")
-    assert observed == [None, kl_to_base(scored), None] and scored["base_logprobs"].null_count() == 24 - KL_SAMPLE
+    assert scored["base_logprobs"].null_count() == 24 - KL_SAMPLE
+    measured = kl_to_base(scored)
+    assert measured is not None
+    assert observed == [[None, None, 0], [*measured, observed_tokens(scored)], [None, None, 0]]
     assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
     assert final_weights(path) == final_weights(run)
 
@@ -147,8 +158,13 @@ def test_a_tinker_server_that_dies_costs_nothing(
     os.kill(tinker_server_of(home), signal.SIGKILL)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
-    assert step_rows(path) == step_rows(run)
-    assert rollouts(path).equals(rollouts(run))
+    # On the embedded server, which nobody bills, each step measures the KL to the base model by default.
+    found = step_rows(path)
+    assert [without_observed(row) for row in found] == [without_observed(row) for row in step_rows(run)]
+    assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
+    first, *later = found
+    assert abs(first["kl_base"]) < 1e-5 and 0 <= first["kl_base_k3"] < 1e-8, "a new adapter is the base model"
+    assert all(row["kl_base_k3"] > 1e-6 and row["tokens_base"] > 0 for row in later)
 
 
 def tinker_server_of(home: Path) -> int:

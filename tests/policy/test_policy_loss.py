@@ -16,6 +16,7 @@ from coderl_tasks.policy.update import (
     UpdateResult,
     adam_params,
     build_datums,
+    kl_to_base,
     observed,
     penalised_advantages,
     trained_rollouts,
@@ -129,6 +130,26 @@ def test_the_kl_is_observed_on_some_completions_whatever_their_order(scored: pl.
     turned = some.reverse()
     assert turned.filter(observed(turned, 1)).select(keys).sort(keys).equals(drawn.sort(keys))
     assert not some.filter(observed(some, 2)).select(keys).equals(drawn)
+    assert drawn["group_index"].n_unique() == KL_SAMPLE, "of 20 groups none gives two"
+    few = some.filter(pl.col("group_index") < 3)
+    assert few.height > KL_SAMPLE
+    assert sorted(few.filter(observed(few, 1))["group_index"].value_counts()["count"]) == [5, 5, 6]
+    without = few.with_columns(logprobs=pl.when(pl.col("group_index") == 0).then(None).otherwise("logprobs"))
+    assert sorted(without.filter(observed(without, 1))["group_index"].value_counts()["count"]) == [8, 8]
+
+
+def test_both_estimates_of_the_kl_are_means_over_tokens() -> None:
+    rows = pl.DataFrame(
+        {"logprobs": [[-1.0, -2.0], [-0.5], [-3.0]], "base_logprobs": [[-1.5, -1.0], [-0.5], None]},
+        schema={"logprobs": pl.List(pl.Float32), "base_logprobs": pl.List(pl.Float32)},
+    )
+    found = kl_to_base(rows)
+    assert found is not None and found[0] == pytest.approx((0.5 - 1.0 + 0.0) / 3)
+    assert found[1] == pytest.approx(((math.exp(-0.5) - 1 + 0.5) + (math.e - 1 - 1.0)) / 3)
+    assert kl_to_base(rows[2:]) is None
+    impossible = rows[:1].with_columns(logprobs=pl.Series([[-9999.0, -1.0]], dtype=pl.List(pl.Float32)))
+    found = kl_to_base(impossible)
+    assert found is not None and found[0] < -4000 and 1e30 < found[1] < math.inf
 
 
 async def test_the_penalty_on_leaving_the_base_model(
@@ -154,7 +175,9 @@ async def test_the_penalty_on_leaving_the_base_model(
         found = datum.loss_fn_inputs["advantages"].to_numpy()
         assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()
     result = await update_policy(policy, asked, adam_params(1e-2), UpdateMethod(LOSSES["ppo"], 2, None, 0.5))
-    assert result.kl_base == pytest.approx(mean) and abs(mean) > 1e-3
+    assert result.kl_base is not None and result.kl_base[0] == pytest.approx(mean) and abs(mean) > 1e-3
+    k3 = math.fsum(math.exp(-gap) - 1 + gap for gap in tokens) / len(tokens)
+    assert result.kl_base[1] == pytest.approx(k3) and k3 > 1e-4
     for step in result.steps:
         assert step.loss == pytest.approx(step.service_metrics["loss:sum"], rel=1e-4, abs=1e-3)
     with pytest.raises(DataError, match="lack the base model's"):

@@ -13,6 +13,7 @@ from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.journal.recorded_json import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
@@ -205,6 +206,30 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.may_be_hotter
         run.settings = settings.with_changes(kl="penalty_coef:0.1", temperature=1.0)
         assert not run.may_be_hotter
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "steps"),
+    [
+        ("embedded", {}, [0, 1, 2, 3, 4, 5]),
+        ("embedded", {"prices": "prefill:1,sample:1,train:1"}, []),
+        ("http://x", {}, []),
+        ("http://x", {"kl": "base_every:3"}, [2, 5]),
+        ("embedded", {"kl": "base_every:0"}, []),
+        ("embedded", {"kl": "penalty_coef:0.1"}, []),
+        ("embedded", {"temperature": 0.9}, []),
+    ],
+)
+async def test_the_kl_to_the_base_model_is_measured_where_nobody_bills_it(
+    embedded: Services, tmp_path: Path, address: str, settings: dict[str, Any], steps: list[int]
+) -> None:
+    used = embedded if address == "embedded" else Services(address, "tml-x", ("http://z",), 1, ())
+    given = TrainSettings(**{"model_name": "data/nano", **settings})
+    renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        session = Session(used, Judge(SandboxClient(["http://z"])), renderer, 512, budget=Budget(given))
+        run = TrainingRun(given, directory, session, {}, [], [], {})
+        assert [step for step in range(6) if run.measures_kl(step)] == steps
 
 
 class CountedPrompts(CodeEnvironment):

@@ -18,7 +18,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.sampling import Completion, GroupRequest, group_frame
 from coderl_tasks.policy.step_metrics import rollout_metrics
-from coderl_tasks.policy.update import kl_to_base
+from coderl_tasks.policy.update import kl_to_base, observed_tokens
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import Session
@@ -62,6 +62,7 @@ async def scored(
         for number in range(len(texts))
     ]
     frame = group_frame(request, completions, decode=lambda tokens: texts[tokens[0]])
+    settings = {"kl": "base_every:0"} | settings  # by default the embedded server's base model is asked
     with RunDirectory.open(folder, {}) as directory:
         run = TrainingRun(
             TrainSettings(**settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
@@ -129,7 +130,9 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     times = ("base_logprobs", "run_seconds")
     assert seen.drop(times).equals(plain.drop(times))
     gaps = [-0.5 - float(base[0]) for base in seen["base_logprobs"].drop_nulls()]
-    assert kl_to_base(seen) == pytest.approx(sum(gaps) / 4) and kl_to_base(plain) is None
+    found = kl_to_base(seen)
+    assert found is not None and found[0] == pytest.approx(sum(gaps) / 4) and kl_to_base(plain) is None
+    assert observed_tokens(seen) == 4 * (2 + 1) and observed_tokens(plain) == 0
 
 
 async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
