@@ -96,8 +96,8 @@ GRADED_COLUMNS = {
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
     "base_logprobs": Column(
         pl.List(pl.Float32()),
-        "the base model's, one per completion token, of what is trained on with `kl.penalty_coef`, of some completions "
-        "each `kl.base_every` steps; else null",
+        "the base model's, one per completion token, of what is trained on (`kl.penalty_coef`) or of 16 completions "
+        "(`kl.base_every`); else null",
     ),
     "reward_error": Column(
         TEXT,

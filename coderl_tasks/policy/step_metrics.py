@@ -253,7 +253,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",
         "KL to the base model, estimate k1: mean of sampler less base log-probability, in nats, over tokens trained on "
-        "(`kl.penalty_coef`) or of 16 completions (each `kl.base_every` steps); else null",
+        "(`kl.penalty_coef`) or of 16 completions (`kl.base_every`); else null",
         lambda step: step.result.kl_base and step.result.kl_base[0]),
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
@@ -269,10 +269,10 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     Metric("cost_usd",
         "what the step's tokens cost in USD, training included; null where that is not known, or nobody bills",
         lambda step: step.cost_usd),
-    Metric("kl_base_k3", "the same by estimate k3, which is never negative",
+    Metric("kl_base_k3", "the same by estimate k3, never negative",
         lambda step: step.result.kl_base and step.result.kl_base[1]),
     Metric("tokens_base", "tokens that the base model read for `kl.base_every`", lambda step: step.base_tokens, INT),
-    Metric("time_base_s", "seconds of the base model's log-probabilities; null if not asked for",
+    Metric("time_base_s", "seconds of the base model's log-probabilities; else null",
         lambda step: round(step.seconds["base"], 3) if "base" in step.seconds else None),
 )
 # fmt: on

@@ -10,7 +10,9 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
+from coderl_tasks.journal.ledger import Tokens
 from coderl_tasks.planning.estimates import Estimate, estimates_table, training_estimates
+from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.settings import TrainSettings
 from tests.flows.run_records import ENDS, TINY, rollouts, rows
 
@@ -58,6 +60,9 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     assert before.expected.completion == round(9 * 24 * mean_of["mean_completion_tokens"])
     assert before.low.completion < before.expected.completion < before.high.completion
     assert before.price is not None and before.price.usd(before.high) is not None
+    observing = train_row(settings(max_steps=9, prices=prices, kl="base_every:4"), pool, None)
+    lengths = round(mean_of["prompt_tokens"] + mean_of["mean_completion_tokens"])
+    assert observing.expected == before.expected + Tokens(base=2 * KL_SAMPLE * lengths)
 
     said = estimated("train", f"log_path={run}", "max_steps=9")
     assert "train: by the run's first 3 steps, against the profile of their problems" in said and "time left" in said

@@ -14,6 +14,7 @@ import pytest
 from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownError
 from coderl_tasks.grading import SandboxClient
 from coderl_tasks.journal.steps import StepProblems
+from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.services import Services
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
@@ -272,3 +273,22 @@ async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled:
         with pytest.raises(BudgetReachedError, match="max_usd"):
             await sample.fn(run, 1)
     assert not list(folder.glob("steps/000001/groups/*"))
+
+
+async def test_what_the_base_model_reads_to_measure_the_kl_is_billed(refilled: Refilled, tmp_path: Path) -> None:
+    prices, folder = {"prefill": 1e6, "cached": 0.0, "sample": 1e6, "train": 1e6}, tmp_path / "run"
+    settings = {"prices": prices, "max_usd": 1e9, "refill": 1}
+    async with refilled.run(folder, Told(), kl="base_every:1", **settings) as run:
+        scored = await score.fn(run, 0, await sample.fn(run, 0))
+        metrics = (await update.fn(run, 0, scored, 0.0, {})).metrics
+        spent = run.session.budget.spent
+    read = scored.rollouts.filter(pl.col("base_logprobs").is_not_null())
+    assert read.height == min(KL_SAMPLE, scored.rollouts.height) and scored.base_seconds is not None
+    lengths = [sum(map(len, read[name])) for name in ("prompt_tokens", "completion_tokens")]
+    assert metrics["tokens_base"] == spent.base == sum(lengths) > 0
+    assert metrics["cost_usd"] == spent.prompt + spent.completion + spent.training + spent.base
+    async with refilled.run(folder, Told(), kl="base_every:1", **settings) as run:
+        assert run.session.budget.spent == spent
+    async with refilled.run(tmp_path / "default", Told(), **settings) as run:
+        unasked = await score.fn(run, 0, await sample.fn(run, 0))
+    assert unasked.base_seconds is None and unasked.rollouts["base_logprobs"].is_null().all()
