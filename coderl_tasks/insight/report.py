@@ -35,6 +35,7 @@ from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.untrusted_text import printable
 
@@ -237,7 +238,7 @@ def facts(run: RunRecord) -> dict[str, str]:
 
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
     """A row per phase and one for the whole step: seconds per step (median, slowest), total, and share of the whole."""
-    names = {phase: f"time_{phase}_s" for phase in ("sample", "score", "train", "save")}
+    names = {phase: f"time_{phase}_s" for phase in (*PHASES, "save")}
     names["whole step"] = "time_step_s"
     known = {label: metrics[name].drop_nulls() for label, name in names.items() if name in metrics.columns}
     known = {label: values for label, values in known.items() if len(values)}

@@ -81,8 +81,8 @@ SHOWN = {
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),
     "clipped_share": Shown(line="clipped {:.1%}"),
     "grad_norm": Shown(panel="Gradient norm"),
-    "kl_base": Shown(line="kl to base {:.3f}", panel=KL_BASE, curve="k1: mean log-probability gap"),
-    "kl_base_k3": Shown(panel=KL_BASE, curve="k3: never negative"),
+    "kl_base": Shown(line="kl to base {:.3f}", panel=KL_BASE, curve="k1"),
+    "kl_base_k3": Shown(panel=KL_BASE, curve="k3"),
     # faults
     "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
     "sandbox_faults": Shown(line="sandbox faults {}", column=("sandbox faults", "d"), is_fault=True),
@@ -101,7 +101,6 @@ SHOWN = {
     "tokens_prompt": Shown(panel=_TOKENS, curve="prompt"),
     "tokens_completion": Shown(column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
     "tokens_training": Shown(panel=_TOKENS, curve="trained on"),
-    "tokens_base": Shown(panel=_TOKENS, curve="read by the base model"),
     "cost_usd": Shown(line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
 }
 """By the metric's name. One that is not here is in metrics.jsonl only."""

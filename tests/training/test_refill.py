@@ -277,7 +277,7 @@ async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled:
 
 async def test_what_the_base_model_reads_to_measure_the_kl_is_billed(refilled: Refilled, tmp_path: Path) -> None:
     prices, folder = {"prefill": 1e6, "cached": 0.0, "sample": 1e6, "train": 1e6}, tmp_path / "run"
-    settings = {"prices": prices, "max_usd": 1e9, "refill": 1}
+    settings: dict[str, Any] = {"prices": prices, "max_usd": 1e9, "refill": 1}
     async with refilled.run(folder, Told(), kl="base_every:1", **settings) as run:
         scored = await score.fn(run, 0, await sample.fn(run, 0))
         metrics = (await update.fn(run, 0, scored, 0.0, {})).metrics
