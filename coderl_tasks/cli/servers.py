@@ -5,7 +5,14 @@ import threading
 from argparse import Namespace
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder, private_folder, tinker_store
+from coderl_tasks.paths import (
+    NANO_MODEL,
+    coderl_home,
+    local_model_folder,
+    local_model_path,
+    private_folder,
+    tinker_store,
+)
 from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
 
 
@@ -14,11 +21,14 @@ def serve(options: Namespace) -> int:
     try:
         key = None if options.key is None else read_key(options.key)  # None: the server asks for no key
         if options.server == "tinker":
+            names = options.model or [NANO_MODEL]
+            for name in names:
+                local_model_folder(name)  # converts a GGUF file, which no request of a client may start
             serve_tinker(
                 options.port,
                 options.host,
-                options.model or [NANO_MODEL],
-                folder_of=local_model_folder,
+                names,
+                folder_of=local_model_path,
                 root=private_folder(tinker_store()),
                 key=key,
                 device=options.device,
