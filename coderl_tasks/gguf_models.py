@@ -105,9 +105,10 @@ def convert(file: Path, folder: Path) -> None:
 
     transformers_logging.set_verbosity_error()
     source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    loaded, found = AutoModelForCausalLM.from_pretrained(
+    read: Any = AutoModelForCausalLM.from_pretrained(
         str(file.parent), dtype=torch.float32, output_loading_info=True, **source
     )
+    loaded, found = read
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it lacks the weights {missing[0]} and {len(missing) - 1} more")  # transformers draws them
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)

@@ -22,6 +22,7 @@ NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
 NANO_WORDS_MODEL = "data/nano_words"
 WORDS_DATASET = "data/words"
+INTRO_DATASET = "data/intro"
 BUNDLED_MODELS = {NANO_MODEL: MINI_DATASET, NANO_WORDS_MODEL: WORDS_DATASET}
 """The bundled base models, and the data set that has problems of the only kind that each can solve."""
 SMOLLM2_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -434,7 +434,7 @@ def test_what_was_changed_can_be_given_again_as_words() -> None:
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
 def test_the_form_of_the_ui_offers_the_preset_and_none(model: type[FlowSettings | PipelineSettings]) -> None:
     preset = model.model_json_schema()["properties"]["preset"]
-    assert (preset["enum"], preset["default"]) == (["none", "nano", "gsm8k", "smoke"], "none")
+    assert (preset["enum"], preset["default"]) == (["none", "nano", "smollm2", "gsm8k", "smoke"], "none")
     assert parse_settings(model, {"preset": "none"}).preset is None
     assert parse_settings(model, {"preset": "nano"}).preset == "nano"
 

@@ -7,6 +7,7 @@
 | expired checkpoints of the embedded Tinker server              | always           |
 | its checkpoints, a day old, that no run names                  | with `--weights` |
 | what a finished curation recorded on the way                   | with `--parts`   |
+| model folders made of GGUF files, which are made again on use  | with `--models`  |
 
 An unfinished run needs the states that its commits name; a finished one only those in its checkpoints.jsonl, to add
 steps. Weights need `--weights`, because runs outside the default root are unknown here and theirs look unneeded.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.gguf_models import models_folder
 from coderl_tasks.insight.record import run_state, tree_bytes
 from coderl_tasks.journal.directory_lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.recorded_json import LOCK_FILE, is_untouched, recorded_config
@@ -52,14 +54,16 @@ class Removal:
 
 def clean(options: Namespace) -> int:
     """Lists what can be removed and its size, removes it if the user agrees or `--yes` is given, unless `--dry-run`.
-    Says what `--weights` and `--parts` would add where not given. ConfigError if a `--runs` folder is missing."""
+    Says what `--weights`, `--parts` and `--models` would add. ConfigError if a `--runs` folder is missing."""
     load_environment()  # which may set CODERL_HOME
     root, store = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
     removals = [*never_started(root, POOLS), *expired_checkpoints(store)]
     unnamed, parts = unnamed_checkpoints(store, [root, *options.runs]), pool_parts(POOLS)
+    models = converted_models()
     removals += [*(unnamed if options.weights else ()), *(parts if options.parts else ())]
+    removals += models if options.models else []
     for removal in removals:
         print(f"{megabytes([removal]):>10}  {removal.what}")
     if unnamed and not options.weights:
@@ -70,6 +74,8 @@ def clean(options: Namespace) -> int:
         )
     if parts and not options.parts:
         print(f"--parts adds what {len(parts)} finished pools recorded on the way ({megabytes(parts)})")
+    if models and not options.models:
+        print(f"--models adds {len(models)} model folders that were made of GGUF files ({megabytes(models)})")
     if not removals or options.dry_run:
         print(f"{'would remove' if removals else 'nothing to remove'}{f' {megabytes(removals)}' if removals else ''}")
     elif not options.yes and not _user_agrees(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
@@ -124,6 +130,19 @@ def pool_parts(pools: Path) -> list[Removal]:
             remove = partial(_remove_folders, folder, parts, LOCK_FILE)
             found.append(Removal(f"{names} of the pool {folder}", size, remove))
     return found
+
+
+def converted_models() -> list[Removal]:
+    """The model folders that were made of GGUF files, and what a conversion that was killed left."""
+
+    def removal(folder: Path) -> Removal:
+        def remove() -> bool:
+            shutil.rmtree(folder)
+            return True
+
+        return Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), remove)
+
+    return [removal(folder) for folder in _folders(models_folder())]
 
 
 def expired_checkpoints(tinker: Path) -> list[Removal]:

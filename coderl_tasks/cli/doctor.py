@@ -17,14 +17,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from coderl_tasks.disk import GIB, needed_by_states
+from coderl_tasks.disk import GIB, MB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.gguf_models import models_folder
+from coderl_tasks.insight.record import tree_bytes
 from coderl_tasks.journal.atomic import free_bytes
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.directory_lock import LEASE_S, DirectoryLock
 from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, same_model, tinker_store
+from coderl_tasks.paths import NANO_MODEL, SMOLLM2_MODEL, coderl_home, is_open_to_others, same_model, tinker_store
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
@@ -32,12 +34,14 @@ from coderl_tasks.services import (
     embedded_sandbox,
     embedded_tinker,
     load_environment,
+    require_local_model,
     tinker_credentials,
     uses_tinker_service,
     why_no_sandbox,
 )
 from coderl_tasks.services.supervisor import answers
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings.flow_settings import PresetName
 from local_servers.interface import ServerError, checkpoints, isolation_level
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
@@ -111,10 +115,12 @@ def check_tinker(model_name: str | None) -> Finding:
         if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
             advice = f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
             return Finding("tinker", False, advice)
-        if (folder := local_model_folder(name)) is None:
-            advice = f"{name} is not a local model folder: set TINKER_API_KEY, or take {NANO_MODEL}"
-            return Finding("tinker", False, advice)
-        return Finding("tinker", True, f"embedded, serving {folder}")
+        try:
+            folder = require_local_model(name)
+        except ConfigError as error:
+            return Finding("tinker", False, str(error))
+        later = "" if folder.is_dir() else ", made of a GGUF file when it is first used"
+        return Finding("tinker", True, f"embedded, serving {folder}{later}")
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
@@ -268,9 +274,14 @@ def check_disk(model_name: str | None) -> Finding:
     free = {folder: free_bytes(folder) / GIB for folder in folders}
     words = ", ".join(f"{gib:.0f} GiB free at {folder}" for folder, gib in free.items())
     model_name = model_name or NANO_MODEL
-    settings = TrainSettings(preset="nano" if same_model(model_name, NANO_MODEL) else None, model_name=model_name)
+    of_presets: dict[str, PresetName] = {NANO_MODEL: "nano", SMOLLM2_MODEL: "smollm2"}
+    preset = next((preset for model, preset in of_presets.items() if same_model(model_name, model)), None)
+    settings = TrainSettings(preset=preset, model_name=model_name)
     needed = None if uses_tinker_service() else needed_by_states(settings)
-    listing = () if needed is None else (f"states, with the embedded Tinker server: {needed[1]}",)
+    listing: tuple[str, ...] = () if needed is None else (f"states, with the embedded Tinker server: {needed[1]}",)
+    if (made := models_folder()).is_dir():
+        size = f"{tree_bytes(made) / MB:,.0f} MB"
+        listing += (f"models made of GGUF files: {size} in {made} (coderl clean --models removes them)",)
     if min(free.values()) < LOW_DISK_GIB:
         advice = f"make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path"
         return Finding("disk", False, f"{words}: {advice}", listing)

@@ -331,6 +331,7 @@ def _clean_options(parser: argparse.ArgumentParser) -> None:
         "dry-run": "only say what would be removed",
         "weights": "also the embedded Tinker server's checkpoints that no run names",
         "parts": "also what finished pools recorded on the way",
+        "models": "also model folders that were made of GGUF files, and are made again on use",
     }
     for name, what in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=what)

@@ -20,7 +20,7 @@ from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_
 from coderl_tasks.export.model_card import model_card
 from coderl_tasks.journal.atomic import sync_folder
 from coderl_tasks.journal.run_names import record_path
-from coderl_tasks.paths import local_model_folder
+from coderl_tasks.paths import find_local, local_model_folder
 from coderl_tasks.services import Services, services
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
@@ -66,7 +66,8 @@ def export(options: Namespace) -> int:
         with services(base) as used:
             print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
             sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
-        shown_base = str(local_model_folder(base) or base)
+        # A hub model that is served from a package's file keeps its name: whoever loads the adapter has the hub's.
+        shown_base = base if find_local(base) is None else str(local_model_folder(base) or base)
         config = finish_adapter(adapter, shown_base)
         is_loaded = checks or options.merge
         checked = _check_and_merge(base, folder, adapter, sequences, merge=options.merge) if is_loaded else None

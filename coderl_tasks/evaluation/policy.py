@@ -12,7 +12,7 @@ from coderl_tasks.journal.recorded_json import Score, read_shaped, recorded_conf
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, is_name, near_runs, run_path
 from coderl_tasks.journal.steps import step_name
-from coderl_tasks.paths import find_local, local_model_folder
+from coderl_tasks.paths import find_local, local_model_path
 
 TINKER_SCHEME = "tinker://"
 COMPLETIONS = "completions:"
@@ -61,7 +61,7 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
     if near and path is None and (is_name(checkpoint) or is_path):  # a misspelled run
         raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
     is_hosted_model = path is None and not is_path and not is_name(checkpoint)  # hosted models are named org/name
-    if local_model_folder(checkpoint) is not None or is_hosted_model:
+    if local_model_path(checkpoint) is not None or is_hosted_model:
         return FoundPolicy(sampler_path=None, run=None, config={"model_name": checkpoint}, step=-1)
     raise ConfigError(
         f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "

@@ -10,9 +10,10 @@ import yaml
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.policy import SavedPolicy
+from coderl_tasks.gguf_models import models_folder
 from coderl_tasks.insight.record import EvalRecord, load_run
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_path
 from coderl_tasks.settings import TrainSettings, flat
 
 SETTINGS = (
@@ -37,13 +38,13 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         "pipeline_tag": "text-generation",
         "tags": ["coderl", "reinforcement-learning", "code", *([] if merged else ["lora"])],
     }
-    if local_model_folder(base) is None:  # the Hub refuses a path as base_model
+    if find_local(base) is None:  # the Hub refuses a path as base_model
         metadata |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
     if licence is not None:
         metadata["license"] = licence
     facts = {
         # Only the folder's name: the card is published, and the path is private.
-        "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`",
+        "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`{_dequantised(base)}",
         "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
         "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{how_chosen}",
         "data": _training_data(config),
@@ -64,6 +65,14 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         "(`coderl_tasks.prompts`). Others were not measured.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _dequantised(base: str) -> str:
+    """That the policy was trained on the weights of a GGUF file, in words: they may differ from those of that name."""
+    folder = local_model_path(base)
+    if folder is None or folder.parent != models_folder():
+        return ""
+    return f", as dequantised from `{folder.name.rpartition('-')[0]}.gguf`"
 
 
 def base_licence(model: str) -> str | None:

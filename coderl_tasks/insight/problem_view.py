@@ -28,7 +28,7 @@ from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
-from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
+from coderl_tasks.paths import POOL_FILE, find_local, local_model_path
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
 from coderl_tasks.problems.loading import EvaluationSide
@@ -295,7 +295,7 @@ def prompt_decoder(model_name: str) -> Decode | None:
 def cached_file(model_name: str, name: str) -> Path | None:
     """A file of a local model folder, or of a hub model that this machine has used before: nothing is downloaded."""
     cached: object = None
-    if (folder := local_model_folder(model_name)) is not None:
+    if (folder := local_model_path(model_name)) is not None:
         cached = str(folder / name)
     elif model_name.count("/") == 1:
         with suppress(HFValidationError):  # a path of another machine

@@ -37,7 +37,7 @@ from tinker.lib.base_url import resolve_base_url
 from tinker.types import RequestErrorCategory, SupportedModel
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
-from coderl_tasks.paths import local_model_folder
+from coderl_tasks.paths import local_model_path
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.server_addresses import LOOPBACK, without_credentials
 
@@ -139,8 +139,8 @@ def not_offered(model_name: str, offered: Iterable[str]) -> str:
     names = {name.lower(): name for name in offered}
     near = [names[key] for key in difflib.get_close_matches(model_name.lower(), names, n=3)]
     others = f"near ones that it offers: {', '.join(near)}" if near else f"it offers: {some_of(names.values())}"
-    if local_model_folder(model_name) is not None:
-        others += "; the embedded server, which is used without TINKER_API_KEY and TINKER_BASE_URL, serves that folder"
+    if local_model_path(model_name) is not None:
+        others += "; the embedded server, which is used without TINKER_API_KEY and TINKER_BASE_URL, serves it"
     return f"{model_name}, which the Tinker service does not offer ({others})"
 
 

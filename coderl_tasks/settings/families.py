@@ -152,10 +152,12 @@ class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
     every: Annotated[int, refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")] = setting(
-        10, ge=-1, on_resume="allowed", gsm8k=6, recipe="eval_every"
+        10, ge=-1, on_resume="allowed", smollm2=8, gsm8k=6, recipe="eval_every"
     )
     """steps between evaluations (-1: none at all, nor baseline and final)"""
-    limit: Limit = setting(200, on_resume="allowed", nano=100, gsm8k=40, elsewhere=("eval_limit", "n_samples"))
+    limit: Limit = setting(
+        200, on_resume="allowed", nano=100, smollm2=64, gsm8k=40, elsewhere=("eval_limit", "n_samples")
+    )
     """problems of a periodic evaluation, a seeded subset (-1: all)"""
     ends_limit: Limit = setting(-1, on_resume="allowed", gsm8k=40, elsewhere=("eval_ends_limit",))
     """the same for the baseline and the final evaluation; a given limit counts here too"""

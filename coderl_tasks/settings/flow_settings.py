@@ -8,7 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
+from coderl_tasks.paths import (
+    INTRO_DATASET,
+    MINI_DATASET,
+    NANO_MODEL,
+    NANO_WORDS_MODEL,
+    SMOLLM2_MODEL,
+    WORDS_DATASET,
+)
 from coderl_tasks.settings.setting import (
     Setting,
     SettingsModel,
@@ -30,7 +37,7 @@ HUB_GSM8K = "openai/gsm8k"
 GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
-PresetName = Literal["nano", "gsm8k", "smoke"]
+PresetName = Literal["nano", "smollm2", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
@@ -41,7 +48,7 @@ REWARD_HASH = "reward_sha256"
 
 def _preset(value: Any) -> Any:
     if value not in (None, "none", *get_args(PresetName)):
-        raise ValueError("must be nano, gsm8k, smoke or none")
+        raise ValueError("must be nano, smollm2, gsm8k, smoke or none")
     return None if value == "none" else value
 
 
@@ -118,20 +125,21 @@ class FlowSettings(SettingsModel):
     preset: Preset = setting(
         None, common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",)
     )
-    """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model); gsm8k:
-    those of the GRPO notebook, whose group_size is completions per problem; smoke: a training run of 50 steps that
-    fails unless the smoke-test checks pass; or none"""
+    """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model);
+    smollm2: those of a pretrained model; gsm8k: of the GRPO notebook, whose group_size is completions per problem;
+    smoke: a training run of 50 steps that fails unless the smoke-test checks pass; or none"""
     model_name: str = setting(
         DEFAULT_MODEL,
         common=True,
         nano=NANO_MODEL,
+        smollm2=SMOLLM2_MODEL,
         gsm8k="Qwen/Qwen3-8B",
         by_environment={"nano gsm8k": NANO_WORDS_MODEL},
         inherited=True,
         elsewhere=("model", "base_model"),
     )
-    """base model: a name of the Tinker service, or a local model folder; without one the first of a few small models
-    that the service offers, this one before others"""
+    """base model: a name of the Tinker service, a local model folder or GGUF file; without one the first of a few small
+    models that the service offers, this one before others"""
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
         None, inherited=True, elsewhere=("renderer",)
     )
@@ -151,6 +159,7 @@ class FlowSettings(SettingsModel):
         HUB_DATASET,
         common=True,
         nano=MINI_DATASET,
+        smollm2=INTRO_DATASET,
         by_environment=GSM8K_DATA,
         elsewhere=("data", "prompts", "train_dataset"),
     )
@@ -166,6 +175,7 @@ class FlowSettings(SettingsModel):
         on_resume="warned",
         inherited=True,
         nano=128,
+        smollm2=160,
         gsm8k=2048,
         elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
     )

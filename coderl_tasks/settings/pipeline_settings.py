@@ -18,7 +18,7 @@ class PipelineSettings(SettingsModel):
     """Curate, train, evaluate in a row; a preset, an environment or a reward file given here serves all three."""
 
     preset: Preset = setting(None, common=True)
-    """nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
+    """nano, smollm2: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
     environment: Literal["code", "gsm8k", "custom"] | None = setting(None, common=True)
     """what is trained on, as in the parts"""
     reward_file: str | None = setting(None, common=True)

@@ -43,6 +43,7 @@ class Setting:
     interchangeable: tuple[Any, ...] = ()  # values among which it may change on resume, where that is refused otherwise
     inherited: bool = False  # an evaluation of a run takes it from the run where it is not given
     nano: Any = None  # what `preset=nano` fills in; the others likewise
+    smollm2: Any = None
     gsm8k: Any = None
     smoke: Any = None
     environments: tuple[str, ...] = ENVIRONMENTS  # that it says something of; in others only its default makes sense

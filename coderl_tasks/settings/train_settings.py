@@ -122,7 +122,7 @@ class TrainSettings(FlowSettings):
     so many times problems_per_step (with first_completions: so many times its completions); passes over the pool do not
     count them (1: not replaced)"""
     learning_rate: float = setting(
-        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",)
+        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
     """Adam's learning rate"""
     schedule: families.Schedule = families.Schedule()
@@ -168,6 +168,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
+        smollm2=16,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
@@ -181,7 +182,7 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled while one is trained, each from the policy so many updates before its own; "
         f"above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
     )
-    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, gsm8k=6)
+    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=8, gsm8k=6)
     """steps between checkpoints, which stay (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""
