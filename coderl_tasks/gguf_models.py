@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import coderl_home, known_sha256, private_folder
 
 MAGIC = b"GGUF"
@@ -43,8 +43,7 @@ def folder_for(file: Path) -> Path:
 
 def converted(file: Path) -> Path:
     """The model folder of the GGUF file `file`, made now if it is not there yet. Raises ConfigError for a file that is
-    not one, that is damaged or that transformers cannot read, and where a package is missing; InfraError where the
-    disk is full."""
+    none, is damaged or cannot be read by transformers, where a package is missing, and where the disk is full."""
     folder = folder_for(file)
     if folder.is_dir():
         return folder
@@ -82,18 +81,13 @@ def _convert_in_process(file: Path, folder: Path) -> None:
             reason = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
             if done.returncode < 0:
                 reason = f"its process was ended by signal {-done.returncode} (9: perhaps for want of memory)"
-            error = InfraError if done.returncode == FULL else ConfigError
-            raise error(f"{file} cannot be converted into a model folder: {reason}")
+            raise ConfigError(f"{file} cannot be converted into a model folder: {reason}")
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     took = f"{time.monotonic() - started:.0f} s"
     print(f"converted in {took}: {folder} ({megabytes:,.0f} MB)", file=sys.stderr, flush=True)
-
-
-FULL, UNREADABLE = 3, 2
-"""Exit codes of the program: the disk is full; the file cannot be read."""
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -141,4 +135,4 @@ if __name__ == "__main__":
     except Exception as error:  # the file is of others: what its readers raise has no common base
         words = (str(error).strip().splitlines() or [""])[0]
         print(f"{type(error).__name__}: {words}" if words else type(error).__name__)
-        sys.exit(FULL if isinstance(error, OSError) else UNREADABLE)
+        sys.exit(1)

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from coderl_tasks.cli.arguments import parse_key_values, settings_help
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import INTRO_DATASET, SMOLLM2_MODEL
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
@@ -437,6 +438,22 @@ def test_the_form_of_the_ui_offers_the_preset_and_none(model: type[FlowSettings 
     assert (preset["enum"], preset["default"]) == (["none", "nano", "smollm2", "gsm8k", "smoke"], "none")
     assert parse_settings(model, {"preset": "none"}).preset is None
     assert parse_settings(model, {"preset": "nano"}).preset == "nano"
+
+
+def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> None:
+    curate, train, evaluate = (
+        parse(model, "preset=smollm2") for model in (CurateSettings, TrainSettings, EvaluateSettings)
+    )
+    assert {settings.model_name for settings in (curate, train, evaluate)} == {SMOLLM2_MODEL}
+    assert {settings.dataset for settings in (curate, train, evaluate)} == {INTRO_DATASET}
+    assert {settings.max_tokens for settings in (curate, train, evaluate)} == {160}
+    assert isinstance(curate, CurateSettings) and isinstance(train, TrainSettings)
+    assert (train.problems_per_step, train.completions_per_problem, train.temperature) == (8, 16, 1.0)
+    n_test = 200  # baseline and final evaluation; between them one of eval.limit problems
+    evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
+    completions = curate.limit * curate.profile_samples + train.max_steps * train.batch_size + evaluations
+    # At about 150 sampled tokens per second, of 100 per completion, and 240 trained ones: the Makefile says an hour.
+    assert 100 * (completions / 150 + train.max_steps * train.batch_size / 240) < 3600
 
 
 def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty() -> None:
