@@ -33,7 +33,7 @@ NEEDED = ("gguf", "torch", "safetensors")
 
 def models_folder() -> Path:
     """Where the folders that were made of GGUF files are."""
-    return coderl_home() / "models"
+    return (coderl_home() / "models").resolve()  # as `find_local` has it, for who names a folder in it
 
 
 def folder_for(file: Path) -> Path:

@@ -97,14 +97,16 @@ def local_model_path(name: str) -> Path | None:
 
 
 def _gguf_file(name: str) -> Path | None:
-    found = find_local(name)
-    if found is None and name in PACKAGED_MODELS:
+    if name.endswith(".gguf"):  # the name: in the hub's cache it is a link to a file with another one
+        found = find_local(name)
+        return found if found is not None and found.is_file() else None
+    if name in PACKAGED_MODELS and find_local(name) is None:
         package, file = PACKAGED_MODELS[name]
         # Found, not imported: the package is a plugin of another program, which need not be installed.
         spec = importlib.util.find_spec(package)
         places = [] if spec is None else spec.submodule_search_locations or []
-        found = next((path for place in places if (path := Path(place) / file).is_file()), None)
-    return found if found is not None and found.suffix == ".gguf" and found.is_file() else None
+        return next((path for place in places if (path := Path(place).resolve() / file).is_file()), None)
+    return None
 
 
 def same_model(one: str, other: str) -> bool:
