@@ -75,6 +75,9 @@ def export(options: Namespace) -> int:
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
     print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
     print("\n".join(_commands(out.resolve(), shown_base, int(config["r"]), merged=options.merge)))
+    here = local_model_folder(base)
+    if here is not None and str(here) != shown_base and not options.merge:
+        print(f"base:     {here} on this machine, where the hub is not reachable")
     if options.push is not None:
         print(f"pushed: {_push(out, options.push, public=options.public)}")
     return 0

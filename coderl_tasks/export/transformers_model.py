@@ -1,6 +1,7 @@
 """Loads an exported adapter in transformers and peft, compares its log-probabilities with sampled ones, and merges it.
 
-The embedded server computes in float32, as transformers does here on the CPU: both agree within 1e-4 nats per token. A
+The embedded server computes in float32, as transformers does here on the CPU: the largest difference at a token grows
+with the number of layers (nano, 4 layers: 1.3e-5 nats; SmolLM2-135M, 30 layers: 4e-5), and has to be below 3e-4. A
 service samples in bfloat16 (8 bits of mantissa), where single tokens differ far more than the mean (nano: 0.034 and
 6e-4). There the mean decides, with a margin for large models and other kernels: it finds an adapter that is scaled
 wrongly or not applied once training has moved the policy by more than the limit.
@@ -22,7 +23,7 @@ from coderl_tasks.export.download import WEIGHTS, SampledSequence, layer_of, ten
 from coderl_tasks.paths import local_model_folder
 
 transformers_logging.disable_progress_bar()
-EXACT, ROUNDED = 1e-4, 0.05
+EXACT, ROUNDED = 3e-4, 0.05
 """Limits in nats per token: of the largest difference in float32, of the mean one in bfloat16."""
 
 

@@ -215,5 +215,5 @@ def test_names_that_only_tinker_uses_are_transformers(export: Export, tmp_path: 
 def test_rounding_is_allowed_for_where_a_service_rounds() -> None:
     found = Agreement(sequences=4, tokens=256, largest=0.4, mean=0.02)
     assert found.fault(exact=False) is None
-    assert found.fault(exact=True) == "0.4 nats at a token, and 0.0001 is the limit"
+    assert found.fault(exact=True) == "0.4 nats at a token, and 0.0003 is the limit"
     assert Agreement(4, 256, 0.4, 0.06).fault(exact=False) == ("0.06 nats per token on average, 0.05 is the limit")
