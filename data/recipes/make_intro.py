@@ -1,0 +1,137 @@
+"""Writes data/intro: problems of a first programming course, each a function with tests, in the columns of LiveCodeBench.
+
+    python -m data.recipes.make_intro [folder]             the chosen rows: the same bytes each time, some seconds
+    python -m data.recipes.make_intro --candidates FILE    all candidates as one JSON-lines file, to be measured
+
+1. Each kind (intro_numbers, intro_texts, intro_lists, intro_everyday) has variants and wordings, all written by hand. A
+   candidate is one variant in one wording. The variants of a kind are divided first: none is on both sides.
+2. A candidate's draw depends on the seed and its id alone. Whatever is added to other kinds, it stays the same problem.
+3. Expected answers share no code with the solutions, and each common slip of a kind fails at least one test.
+4. `choice.json` says which candidates are rows: measure_intro.py chose them by the base model's passes.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.recipes import intro_everyday, intro_lists, intro_numbers, intro_texts
+from data.recipes.intro_kind import Drawn, Kind, draw_problem
+
+SEED = 36
+FOLDER = Path(__file__).resolve().parents[1] / "intro"
+CHOICE_FILE = "choice.json"
+KINDS: tuple[Kind, ...] = (*intro_numbers.KINDS, *intro_texts.KINDS, *intro_lists.KINDS, *intro_everyday.KINDS)
+SIDES = ("train", "test")
+TEST_VARIANTS = 0.27
+CANDIDATES = {"train": 1250, "test": 450}
+"""At most so many: as many of each kind as of any other, where it has enough."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One variant of a kind in one wording; `name` is its id, KIND.VARIANT.WORDING."""
+
+    name: str
+    side: str
+    kind: Kind
+    variant: int
+    drawn: Drawn
+
+    def row(self) -> Row:
+        """The raw row."""
+        tests = [
+            {"input": "\n".join(map(json.dumps, args)), "output": json.dumps(expected), "testtype": "functional"}
+            for args, expected in self.drawn.cases
+        ]
+        return {
+            "problem_id": f"intro/{self.name}",
+            "problem": self.drawn.statement,
+            "tests": json.dumps(tests),
+            "starter_code": self.drawn.starter_code,
+            "metadata": {"func_name": self.drawn.function, "kind": self.kind.name},
+            "solutions": [self.drawn.solution],
+        }
+
+
+def test_variants(kind: Kind) -> set[int]:
+    """The places of the variants that are on the test side: about a quarter, at least one."""
+    places = list(range(len(kind.variants)))
+    random.Random(f"{SEED} {kind.name}").shuffle(places)
+    return set(places[: max(1, round(TEST_VARIANTS * len(places)))])
+
+
+def candidates() -> list[Candidate]:
+    """All candidates of both sides, mixed, the same each time. Raises Unusable for a kind that is written wrongly."""
+    found: list[Candidate] = []
+    for side in SIDES:
+        mixed = {kind.name: _mixed(kind, side) for kind in KINDS}
+        ids: list[tuple[Kind, int, int]] = []
+        while len(ids) < CANDIDATES[side] and any(mixed.values()):
+            for kind in KINDS:
+                if mixed[kind.name] and len(ids) < CANDIDATES[side]:
+                    ids.append((kind, *mixed[kind.name].pop()))
+        random.Random(f"{SEED} {side}").shuffle(ids)
+        found += [_drawn(kind, variant, wording, side) for kind, variant, wording in ids]
+    return found
+
+
+def _mixed(kind: Kind, side: str) -> list[tuple[int, int]]:
+    """The (variant, wording) pairs of one side in the order, from the end, in which they become candidates."""
+    held_out = test_variants(kind)
+    pairs = [
+        (variant, wording)
+        for variant in range(len(kind.variants))
+        for wording in range(len(kind.wordings))
+        if (variant in held_out) == (side == "test")
+    ]
+    random.Random(f"{SEED} {kind.name} {side}").shuffle(pairs)
+    return pairs
+
+
+def _drawn(kind: Kind, variant: int, wording: int, side: str) -> Candidate:
+    name = f"{kind.name}.{variant}.{wording}"
+    rng = random.Random(f"{SEED} {name}")
+    drawn = draw_problem(kind, kind.variants[variant], kind.wordings[wording], rng)
+    return Candidate(name, side, kind, variant, drawn)
+
+
+def exported(all_of_them: list[Candidate]) -> Iterator[Row]:
+    """The candidates as rows with their id, side and kind as columns of their own."""
+    for each in all_of_them:
+        yield {**each.row(), "id": each.name, "side": each.side, "kind": each.kind.name, "solution": each.drawn.solution}
+
+
+def _lines(rows: Iterator[Row] | list[Row]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write_rows(folder: Path, choice: dict[str, list[str]]) -> None:
+    """Writes the chosen rows of each side. Raises KeyError for an id that no candidate has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    by_name = {each.name: each for each in candidates()}
+    for side in SIDES:
+        rows = [by_name[name].row() for name in choice[side]]
+        (folder / f"{side}.jsonl").write_text(_lines(rows))
+        print(f"{side}: {len(rows)} problems", flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--candidates", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    if arguments.candidates:
+        arguments.candidates.write_text(_lines(exported(candidates())))
+        return
+    write_rows(arguments.folder, json.loads((FOLDER / CHOICE_FILE).read_text()))
+
+
+if __name__ == "__main__":
+    main()
