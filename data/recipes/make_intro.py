@@ -13,11 +13,14 @@
 import argparse
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coderl_tasks.filtering.overlap import Entry, OverlapRules, find_contaminated, find_duplicates
+from coderl_tasks.filtering.signature import signature_of
+from coderl_tasks.problems import problem_from_row
 from data.recipes import intro_everyday, intro_lists, intro_numbers, intro_texts
 from data.recipes.intro_kind import Drawn, Kind, draw_problem
 
@@ -78,7 +81,22 @@ def candidates() -> list[Candidate]:
                     ids.append((kind, *mixed[kind.name].pop()))
         random.Random(f"{SEED} {side}").shuffle(ids)
         found += [_drawn(kind, variant, wording, side) for kind, variant, wording in ids]
-    return found
+    return without_near(found)
+
+
+def without_near(all_of_them: list[Candidate]) -> list[Candidate]:
+    """Those that curation would not drop as near another one: as a duplicate, or for giving a test problem away."""
+    entries = [
+        Entry(each.name, each.name, signature_of(problem_from_row(each.row(), split="intro", source_row=place)))
+        for place, each in enumerate(all_of_them)
+    ]
+    sides = {
+        side: [entry for entry, each in zip(entries, all_of_them, strict=True) if each.side == side] for side in SIDES
+    }
+    rules = OverlapRules()
+    near = {entries[place].problem_id for place in find_duplicates(entries, rules.resemblance)}
+    near |= {sides["train"][place].problem_id for place in find_contaminated(sides["train"], sides["test"], rules)}
+    return [each for each in all_of_them if each.name not in near]
 
 
 def _mixed(kind: Kind, side: str) -> list[tuple[int, int]]:
@@ -111,8 +129,8 @@ def _lines(rows: Iterator[Row] | list[Row]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def write_rows(folder: Path, choice: dict[str, list[str]]) -> None:
-    """Writes the chosen rows of each side. Raises KeyError for an id that no candidate has."""
+def write_rows(folder: Path, choice: Mapping[str, Iterable[str]]) -> None:
+    """Writes the rows of each side whose ids `choice` has, in its order. Raises KeyError for an id that no candidate has."""
     folder.mkdir(parents=True, exist_ok=True)
     by_name = {each.name: each for each in candidates()}
     for side in SIDES:

@@ -1,0 +1,124 @@
+"""Chooses the rows of data/intro by the base model's measured passes.
+
+    python -m data.recipes.measure_intro PASSES [--train 620] [--test 210]
+
+PASSES is a JSON-lines file, {"id", "passes", "samples"} of each candidate that was measured (make_intro.py writes the
+candidates). Of the rows of each side a quarter are never solved, a quarter always or all but once, half between; the
+kinds are taken as evenly as the classes allow. The same passes give the same bytes.
+"""
+
+import argparse
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate, candidates, write_rows
+
+SIZES = {"train": 620, "test": 210}
+SHARES = {"never": 0.25, "always": 0.25}
+"""Of the rows; the others are solved sometimes."""
+
+
+class UnusablePasses(ValueError):
+    """Passes that no choice can be made by; the message says what to measure."""
+
+
+def solved(passes: int, samples: int) -> str:
+    """The class of a problem: never, always (at most one sample in eight is wrong) or sometimes solved."""
+    return "never" if passes == 0 else "always" if 8 * passes >= 7 * samples else "sometimes"
+
+
+def read_passes(lines: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """(passes, samples) by candidate. Raises UnusablePasses for an id that comes twice."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        record = json.loads(line)
+        if record["id"] in found:
+            raise UnusablePasses(f"{record['id']} comes twice: give each candidate one line")
+        found[record["id"]] = record["passes"], record["samples"]
+    return found
+
+
+def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], size: int) -> list[str]:
+    """The ids of `size` candidates of one side, mixed. Raises UnusablePasses where a class has too few."""
+    name = side[0].side
+    wanted = {of: round(share * size) for of, share in SHARES.items()}
+    wanted["sometimes"] = size - sum(wanted.values())
+    rng = random.Random(f"{SEED} {name}-choice")
+    left: dict[str, list[Candidate]] = {of: [] for of in wanted}
+    for candidate in rng.sample(side, len(side)):
+        if candidate.name in passes:
+            left[solved(*passes[candidate.name])].append(candidate)
+    for of, count in wanted.items():
+        if len(left[of]) < count:
+            raise UnusablePasses(
+                f"{name}: {len(left[of])} of the measured candidates are {of} solved, {count} are wanted: measure more "
+                f"candidates, or choose fewer rows (--{name})"
+            )
+    taken: list[str] = []
+    of_kind: Counter[str] = Counter()
+    # The class with the least choice takes first: the others can still make up for the kinds that it lacks.
+    for of in sorted(wanted, key=lambda of: len(left[of]) / max(1, wanted[of])):
+        for _ in range(wanted[of]):
+            fewest = min(left[of], key=lambda candidate: of_kind[candidate.kind.name])
+            left[of].remove(fewest)
+            of_kind[fewest.kind.name] += 1
+            taken.append(fewest.name)
+    rng.shuffle(taken)
+    return taken
+
+
+def choice(
+    all_of_them: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """For each side the passes and samples of its rows by id, in the order of the rows. Raises UnusablePasses, also
+    for passes of candidates that there are not."""
+    known = {each.name for each in all_of_them}
+    if unknown := sorted(passes.keys() - known):
+        raise UnusablePasses(f"{unknown[0]} is no candidate: measure what make_intro.py --candidates writes now")
+    return {
+        side: {name: passes[name] for name in chosen([each for each in all_of_them if each.side == side], passes, size)}
+        for side, size in sizes.items()
+    }
+
+
+def histogram(passes: Iterable[tuple[int, int]]) -> str:
+    """A table for the card: how many problems have how many samples right."""
+    counts = Counter(passes)
+    total = sum(counts.values())
+    lines = [f"| {right} of {of} | {count} | {count / total:.1%} |" for (right, of), count in sorted(counts.items())]
+    return "\n".join(["| samples right | problems | share |", "|---|---|---|", *lines])
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("passes", type=Path)
+    for side in SIDES:
+        parser.add_argument(f"--{side}", type=int, default=SIZES[side], metavar="ROWS")
+    arguments = parser.parse_args()
+    with arguments.passes.open() as lines:
+        passes = read_passes(lines)
+    sizes = {side: getattr(arguments, side) for side in SIDES}
+    found = choice(candidates(), passes, sizes)
+    write_choice(FOLDER / CHOICE_FILE, found)
+    write_rows(FOLDER, found)
+    for side in SIDES:
+        print(f"\n{side}\n\n{histogram(found[side].values())}")
+
+
+def write_choice(file: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes a choice, one row per line."""
+    sides = [
+        f'"{side}": {{\n' + ",\n".join(f"{json.dumps(name)}: {json.dumps(counts)}" for name, counts in rows.items())
+        for side, rows in found.items()
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("{\n" + "\n},\n".join(sides) + "\n}\n}\n")
+
+
+if __name__ == "__main__":
+    main()
