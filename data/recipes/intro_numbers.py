@@ -636,7 +636,7 @@ KINDS = (
                  np="True if no number greater than 1 divides both $a and $b, else False",
                  code="for i in range(2, min($a, $b) + 1):\n    if $a % i == 0 and $b % i == 0:\n        return False\nreturn True",
                  fn=lambda a, b: math.gcd(a, b) == 1, slips=("return $a % $b != 0", "return $a % 2 != 0 or $b % 2 != 0")),
-            dict(names="count_shared_divisors|shared_divisors", args="a|x|m: int, b|y|n: int -> int", np="how many numbers divide both $a and $b (1 is always one of them)",
+            dict(names="count_shared_divisors|shared_divisors", args="a|x|m: int, b|y|n: int -> int", np="the number of integers from 1 on that divide both $a and $b",
                  code="count = 0\nfor i in range(1, min($a, $b) + 1):\n    if $a % i == 0 and $b % i == 0:\n        count += 1\nreturn count",
                  fn=lambda a, b: len([d for d in range(1, math.gcd(a, b) + 1) if math.gcd(a, b) % d == 0]), slips=("return 1", "return len([i for i in range(2, min($a, $b) + 1) if $a % i == $b % i == 0])")),
         ),

@@ -37,7 +37,7 @@ KINDS = (
 
         Given a string $a, which may be empty, find $np.
 
-        The function receives some text in $a. Its result is $np. Spaces count as characters.
+        The function receives some text in $a. Its result is $np.
 
         [password] Before a password is saved, a program looks at its length. Return $np.
 
@@ -608,7 +608,7 @@ KINDS = (
         """
         Return $np. The argument $a is a single character.
 
-        The string $a has exactly one character. Work out $np.
+        The string $a has exactly one character. The result should be $np.
 
         [key] Someone has pressed one key of a keyboard, $a. Return $np.
 
