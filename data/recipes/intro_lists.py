@@ -64,7 +64,7 @@ KINDS = (
         Given a list of integers, $a, the function has to give back $np.
         """,
         (
-            dict(names="count_items|size", args=f"{ITEMS} -> int", np="how many elements $a has", ex="len($a)", fn=lambda x: sum(1 for _ in x), slips=("return len($a) - 1", "return sum($a)")),
+            dict(names="count_items|size", args=f"{ITEMS} -> int", np="the number of elements in $a", ex="len($a)", fn=lambda x: sum(1 for _ in x), slips=("return len($a) - 1", "return sum($a)")),
             dict(names="has_items|not_empty", args=f"{ITEMS} -> bool", np="True if $a has at least two elements, and False otherwise", ex="len($a) >= 2", fn=lambda x: x[1:] != [], edges=(([1, 2],), ([0],)), draw=lambda r, v: (ints(r, -5, 9, 0, 3),), slips=("return len($a) > 2", "return len($a) > 0")),
             dict(names="is_long_list|many_items", k=[3, 4, 5], args=f"{ITEMS} -> bool", np="True if $a has more than $k elements, else False", ex="len($a) > $k", draw=lambda r, v: (ints(r, -9, 20, v.k - 2, v.k + 2),), slips=("return len($a) >= $k", "return sum($a) > $k")),
             dict(names="last_index|highest_index", args=f"{ITEMS} -> int", np="the index of the last element of $a, counted from 0, or -1 if $a is empty", ex="len($a) - 1", fn=lambda x: max((i for i, _ in enumerate(x)), default=-1), slips=("return len($a)", "return $a[-1] if $a else -1")),
@@ -178,7 +178,7 @@ KINDS = (
 
         Slices are useful for this. The function gets a list of integers, $a, and returns $np. $few
 
-        Given $a, what is $np? Return it as a list. $few
+        Given $a, take $np. Return them as a list. $few
         """,
         (
             dict(names="reverse_list|backwards", np="the elements of $a in reverse order", few="An empty list stays empty.", ex="$a[::-1]", fn=lambda x: list(reversed(x)), slips=("return sorted($a, reverse=True)", "return $a")),

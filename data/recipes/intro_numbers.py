@@ -374,7 +374,7 @@ KINDS = (
 
         The integer $a is not negative. Find $np.
 
-        Written in decimal, the number $a has at least one digit. Return $np as an integer.
+        Written in decimal, the number $a has at least one digit. Return, as an integer, $np.
 
         Use // or % with 10 or 100 to work out $np. You may rely on $a being zero or more.
 
@@ -797,7 +797,7 @@ KINDS = (
 
         Make the list of the $which of the integer $a. That means: $rule.
 
-        [row] A pupil practises the times table of $a. Return the list of the $which, where $rule.
+        [row] A pupil practises the times table of $a. Return the list of the $which, that is: $rule.
 
         Collect products in a list. The function returns the $which of $a, in order; to be exact, $rule.
 
