@@ -21,12 +21,15 @@ Variant = dict[str, Any]
 """The slots of a variant. It may have its own `code`, `args`, `names` and `draw` in place of the kind's, `fn` (the
 expected value of the arguments), and `edges` and `slips` besides the kind's."""
 
-WORDS = tuple(
-    "apple river stone cloud table green music paper ocean tiger lemon chair winter garden planet silver button candle "
-    "forest island kitten marble needle orange pencil rabbit saddle tunnel velvet wagon sun cat map ice oak fox key "
-    "bread plum drum bell leaf coin boat hill moon noon level radar sheep eagle banana coffee pepper summer letter "
-    "hello python school window basket".split()
-)
+WORDS = (
+    "apple", "river", "stone", "cloud", "table", "green", "music", "paper", "ocean", "tiger",
+    "lemon", "chair", "winter", "garden", "planet", "silver", "button", "candle", "forest", "island",
+    "kitten", "marble", "needle", "orange", "pencil", "rabbit", "saddle", "tunnel", "velvet", "wagon",
+    "sun", "cat", "map", "ice", "oak", "fox", "key", "bread", "plum", "drum",
+    "bell", "leaf", "coin", "boat", "hill", "moon", "noon", "level", "radar", "sheep",
+    "eagle", "banana", "coffee", "pepper", "summer", "letter", "hello", "python", "school", "window",
+    "basket",
+)  # fmt: skip
 NAMES = ("Ada", "Ben", "Chloe", "Dan", "Eva", "Finn", "Gita", "Hugo", "Ida", "Jon", "Kim", "Leo", "Mia", "Nils", "Ola")
 SHARE_WITH_TYPES, SHARE_WITH_EXAMPLE = 0.55, 0.35
 EXAMPLES = (
@@ -41,8 +44,9 @@ QUESTION = re.compile(
     r"(?: if it is not| if not| if it is odd| otherwise)?(?=[ ,.;:?(])"
 )
 ASKED = {
-    "find": "find out whether", "finds": "finds out whether", "compute": "determine whether", "work out": "work out whether",
-    "produce": "decide whether", "makes": "decides whether", "get": "decide whether", "what is": "is it true that",
+    "find": "find out whether", "finds": "finds out whether", "work out": "work out whether", "get": "decide whether",
+    "compute": "determine whether", "produce": "decide whether", "makes": "decides whether",
+    "what is": "is it true that",
 }  # fmt: skip
 """What is returned is True or False, which is no thing to find: then a question is asked instead."""
 DRAWN_CASES = 80
@@ -93,6 +97,10 @@ class Drawn:
     failed: int
 
 
+def variant(**slots: Any) -> Variant:
+    return slots
+
+
 def ints(rng: random.Random, low: int = -20, high: int = 20, least: int = 1, most: int = 7) -> list[int]:
     return [rng.randint(low, high) for _ in range(rng.randint(least, most))]
 
@@ -135,7 +143,9 @@ def same(one: Any, other: Any) -> bool:
 
 def draw_problem(kind: Kind, variant: Variant, wording: str, rng: random.Random) -> Drawn:
     """The problem of one variant in one wording. Raises Unusable."""
-    v = SimpleNamespace(**{name: rng.choice(slot) if isinstance(slot, list) else slot for name, slot in variant.items()})
+    v = SimpleNamespace(
+        **{name: rng.choice(slot) if isinstance(slot, list) else slot for name, slot in variant.items()}
+    )
     own = vars(v)
     text, given = wording, re.match(r"\[([\w, ]+)\] ", wording)
     parameters, _, returned = own.get("args", kind.args).partition(" -> ")
@@ -194,7 +204,7 @@ def _cases(
 
     def case(args: Args) -> tuple[Args, Any]:
         wanted, found = answer(truth, args), answer(solve, args)
-        if wanted is None or not same(found, wanted) or isinstance(wanted, dict) and "raised" in wanted:
+        if wanted is None or not same(found, wanted) or (isinstance(wanted, dict) and "raised" in wanted):
             raise Unusable(f"{kind.name}: {args} should give {wanted!r} and gives {found!r}\n{solution}")
         return args, wanted
 

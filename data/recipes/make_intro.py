@@ -1,4 +1,4 @@
-"""Writes data/intro: problems of a first programming course, each a function with tests, in the columns of LiveCodeBench.
+"""Writes data/intro: functions of a first programming course with their tests, in the columns of LiveCodeBench.
 
     python -m data.recipes.make_intro [folder]             the chosen rows: the same bytes each time, some seconds
     python -m data.recipes.make_intro --candidates FILE    all candidates as one JSON-lines file, to be measured
@@ -122,7 +122,13 @@ def _drawn(kind: Kind, variant: int, wording: int, side: str) -> Candidate:
 def exported(all_of_them: list[Candidate]) -> Iterator[Row]:
     """The candidates as rows with their id, side and kind as columns of their own."""
     for each in all_of_them:
-        yield {**each.row(), "id": each.name, "side": each.side, "kind": each.kind.name, "solution": each.drawn.solution}
+        yield {
+            **each.row(),
+            "id": each.name,
+            "side": each.side,
+            "kind": each.kind.name,
+            "solution": each.drawn.solution,
+        }
 
 
 def _lines(rows: Iterator[Row] | list[Row]) -> str:
@@ -130,7 +136,7 @@ def _lines(rows: Iterator[Row] | list[Row]) -> str:
 
 
 def write_rows(folder: Path, choice: Mapping[str, Iterable[str]]) -> None:
-    """Writes the rows of each side whose ids `choice` has, in its order. Raises KeyError for an id that no candidate has."""
+    """Writes the rows that `choice` has by id for each side, in its order. Raises KeyError for an unknown id."""
     folder.mkdir(parents=True, exist_ok=True)
     by_name = {each.name: each for each in candidates()}
     for side in SIDES:
