@@ -10,7 +10,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-BUNDLED = ("prefect.yaml", "sandbox_config", "data/mini", "data/skewed", "data/words", "data/nano", "data/nano_words")
+DATA = ("mini", "skewed", "words", "intro", "nano", "nano_words")
+BUNDLED = ("prefect.yaml", "sandbox_config", *(f"data/{name}" for name in DATA))
 
 
 class WithBundledFiles(build_py):

@@ -62,7 +62,7 @@ class Candidate:
         }
 
 
-def test_variants(kind: Kind) -> set[int]:
+def held_out_variants(kind: Kind) -> set[int]:
     """The places of the variants that are on the test side: about a quarter, at least one."""
     places = list(range(len(kind.variants)))
     random.Random(f"{SEED} {kind.name}").shuffle(places)
@@ -101,7 +101,7 @@ def without_near(all_of_them: list[Candidate]) -> list[Candidate]:
 
 def _mixed(kind: Kind, side: str) -> list[tuple[int, int]]:
     """The (variant, wording) pairs of one side in the order, from the end, in which they become candidates."""
-    held_out = test_variants(kind)
+    held_out = held_out_variants(kind)
     pairs = [
         (variant, wording)
         for variant in range(len(kind.variants))
