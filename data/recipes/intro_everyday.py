@@ -2,6 +2,7 @@
 
 import calendar
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +13,14 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-def up_to(most: int):  # type: ignore[no-untyped-def]
+def up_to(most: int) -> Callable[[random.Random, object], tuple[int]]:
     return lambda rng, _: (rng.randint(0, most),)
 
 
-def near(rng: random.Random, v: object) -> tuple[int]:
+def near(rng: random.Random, v: Any) -> tuple[int]:
     """A number at or beside one of the limits of a variant, or any."""
-    limit = rng.choice(v.limits)  # type: ignore[attr-defined]
-    return (max(v.lowest, rng.choice((limit - 1, limit, limit + 1, limit + rng.randint(-9, 9)))),)  # type: ignore[attr-defined]
+    limit = rng.choice(v.limits)
+    return (max(v.lowest, rng.choice((limit - 1, limit, limit + 1, limit + rng.randint(-9, 9)))),)
 
 
 KINDS = (

@@ -123,7 +123,7 @@ def function_of(program: str, name: str) -> Callable[..., Any]:
     exec(compile(program, "<generated>", "exec"), scope)
     found = scope[name]
     assert callable(found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def answer(function: Callable[..., Any], args: Args) -> Any:

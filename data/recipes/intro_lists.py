@@ -3,7 +3,9 @@
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate, chain, pairwise
+from typing import Any
 
 from data.recipes.intro_kind import NAMES, WORDS, Kind, ints, scores, variant, words
 
@@ -971,7 +973,7 @@ KINDS = (
                 args=f"{ITEMS} -> list[int]",
                 np="a list of the numbers that appear exactly once in $a, in their order",
                 code="return [x for x in $a if $a.count(x) == 1]",
-                fn=lambda x: [k for k, c in Counter(x).items() if c == 1],
+                fn=lambda x: [n for n, c in Counter[int](x).items() if c == 1],
                 slips=("return list(dict.fromkeys($a))", "return sorted(set($a))"),
             ),
             variant(
@@ -2039,7 +2041,7 @@ KINDS = (
                 np="the total price of everything in $b",
                 rule="All names in $b have a price. Nothing in $b means 0.",
                 code="total = 0\nfor name in $b:\n    total += $a[name]\nreturn total",
-                fn=lambda p, o: sum(p[k] * c for k, c in Counter(o).items()),
+                fn=lambda p, o: sum(p[name] * c for name, c in Counter[str](o).items()),
                 slips=("return sum($a.values())", "return sum($a[name] for name in set($b))"),
             ),
             variant(
@@ -2085,15 +2087,15 @@ KINDS = (
 )
 
 
-def pick(items, best):  # type: ignore[no-untyped-def]
+def pick(items: list[Any], best: Callable[[list[Any]], Any]) -> list[Any]:
     """Selection sort, which no solution uses."""
-    left, found = list(items), []
+    left, found = list(items), list[Any]()
     while left:
         found.append(left.pop(left.index(best(left))))
     return found
 
 
-def stretch(items, goes_on):  # type: ignore[no-untyped-def]
+def stretch(items: list[int], goes_on: Callable[[int, int], bool]) -> int:
     """The longest slice in which `goes_on` holds for all neighbours, by trying all slices."""
     size = len(items)
     parts = [items[i:j] for i in range(size) for j in range(i + 1, size + 1)]

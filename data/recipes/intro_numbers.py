@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 from data.recipes.intro_kind import Kind, ints, variant
 
@@ -1606,14 +1608,14 @@ KINDS = (
 )
 
 
-def _terms(v, count):  # type: ignore[no-untyped-def]
+def _terms(v: Any, count: int) -> list[int]:
     found = [int(v.s), int(v.t)]
     while len(found) < count:
         found.append(v.op(found[-2], found[-1]))
     return found
 
 
-def _path(start, grow):  # type: ignore[no-untyped-def]
+def _path(start: int, grow: Callable[[int], int]) -> list[int]:
     if start == 1:
         return [1]
     return [start, *_path(start // 2 if start % 2 == 0 else grow(start), grow)]

@@ -15,6 +15,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def held_out_variants(kind: Kind) -> set[int]:
     return set(places[: max(1, round(TEST_VARIANTS * len(places)))])
 
 
-def candidates() -> list[Candidate]:
+@lru_cache(maxsize=1)
+def candidates() -> tuple[Candidate, ...]:
     """All candidates of both sides, mixed, the same each time. Raises Unusable for a kind that is written wrongly."""
     found: list[Candidate] = []
     for side in SIDES:
@@ -81,7 +83,7 @@ def candidates() -> list[Candidate]:
                     ids.append((kind, *mixed[kind.name].pop()))
         random.Random(f"{SEED} {side}").shuffle(ids)
         found += [_drawn(kind, variant, wording, side) for kind, variant, wording in ids]
-    return without_near(found)
+    return tuple(without_near(found))
 
 
 def without_near(all_of_them: list[Candidate]) -> list[Candidate]:
@@ -119,7 +121,7 @@ def _drawn(kind: Kind, variant: int, wording: int, side: str) -> Candidate:
     return Candidate(name, side, kind, variant, drawn)
 
 
-def exported(all_of_them: list[Candidate]) -> Iterator[Row]:
+def exported(all_of_them: Iterable[Candidate]) -> Iterator[Row]:
     """The candidates as rows with their id, side and kind as columns of their own."""
     for each in all_of_them:
         yield {

@@ -35,7 +35,7 @@ def sides() -> dict[str, LoadResult]:
 
 
 @pytest.fixture(scope="module")
-def all_candidates() -> list[Candidate]:
+def all_candidates() -> tuple[Candidate, ...]:
     return candidates()
 
 
@@ -108,7 +108,7 @@ async def test_solutions_pass_on_the_sandbox(sides: dict[str, LoadResult], embed
     assert Counter(checks["status"].to_list()) == {"good": len(problems)}
 
 
-def test_each_kind_has_many_ways_to_be_asked_and_slips_to_be_found(all_candidates: list[Candidate]) -> None:
+def test_each_kind_has_many_ways_to_be_asked_and_slips_to_be_found(all_candidates: tuple[Candidate, ...]) -> None:
     assert len(KINDS) == len({kind.name for kind in KINDS}) >= 80
     assert all(len(kind.wordings) == len(set(kind.wordings)) >= 5 for kind in KINDS)
     assert all(len(kind.variants) >= 4 for kind in KINDS)
@@ -119,7 +119,7 @@ def test_each_kind_has_many_ways_to_be_asked_and_slips_to_be_found(all_candidate
     assert f"{slips:,} wrong programs" in CARD
 
 
-def test_a_variant_is_a_candidate_of_one_side(all_candidates: list[Candidate]) -> None:
+def test_a_variant_is_a_candidate_of_one_side(all_candidates: tuple[Candidate, ...]) -> None:
     for each in all_candidates:
         assert (each.variant in held_out_variants(each.kind)) == (each.side == "test")
     assert len({each.name for each in all_candidates}) == len(all_candidates)
@@ -144,12 +144,12 @@ def test_a_kind_whose_tests_let_a_slip_pass_is_refused() -> None:
         draw_problem(wrong, wrong.variants[0], wrong.wordings[0], rng)
 
 
-def made_up(all_candidates: list[Candidate]) -> dict[str, tuple[int, int]]:
+def made_up(all_candidates: tuple[Candidate, ...]) -> dict[str, tuple[int, int]]:
     rng = random.Random(7)
     return {each.name: (rng.choice((0, 0, 1, 2, 3, 4, 5, 6, 7, 8)), 8) for each in all_candidates}
 
 
-def test_the_choice_has_the_wanted_shares_of_all_kinds(all_candidates: list[Candidate]) -> None:
+def test_the_choice_has_the_wanted_shares_of_all_kinds(all_candidates: tuple[Candidate, ...]) -> None:
     passes = made_up(all_candidates)
     found = choice(all_candidates, passes, SIZES)
     assert found == choice(all_candidates, dict(reversed(passes.items())), SIZES)
@@ -163,7 +163,7 @@ def test_the_choice_has_the_wanted_shares_of_all_kinds(all_candidates: list[Cand
         assert max(kinds.values()) <= 3 * SIZES[side] / len(KINDS)
 
 
-def test_passes_that_allow_no_choice_are_an_error(all_candidates: list[Candidate]) -> None:
+def test_passes_that_allow_no_choice_are_an_error(all_candidates: tuple[Candidate, ...]) -> None:
     with pytest.raises(UnusablePasses, match="0 of the measured candidates are always solved, 155 are wanted"):
         choice(all_candidates, {each.name: (0, 8) for each in all_candidates}, SIZES)
     with pytest.raises(UnusablePasses, match=r"nothing\.0\.0 is no candidate"):
@@ -175,7 +175,10 @@ def test_passes_that_allow_no_choice_are_an_error(all_candidates: list[Candidate
 
 
 def test_measured_passes_become_the_rows_and_the_cards_table(
-    all_candidates: list[Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    all_candidates: tuple[Candidate, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = [
         json.dumps({"id": name, "passes": passes, "samples": samples})
