@@ -197,7 +197,8 @@ def products_rate(folder: Path, dtype: str, device: str, rows: int, threads: int
     """Operations per second of the plain products of `rows` rows with the matrices of the model's first layer and its
     unembedding, in the model's proportion of both."""
     torch.set_num_threads(threads)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model = model.to(device)
     n_layers = model.config.num_hidden_layers
     layer = [module.weight for module in model.get_decoder().layers[0].modules() if isinstance(module, torch.nn.Linear)]
     parts = [(weight, n_layers) for weight in layer] + [(model.get_output_embeddings().weight, 1)]

@@ -122,7 +122,7 @@ class TrainSettings(FlowSettings):
     so many times problems_per_step (with first_completions: so many times its completions); passes over the pool do not
     count them (1: not replaced)"""
     learning_rate: float = setting(
-        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
+        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=4e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
     """Adam's learning rate"""
     schedule: families.Schedule = families.Schedule()
@@ -168,7 +168,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=16,
+        smollm2=24,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),

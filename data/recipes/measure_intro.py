@@ -3,8 +3,11 @@
     python -m data.recipes.measure_intro PASSES [--train 620] [--test 210]
 
 PASSES is a JSON-lines file, {"id", "passes", "samples"} of each candidate that was measured (make_intro.py writes the
-candidates). Of the rows of each side a quarter are never solved, a quarter always or all but once, half between; the
-kinds are taken as evenly as the classes allow. The same passes give the same bytes.
+candidates). Of the rows of each side 28% are solved sometimes, the others never; the kinds are taken as evenly as the
+classes allow. The same passes give the same bytes.
+
+The aim was a quarter never, a quarter always and half sometimes solved. Of 1,688 candidates SmolLM2-135M-Instruct
+solves 1,440 in none of 8 samples and none in 7 or 8, so that all that are sometimes solved on the train side are taken.
 """
 
 import argparse
@@ -18,7 +21,7 @@ from typing import Any
 from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate, candidates, write_rows
 
 SIZES = {"train": 620, "test": 210}
-SHARES = {"never": 0.25, "always": 0.25}
+SHARES = {"never": 0.72, "always": 0.0}
 """Of the rows; the others are solved sometimes."""
 
 

@@ -124,7 +124,7 @@ class LinearSlot(nn.Module):
         if product is None:
             if weight.dtype == torch.float32 and f"{self.name}.lora_A" in weights:
                 factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
-                return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))  # type: ignore[no-untyped-call]
+                return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
             return add_low_rank(_linear(x, weight, self.bias), x, weights, self.name)
         out = add_low_rank(product(x[0], weight), x[0], weights, self.name, product)[None]
         return out if self.bias is None else out + self.bias
