@@ -12,7 +12,6 @@ with the chat template, its configuration. Made once per content of a file, belo
 
 import copy
 import fcntl
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def converted(file: Path) -> Path:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise ConfigError(f"{file} is not a GGUF file: its first bytes are not {MAGIC.decode()}")
-    if missing := [package for package in NEEDED if importlib.util.find_spec(package) is None]:
+    # The path's own finder: commands that do not compute hide PyTorch from transformers (`lean_start`).
+    if missing := [package for package in NEEDED if PathFinder.find_spec(package) is None]:
         raise ConfigError(f"{file} cannot be read without {', '.join(missing)}: pip install 'coderl[local,smollm2]'")
     private_folder(models_folder())
     with _locked(models_folder() / ".lock"):

@@ -18,7 +18,8 @@ class GroupCache:
 
     Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
     A request for one sample keeps what it generates behind its prompt instead, in prompt (KV, capacity, d).
-    The tensors' shapes depend on the request's own tokens only.
+    The tensors' shapes depend on the request's own tokens only. They are float32 whatever the model's dtype: rounded
+    scores and weights would take the sampler's log-probabilities away from the trainer's, whose kernel rounds neither.
     """
 
     def __init__(
@@ -29,7 +30,6 @@ class GroupCache:
         prompt_length: int,
         n_samples: int,
         device: torch.device,
-        dtype: torch.dtype,
     ) -> None:
         self.single = n_samples == 1
         self.prompt_length = prompt_length
@@ -38,7 +38,7 @@ class GroupCache:
         prompt = (n_kv_heads, prompt_length, head_dim)
         samples = (n_samples, n_kv_heads, 0, head_dim)
         self.prompt_k, self.prompt_v, self.sample_k, self.sample_v = (
-            [torch.empty(shape, device=device, dtype=dtype) for _ in range(n_layers)]
+            [torch.empty(shape, device=device, dtype=torch.float32) for _ in range(n_layers)]
             for shape in (prompt, prompt, samples, samples)
         )
 
@@ -104,7 +104,7 @@ def prefill(
     start, stop = cache.prompt_filled, cache.prompt_filled + q.shape[0]
     cache.prompt_k[layer][:, start:stop] = k.transpose(0, 1)
     cache.prompt_v[layer][:, start:stop] = v.transpose(0, 1)
-    keys, values = cache.prompt_k[layer][None, :, :stop], cache.prompt_v[layer][None, :, :stop]
+    keys, values = (part[layer][None, :, :stop].to(q.dtype) for part in (cache.prompt_k, cache.prompt_v))
     mask = None if start == 0 else torch.ones(stop - start, stop, dtype=torch.bool, device=q.device).tril(start)
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
@@ -121,8 +121,8 @@ def decode_one(
     cache.prompt_v[layer][:, now] = v[0]
     keys, values = cache.prompt_k[layer][None, :, : now + 1], cache.prompt_v[layer][None, :, : now + 1]
     # the query heads that share a key head stand in its query positions
-    out = F.scaled_dot_product_attention(q.view(1, k.shape[1], -1, q.shape[2]), keys, values, scale=scale)
-    return out.reshape(q.shape)
+    queries = q.float().view(1, k.shape[1], -1, q.shape[2])
+    return F.scaled_dot_product_attention(queries, keys, values, scale=scale).reshape(q.shape).to(q.dtype)
 
 
 def decode(
@@ -139,13 +139,14 @@ def decode(
     cache.sample_k[layer][:, :, now] = k
     cache.sample_v[layer][:, :, now] = v
     own_k, own_v = cache.sample_k[layer][:, :, : now + 1], cache.sample_v[layer][:, :, : now + 1]
-    q = (q * scale).view(n_samples, kv, group, d)
+    dtype = q.dtype
+    q = (q.float() * scale).view(n_samples, kv, group, d)
     # (KV, G * group, P)
     shared = torch.bmm(q.transpose(0, 1).reshape(kv, n_samples * group, d), cache.prompt_k[layer].transpose(1, 2))
     own = torch.matmul(q, own_k.transpose(2, 3))  # (G, KV, group, now + 1)
     prompt_length = shared.shape[2]
     own = own.transpose(0, 1).reshape(kv, n_samples * group, now + 1)
-    weights = torch.cat([shared, own], dim=2).softmax(dim=2, dtype=torch.float32).to(q.dtype)
+    weights = torch.cat([shared, own], dim=2).softmax(dim=2)
     out = torch.bmm(weights[:, :, :prompt_length], cache.prompt_v[layer]).view(kv, n_samples, group, d)
     own_weights = weights[:, :, prompt_length:].reshape(kv, n_samples, group, now + 1).transpose(0, 1)
-    return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d)
+    return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d).to(dtype)

@@ -46,9 +46,9 @@ class Engine:
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
         `max_batch_rows` samples take a step together; `max_train_tokens` bounds a training micro-batch. `threads` is
-        how many threads share one operation, for the whole process, and part of what decides the bits. One is best
-        for small models (training uses the other cores by lanes): two gain little on idle cores, and on busy ones
-        every operation waits for the slower thread (sampling on nano took ten times as long).
+        how many threads share one operation, for the whole process, and part of what decides the bits. One is best,
+        as sampling deals its requests and training its micro-batches to the cores: two gain little on idle cores, and
+        on busy ones every operation waits for the slower thread (sampling on nano took ten times as long).
         """
         torch.set_num_threads(threads)
         self.folder = folder
@@ -144,7 +144,7 @@ class Engine:
     def _position_bytes(self) -> int:
         """Keys and values of one token in all layers."""
         model = self._model
-        return model.n_layers * 2 * model.n_kv_heads * model.head_dim * model.dtype.itemsize
+        return model.n_layers * 2 * model.n_kv_heads * model.head_dim * torch.float32.itemsize
 
     def _require_memory(self, need_bytes: int, what: str) -> None:
         require_memory(need_bytes, what, self._model.device.type)

@@ -39,7 +39,7 @@ class RunningRequest:
         limit = min(spec.max_tokens, model.context_length - length)
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, n)
-        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n, model.device, model.dtype)
+        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n, model.device)
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
         self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]

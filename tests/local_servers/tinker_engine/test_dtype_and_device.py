@@ -152,7 +152,7 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
         assert add_low_rank(x @ base[name].t(), x, weights, name).device.type == "meta"
     adapter.add_grads([{name: factor.float() for name, factor in adapter.factors(base).items()}])
     assert adapter.grads is not None and {grad.device.type for grad in adapter.grads.values()} == {"meta"}
-    cache = GroupCache(1, kv, d, 10, 3, device, dtype)
+    cache = GroupCache(1, kv, d, 10, 3, device)
     for start, stop in ((0, 6), (6, 10)):
         size = stop - start
         attention = SampleAttention([Segment(0, size, cache, prefill=True)])
