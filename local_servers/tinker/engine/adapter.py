@@ -3,10 +3,10 @@
 W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero, as Tinker does ("LoRA Without
 Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
 
-Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: that costs no more
-than the base alone, and makes the learner and the sampler use the very same weights.
+Unlike textbook LoRA, both training and sampling run the merged matrix W' where the matrix is float32: that costs no
+more than the base alone, and makes the learner and the sampler use the very same weights.
 
-A bfloat16 base is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
+A bfloat16 matrix is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
 is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16
 by themselves for the products; parameters, gradients and moments are float32 in any case.
 
@@ -61,10 +61,12 @@ class LoraShape:
 
     def nbytes(self, base: Weights) -> int:
         """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
-        the merged matrices where the base is float32, else the rounded factors."""
-        low_rank = sum(self.rank * sum(base[name].shape) for name in self.targets(base))
-        full = sum(base[name].numel() for name in self.targets(base))
-        return 4 * (4 * low_rank + full) if _merges(base) else (4 * 4 + 2) * low_rank
+        the merged matrices where they are float32, else the rounded factors."""
+        need = 0
+        for name in self.targets(base):
+            low_rank, merges = self.rank * sum(base[name].shape), _merges(base[name])
+            need += 4 * 4 * low_rank + (4 * base[name].numel() if merges else 2 * low_rank)
+        return need
 
 
 @dataclass
@@ -92,25 +94,25 @@ class Adapter:
 
     @torch.no_grad()
     def applied(self, base: Weights) -> Weights:
-        """The weights with this adapter: merged where the base is float32, else A and `scale` B beside them. Fresh
-        tensors that later optimizer steps do not change."""
+        """The weights with this adapter: float32 matrices merged, A and `scale` B beside the others. Fresh tensors that
+        later optimizer steps do not change."""
         if self._applied is None or self._applied[0] != self.version:
             own: Weights = {}
-            if _merges(base):
-                for name in self.targets():
-                    a, b = self.params[f"{name}.lora_A"], self.params[f"{name}.lora_B"]
-                    own[name] = torch.addmm(base[name], b, a, alpha=self.scale)
-            else:
-                own = self.factors(base)
+            factors = self.factors(base)
+            for name in self.targets():
+                a, b = f"{name}.lora_A", f"{name}.lora_B"
+                if _merges(base[name]):
+                    own[name] = torch.addmm(base[name], factors[b], factors[a])
+                else:
+                    own |= {a: factors[a], b: factors[b]}
             self._applied = (self.version, base | own)
         return self._applied[1]
 
     @torch.no_grad()
     def factors(self, base: Weights) -> Weights:
-        """A and `scale` B of every trained matrix, in the base's dtype: what `add_grads` takes the gradients of."""
-        dtype = base[UNEMBED].dtype
+        """A and `scale` B of every trained matrix, in its dtype: what `add_grads` takes the gradients of."""
         return {
-            key: (self.scale * value if key.endswith(".lora_B") else value).to(dtype)
+            key: (self.scale * value if key.endswith(".lora_B") else value).to(base[key.rsplit(".", 1)[0]].dtype)
             for key, value in self.params.items()
         }
 
@@ -125,9 +127,9 @@ class Adapter:
         self.grads = grads
 
 
-def _merges(base: Weights) -> bool:
-    """Whether adapters of this base are merged into it."""
-    return base[UNEMBED].dtype == torch.float32
+def _merges(matrix: torch.Tensor) -> bool:
+    """Whether adapters of this matrix are merged into it."""
+    return matrix.dtype == torch.float32
 
 
 def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:

@@ -18,8 +18,7 @@ class GroupCache:
 
     Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
     A request for one sample keeps what it generates behind its prompt instead, in prompt (KV, capacity, d).
-    The tensors' shapes depend on the request's own tokens only. They are float32 whatever the model's dtype: rounded
-    scores and weights would take the sampler's log-probabilities away from the trainer's, whose kernel rounds neither.
+    The tensors' shapes depend on the request's own tokens only; they are float32, as all activations are.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ def prefill(
     start, stop = cache.prompt_filled, cache.prompt_filled + q.shape[0]
     cache.prompt_k[layer][:, start:stop] = k.transpose(0, 1)
     cache.prompt_v[layer][:, start:stop] = v.transpose(0, 1)
-    keys, values = (part[layer][None, :, :stop].to(q.dtype) for part in (cache.prompt_k, cache.prompt_v))
+    keys, values = cache.prompt_k[layer][None, :, :stop], cache.prompt_v[layer][None, :, :stop]
     mask = None if start == 0 else torch.ones(stop - start, stop, dtype=torch.bool, device=q.device).tril(start)
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
@@ -121,8 +120,8 @@ def decode_one(
     cache.prompt_v[layer][:, now] = v[0]
     keys, values = cache.prompt_k[layer][None, :, : now + 1], cache.prompt_v[layer][None, :, : now + 1]
     # the query heads that share a key head stand in its query positions
-    queries = q.float().view(1, k.shape[1], -1, q.shape[2])
-    return F.scaled_dot_product_attention(queries, keys, values, scale=scale).reshape(q.shape).to(q.dtype)
+    out = F.scaled_dot_product_attention(q.view(1, k.shape[1], -1, q.shape[2]), keys, values, scale=scale)
+    return out.reshape(q.shape)
 
 
 def decode(
@@ -139,8 +138,7 @@ def decode(
     cache.sample_k[layer][:, :, now] = k
     cache.sample_v[layer][:, :, now] = v
     own_k, own_v = cache.sample_k[layer][:, :, : now + 1], cache.sample_v[layer][:, :, : now + 1]
-    dtype = q.dtype
-    q = (q.float() * scale).view(n_samples, kv, group, d)
+    q = (q * scale).view(n_samples, kv, group, d)
     # (KV, G * group, P)
     shared = torch.bmm(q.transpose(0, 1).reshape(kv, n_samples * group, d), cache.prompt_k[layer].transpose(1, 2))
     own = torch.matmul(q, own_k.transpose(2, 3))  # (G, KV, group, now + 1)
@@ -149,4 +147,4 @@ def decode(
     weights = torch.cat([shared, own], dim=2).softmax(dim=2)
     out = torch.bmm(weights[:, :, :prompt_length], cache.prompt_v[layer]).view(kv, n_samples, group, d)
     own_weights = weights[:, :, prompt_length:].reshape(kv, n_samples, group, now + 1).transpose(0, 1)
-    return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d).to(dtype)
+    return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d)

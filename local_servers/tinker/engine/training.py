@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from local_servers.tinker.engine.adapter import Adapter
-from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights, add_low_rank
+from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
 from local_servers.tinker.engine.packing import MicroBatch, TreeAttention, pack
 from local_servers.tinker.engine_types import LossName, LossOutput, TrainDatum
@@ -71,7 +71,7 @@ def _target_logprobs(hidden: torch.Tensor, weights: Weights, targets: _Targets) 
 
 def _logits(x: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Logits (R, vocabulary) of hidden states (R, hidden), float32."""
-    return add_low_rank(x @ weights[UNEMBED].t(), x, weights, UNEMBED).float()
+    return x @ weights[UNEMBED].t()
 
 
 @torch.no_grad()
@@ -94,14 +94,10 @@ def _unembed_backward(
         # d logprob[target] / d logits = onehot(target) - softmax, summed over the row's targets
         logits_grad = _logits(x, weights).softmax(dim=1).mul_(-total[:, None])
         logits_grad.index_put_((place, kept.tokens[pairs]), slopes[pairs], accumulate=True)
-        rounded = logits_grad.to(x.dtype)
-        grad[rows[start:stop]] = rounded @ weights[UNEMBED]
+        grad[rows[start:stop]] = logits_grad @ weights[UNEMBED]
         if a is not None and b is not None:
-            low_grad = rounded @ b.to(x.dtype)
-            if weights[UNEMBED].dtype != torch.float32:  # else merged
-                grad[rows[start:stop]] += low_grad @ a.to(x.dtype)
-            unembed_grads[f"{UNEMBED}.lora_A"].addmm_(low_grad.t().float(), x.float())
-            unembed_grads[f"{UNEMBED}.lora_B"].addmm_(logits_grad.t(), (x @ a.to(x.dtype).t()).float())
+            unembed_grads[f"{UNEMBED}.lora_A"].addmm_((logits_grad @ b).t(), x)
+            unembed_grads[f"{UNEMBED}.lora_B"].addmm_(logits_grad.t(), x @ a.t())
     return grad
 
 
@@ -166,7 +162,7 @@ def _usual_rows(model: BaseModel) -> int:
         return _GPU_ROWS
     config = model.config
     widths = 8 * config.hidden_size + 4 * getattr(config, "intermediate_size", 4 * config.hidden_size)
-    kept = model.n_layers * widths * model.dtype.itemsize  # what backward reads: inputs of norms, products, attention
+    kept = model.n_layers * widths * torch.float32.itemsize  # what backward reads: inputs of norms, products, attention
     return max(_LEAST_ROWS, min(_CACHE_ROWS, _ACTIVATION_BYTES // kept))
 
 

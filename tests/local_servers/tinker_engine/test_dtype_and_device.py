@@ -74,7 +74,7 @@ def test_a_bfloat16_sampler_agrees_with_its_trainer(bfloat16: Engine, cases: Any
     output = bfloat16.forward_backward(adapter, datums, "importance_sampling", {}, backward=False)
     sampled = np.concatenate([sequence.logprobs for sequence in result.sequences])
     trained = np.concatenate([logprobs[len(spec.prompt) - 1 :] for logprobs in output.logprobs])
-    assert np.abs(sampled - trained).mean() < 0.05
+    assert np.abs(sampled - trained).mean() < 0.02
 
 
 def test_steps_too_small_for_a_bfloat16_weight_are_not_lost(bfloat16: Engine, cases: Any) -> None:
@@ -142,7 +142,7 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
     device = torch.device("meta")
 
     def rows(count: int, width: int) -> torch.Tensor:
-        return torch.empty(count, width, d, device=device, dtype=dtype)
+        return torch.empty(count, width, d, device=device)
 
     base = {name: torch.empty(64, 32, device=device, dtype=dtype) for name in ("model.layers.0.mlp.up_proj", UNEMBED)}
     adapter = create_adapter(base, LoraShape(4), 0)
@@ -167,27 +167,25 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
     (batch,) = pack(sequences, 100, 100)
     count = len(batch.tokens)
     out = TreeAttention(batch.groups)(layer, rows(count, heads), rows(count, kv), rows(count, kv), 1.0)
-    assert out.device.type == "meta" and out.dtype == dtype
+    assert out.device.type == "meta"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradient_of_the_unembedding_is_that_of_autograd(dtype: torch.dtype) -> None:
+def test_the_gradient_of_the_unembedding_is_that_of_autograd() -> None:
     generator = torch.Generator().manual_seed(0)
     hidden, unembed, a, b = (
-        torch.randn(*shape, generator=generator).to(dtype) for shape in ((5, 32), (40, 32), (4, 32), (40, 4))
+        torch.randn(*shape, generator=generator) for shape in ((5, 32), (40, 32), (4, 32), (40, 4))
     )
-    merged = unembed + b @ a if dtype == torch.float32 else unembed
-    weights = {UNEMBED: merged, f"{UNEMBED}.lora_A": a, f"{UNEMBED}.lora_B": b}
-    grads = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in weights.items() if name != UNEMBED}
+    weights = {UNEMBED: unembed + b @ a, f"{UNEMBED}.lora_A": a, f"{UNEMBED}.lora_B": b}
+    grads = {name: torch.zeros_like(value) for name, value in weights.items() if name != UNEMBED}
     targets = _Targets(torch.tensor([0, 1, 1, 4]), torch.tensor([3, 7, 39, 0]))
     slopes = torch.tensor([1.0, -0.5, 2.0, 0.3])
     found = _unembed_backward(hidden, weights, targets, slopes, grads)
-    x, left, right = (value.float().requires_grad_() for value in (hidden, a, b))
-    logprobs = (x @ unembed.float().t() + x @ left.t() @ right.t()).log_softmax(dim=1)
+    x, left, right = (value.clone().requires_grad_() for value in (hidden, a, b))
+    logprobs = (x @ unembed.t() + x @ left.t() @ right.t()).log_softmax(dim=1)
     (slopes * logprobs[targets.rows, targets.tokens]).sum().backward()
-    for mine, leaf in ((found.float(), x), (grads[f"{UNEMBED}.lora_A"], left), (grads[f"{UNEMBED}.lora_B"], right)):
+    for mine, leaf in ((found, x), (grads[f"{UNEMBED}.lora_A"], left), (grads[f"{UNEMBED}.lora_B"], right)):
         assert leaf.grad is not None
-        assert float((mine - leaf.grad).norm() / leaf.grad.norm()) < (1e-5 if dtype == torch.float32 else 0.03)
+        assert float((mine - leaf.grad).norm() / leaf.grad.norm()) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
