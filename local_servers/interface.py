@@ -40,7 +40,7 @@ def serve_tinker(
     device: str,
     dtype: str,
 ) -> None:
-    """Run the Tinker server until SIGTERM or SIGINT: `models` on `device` (cpu, cuda, auto) in `dtype` (float32,
+    """Run the Tinker server until SIGTERM or SIGINT: `models` on `device` (cpu, cuda, auto) in `dtype` (auto, float32,
     bfloat16), their runs and checkpoints below `root`. `folder_of` says which folder a model's name means, if any;
     `key` is the one that callers need (None: any of the right form)."""
     from local_servers.memory import importing

@@ -252,6 +252,16 @@ def test_without_the_package_the_line_says_what_to_install(
         local_model_folder(str(tiny))
 
 
+def test_a_process_that_hides_pytorch_converts_too(tiny: Path, home: Path) -> None:
+    code = (
+        "from coderl_tasks.runtime.lean_start import leave_out_pytorch; leave_out_pytorch()\n"
+        "from coderl_tasks.paths import local_model_folder; print(local_model_folder({file!r}))"
+    )
+    command = [sys.executable, "-c", code.format(file=str(tiny))]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert (Path(found) / "model.safetensors").is_file()
+
+
 def test_a_disk_that_takes_no_more_is_named_and_nothing_stays(tiny: Path, home: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # bytes of a file; the process inherits it

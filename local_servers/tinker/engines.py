@@ -14,7 +14,7 @@ from local_servers.memory import importing
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
 from local_servers.tinker.refusal import Refusal
-from local_servers.tinker.served_model import served_model
+from local_servers.tinker.served_model import chosen_dtype, served_model
 
 if TYPE_CHECKING:
     from local_servers.tinker.engine import Engine, SamplingScheduler, Weights
@@ -30,7 +30,7 @@ class EngineHost:
     def __init__(self, name: str, folder: Path, device: str, dtype: str) -> None:
         self.name = name
         self.folder = folder
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype = device, chosen_dtype(dtype, folder, device)
         self.served = served_model(folder, device, dtype)
         config = json.loads((folder / "config.json").read_text())
         if "max_position_embeddings" not in config:
@@ -78,7 +78,7 @@ class EngineHost:
 class EnginePool:
     """The models offered, by the names given at start-up; other names of the same folders are understood too."""
 
-    def __init__(self, names: Sequence[str], folder_of: FolderOf, device: str = "cpu", dtype: str = "float32") -> None:
+    def __init__(self, names: Sequence[str], folder_of: FolderOf, device: str = "cpu", dtype: str = "auto") -> None:
         """Raises SetupError if a name is not a local model folder, or the device is not there."""
         device = usable_device(device)
         self._folder_of = folder_of

@@ -31,6 +31,7 @@ from local_servers.tinker.engine.packing import TreeAttention, pack
 from local_servers.tinker.engine.row_exact import TILE, RowExactProduct
 from local_servers.tinker.engine.training import _Targets, _unembed_backward
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
+from local_servers.tinker.served_model import ROUNDED_BYTES, chosen_dtype
 from tests.local_servers.tinker_engine.conftest import SHAPE
 
 SMALL_STEP = AdamSettings(learning_rate=1e-5)
@@ -124,6 +125,27 @@ def test_a_float32_checkpoint_goes_on_in_bfloat16(
     assert all(torch.equal(loaded.params[key], adapter.params[key]) for key in adapter.params)
     bfloat16.forward_backward(loaded, datums_of(bfloat16, cases), "importance_sampling", {}, backward=True)
     assert bfloat16.optim_step(loaded, SMALL_STEP)["grad_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "size", "device", "expected"),
+    [
+        ("flags : fpu avx512f avx512_bf16", ROUNDED_BYTES, "cpu", "bfloat16"),
+        ("Features : asimd bf16", ROUNDED_BYTES, "cpu", "bfloat16"),
+        ("flags : fpu avx2 avx512f", ROUNDED_BYTES, "cpu", "float32"),
+        ("flags : fpu avx512_bf16", ROUNDED_BYTES - 1, "cpu", "float32"),
+        ("flags : fpu avx512_bf16", ROUNDED_BYTES, "cuda", "float32"),
+        ("model name : none", ROUNDED_BYTES, "cpu", "float32"),
+    ],
+)
+def test_a_large_model_is_bfloat16_where_the_processor_multiplies_it(
+    flags: str, size: int, device: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(size)  # takes no room
+    assert chosen_dtype("auto", tmp_path, device, tmp_path / "cpuinfo") == expected
+    assert chosen_dtype("bfloat16", tmp_path, device, tmp_path / "cpuinfo") == "bfloat16"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
