@@ -16,8 +16,8 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def chosen_dtype(wanted: str, folder: Path, device: str, processor: Path = Path("/proc/cpuinfo")) -> str:
-    """float32 or bfloat16 for `wanted`, one of these and auto: bfloat16 for a large model where the CPU has products for
-    it. There they are three to five times as fast as float32's, elsewhere up to ten times as slow."""
+    """float32 or bfloat16 for `wanted`, one of these and auto: bfloat16 for a large model where the CPU has products
+    for it. There they are three to five times as fast as float32's, elsewhere up to ten times as slow."""
     if wanted != "auto":
         return wanted
     large = sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= ROUNDED_BYTES
