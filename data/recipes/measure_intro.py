@@ -21,17 +21,12 @@ from typing import Any
 from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate, candidates, write_rows
 
 SIZES = {"train": 620, "test": 210}
-SHARES = {"never": 0.72, "always": 0.0}
+NEVER = 0.72
 """Of the rows; the others are solved sometimes."""
 
 
 class UnusablePasses(ValueError):
     """Passes that no choice can be made by; the message says what to measure."""
-
-
-def solved(passes: int, samples: int) -> str:
-    """The class of a problem: never, always (at most one sample in eight is wrong) or sometimes solved."""
-    return "never" if passes == 0 else "always" if 8 * passes >= 7 * samples else "sometimes"
 
 
 def read_passes(lines: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -48,13 +43,13 @@ def read_passes(lines: Iterable[str]) -> dict[str, tuple[int, int]]:
 def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], size: int) -> list[str]:
     """The ids of `size` candidates of one side, mixed. Raises UnusablePasses where a class has too few."""
     name = side[0].side
-    wanted = {of: round(share * size) for of, share in SHARES.items()}
-    wanted["sometimes"] = size - sum(wanted.values())
+    never = round(NEVER * size)
+    wanted = {"never": never, "sometimes": size - never}
     rng = random.Random(f"{SEED} {name}-choice")
     left: dict[str, list[Candidate]] = {of: [] for of in wanted}
     for candidate in rng.sample(side, len(side)):
         if candidate.name in passes:
-            left[solved(*passes[candidate.name])].append(candidate)
+            left["sometimes" if passes[candidate.name][0] else "never"].append(candidate)
     for of, count in wanted.items():
         if len(left[of]) < count:
             raise UnusablePasses(

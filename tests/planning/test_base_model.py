@@ -81,7 +81,7 @@ async def test_the_service_decides_once_for_a_command_that_names_no_model(offeri
         ({"model_name": "qwen3.5-4b"}, f"model_name is qwen3.5-4b, which .* does not offer .near ones .*: {FIRST}"),
         ({"model_name": RECIPES}, "Qwen/Qwen3-8B"),
         ({"model_name": "nothing-like-it"}, "it offers: Qwen/Qwen3-8B, Qwen/Qwen3.5-4B, Qwen/Qwen3.6-27B, moonshotai"),
-        ({"preset": "nano"}, "model_name is data/nano, .*the embedded server, .* serves that folder"),
+        ({"preset": "nano"}, "model_name is data/nano, .*the embedded server, .* serves it"),
     ],
 )
 async def test_a_named_model_that_is_not_offered_is_refused(
