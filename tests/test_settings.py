@@ -452,7 +452,7 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     n_test = 200  # baseline and final evaluation; between them one of eval.limit problems
     evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
     completions = curate.limit * curate.profile_samples + train.max_steps * train.batch_size + evaluations
-    # At 240 sampled tokens per second, 110 per completion, and 728 trained ones, 266 per completion: the Makefile says it.
+    # At 240 sampled tokens per second, 110 per completion, and 728 trained ones, 266 of each: the Makefile says it.
     assert 110 * completions / 240 + 266 * train.max_steps * train.batch_size / 728 < 3600
 
 
