@@ -22,6 +22,7 @@ from coderl_tasks.journal.atomic import sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import find_local, local_model_folder
 from coderl_tasks.services import Services, services
+from local_servers.interface import chosen_dtype
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
     import tinker
@@ -158,8 +159,9 @@ def _check_and_merge(
     Returns the result in words, or None without sequences. CoderlError if they differ by more than rounding."""
     from coderl_tasks.export import transformers_model
 
-    # Only the embedded server serves a local folder: compare in float32, with the tighter limit.
-    exact = local_model_folder(base) is not None
+    # Only the embedded server serves a local folder. In float32 it computes what transformers does: a tighter limit.
+    served = local_model_folder(base)
+    exact = served is not None and chosen_dtype("auto", served, "cpu") == "float32"
     model = transformers_model.load_adapted(base, adapter, exact=exact)
     result = None
     if sequences:
