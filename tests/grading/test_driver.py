@@ -51,6 +51,49 @@ async def test_programs_find_the_prelude_by_names_that_their_code_makes(judge: J
     assert grade.passed, grade.reason
 
 
+FIELDS = """from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class P:
+    limit: ClassVar[int] = 5
+    x: int = 0
+print(P(3))
+"""
+DISPATCH = """@singledispatch
+def g(x): return 0
+@g.register
+def _(x: 'deque'): return 1
+print(g(deque()))
+"""
+DOCTEST = """import doctest
+def f(items):
+    '''
+    >>> f(deque([1, 2]))
+    2
+    '''
+    return len(items)
+print(doctest.testmod().failed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        (FIELDS, "P(x=3)"),
+        (DISPATCH, "1"),
+        (DOCTEST, "0"),
+        ("import timeit\nprint(timeit.timeit('gcd(4, 6)', 'from __main__ import gcd', number=1) >= 0)", "True"),
+        (
+            "import inspect\ndef f(x: 'OrderedDict'): pass\nprint(len(inspect.signature(f, eval_str=True).parameters))",
+            "1",
+        ),
+    ],
+)
+async def test_the_library_finds_the_prelude_for_a_program(judge: Judge, code: str, output: str) -> None:
+    grade = await judge.grade(stdin_problem(("", f"{output}\n")), code)
+    assert grade.passed, grade.reason
+
+
 @pytest.mark.parametrize(
     ("code", "is_harmless"),
     [
@@ -60,11 +103,14 @@ async def test_programs_find_the_prelude_by_names_that_their_code_makes(judge: J
         ("def f(x):\n    match x:\n        case int(__class__=y):\n            return y", False),
         ("def f(x):\n    return x._os", False),
         ("def f(x):\n    return hashlib", False),
+        ("\ufeffmatch 1:\n    case int(__class__=y):\n        pass", False),
+        ("\ufeffimport pip", False),
     ],
 )
 def test_a_program_is_harmless_by_its_code(code: str, is_harmless: bool) -> None:
     driver = runpy.run_path(str(PAYLOAD / "driver.py"), run_name="driver")
-    assert driver["is_harmless"](code.encode(), compile(code, "solution.py", "exec")) is is_harmless
+    source = code.encode()
+    assert driver["is_harmless"](source, compile(source, "solution.py", "exec")) is is_harmless
 
 
 async def test_recursion_through_c_code_has_room(judge: Judge) -> None:

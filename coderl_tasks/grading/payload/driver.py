@@ -65,7 +65,7 @@ IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
     "sys time typing"
 ).split()
-# Those of them that few programs use are loaded for a program whose code has the name or one of these: loading takes
+# Those of them that few programs use are loaded for a program in which the name or one of these stands: loading takes
 # longer than most tests, and `random` slows every fork.
 RARELY_USED = {
     "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
@@ -85,6 +85,7 @@ RARE_NAMES = {name: module for module, names in RARELY_USED.items() for name in 
 NAMES_AT_RUN_TIME = frozenset(
     "eval exec f_globals f_locals get_type_hints globals locals vars __dict__ __globals__ __main__ modules".split()
 )
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else 32 for byte in range(256))
 # On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
 # program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
@@ -241,6 +242,7 @@ def is_harmless(source: bytes, code: CodeType) -> bool:
         # A pattern looks attributes up that are no names of the code; a source of another coding hides words.
         and not (b"match" in words and b"case" in words)
         and not any(b"coding" in line for line in source.split(b"\n", 2)[:2])
+        and not source.startswith(BYTE_ORDER_MARK)  # which would be part of the first word
     )
 
 
@@ -296,7 +298,7 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
     that did not end as it should nothing counts, and its tests run again, one process each."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
     prepare_descriptors()
-    module = prepared_module("__main__" if entry_point is None else "solution", code)  # a call's program is imported
+    module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
@@ -375,7 +377,7 @@ def warm_up() -> None:
     for _ in range(WARM_UP_TIMES):
         code = compile(WARM_UP_PROGRAM, SOLUTION, "exec", dont_inherit=True)
         is_harmless(WARM_UP_PROGRAM, code)
-        module = prepared_module("solution", code)
+        module = prepared_module("solution", WARM_UP_PROGRAM)
         descriptor = anonymous_file(WARM_UP_PROGRAM)
         contents(descriptor)
         if "Operations" in globals():  # in the driver of assertion tests alone
@@ -401,7 +403,7 @@ class GroupProgram:
         if isinstance(code, str) or not is_harmless(source, code):
             leave(RUNS_ALONE)
         set_recursion_limit(RECURSION_LIMIT)
-        module = prepared_module("solution", code)
+        module = prepared_module("solution", source)
         sys.modules["__main__"] = sys.modules["solution"] = module
         sharing = ProcessSharing(code, module) if place.sharing_files else None
         if sharing is not None and not sharing.may_share(len(place.inputs)):
@@ -544,27 +546,27 @@ def prepare_streams() -> None:
     atexit._clear()
 
 
-def prepared_module(name: str, code: CodeType) -> ModuleType:
-    """The module that a program becomes, with those names of the prelude that stand in its code; with all of them where
-    it may make names at run time, or reads its own module. Not run yet."""
+def prepared_module(name: str, source: bytes) -> ModuleType:
+    """The module that a program becomes, with those names of the prelude that stand anywhere in its source, as in an
+    annotation or a doctest; with all of them where it may make names at run time. Not run yet."""
     module = ModuleType(name)
     module.__dict__["__file__"] = SOLUTION
     if name == "__main__":
         module.__dict__["__builtins__"] = builtins  # of other modules it is a dictionary
-    names = names_of(code)
-    if not names.isdisjoint(NAMES_AT_RUN_TIME):
+    words = set(source.removeprefix(BYTE_ORDER_MARK).translate(WORD_BYTES).decode("utf-8", "replace").split())
+    if not words.isdisjoint(NAMES_AT_RUN_TIME):
         lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
         exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
         # As the prelude's last `from builtins import *` has it: `pow`, say, is the builtin and not that of math.
-        for name in builtins.__dict__.keys() & module.__dict__.keys():
-            if name[0] != "_":
-                del module.__dict__[name]
+        for word in builtins.__dict__.keys() & module.__dict__.keys():
+            if word[0] != "_":
+                del module.__dict__[word]
         return module
     # Each name is looked up: to go through all names of the builtins or of the prelude would write to all of them.
-    prelude = prelude_names(frozenset(RARE_NAMES[name] for name in names if name in RARE_NAMES))
-    for name in names:
-        if name in prelude and name not in builtins.__dict__:
-            module.__dict__[name] = prelude[name][name]
+    prelude = prelude_names(frozenset(RARE_NAMES[word] for word in words if word in RARE_NAMES))
+    for word in words:
+        if word in prelude and word not in builtins.__dict__:
+            module.__dict__[word] = prelude[word][word]
     return module
 
 
