@@ -4,7 +4,7 @@ with the chat template, its configuration. Made once per content of a file, belo
 1. The conversion is a process of its own (`python -m coderl_tasks.gguf_models FILE FOLDER`): it needs PyTorch and twice
    the weights' memory, which the command or the server that asked for it would keep.
 2. A folder has its name only when it is complete and on disk. A lock makes the second of two processes wait for the
-   first instead of repeating it; the operating system releases it with whoever dies.
+   first instead of repeating it. The process that converts holds it too, should it outlive who asked for it.
 3. The names of modules and whether the embeddings are tied are transformers': they are those of the model on the Hub.
    The weights are not, where the file is quantised: they differ from the Hub's by what that rounded away.
 4. Not covered: what transformers cannot read of the format (it names the architecture), and files in several parts.
@@ -27,7 +27,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import coderl_home, known_sha256, private_folder
 
 MAGIC = b"GGUF"
-NEEDED = ("gguf", "torch", "safetensors")
+NEEDED = ("gguf", "torch", "safetensors", "accelerate")
 """Packages without which no file is converted."""
 
 
@@ -54,20 +54,33 @@ def converted(file: Path) -> Path:
     if missing := [package for package in NEEDED if PathFinder.find_spec(package) is None]:
         raise ConfigError(f"{file} cannot be read without {', '.join(missing)}: pip install 'coderl[local,smollm2]'")
     private_folder(models_folder())
-    with _locked(models_folder() / ".lock"):
+    with _locked() as lock:
         if not folder.is_dir():  # another process may have made it meanwhile
-            _convert_in_process(file, folder)
+            _convert_in_process(file, folder, lock)
     return folder
 
 
+def remove(folder: Path) -> bool:
+    """Removes a converted model, or what a conversion left; False while a file is being converted."""
+    try:
+        with _locked(fcntl.LOCK_NB):
+            gone = folder.with_name(f".{folder.name.lstrip('.')}.removed")
+            folder.rename(gone)  # so that no half of a folder has its name
+            shutil.rmtree(gone)
+            return True
+    except BlockingIOError:
+        return False
+
+
 @contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    with lock.open("w") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
+def _locked(how: int = 0) -> Iterator[int]:
+    """Holds the lock of all conversions, whose descriptor it yields."""
+    with (models_folder() / ".lock").open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | how)
+        yield opened.fileno()
 
 
-def _convert_in_process(file: Path, folder: Path) -> None:
+def _convert_in_process(file: Path, folder: Path, lock: int) -> None:
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by a conversion that was killed
     # To stderr: what a command prints on stdout may be read by a program.
@@ -76,7 +89,7 @@ def _convert_in_process(file: Path, folder: Path) -> None:
     started = time.monotonic()
     command = [sys.executable, "-m", "coderl_tasks.gguf_models", str(file), str(part)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, pass_fds=[lock])
         if done.returncode != 0:
             # The program prints the reason on stdout alone; libraries write to stderr.
             reason = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no reason was given"])[-1]

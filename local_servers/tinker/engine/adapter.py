@@ -62,11 +62,16 @@ class LoraShape:
     def nbytes(self, base: Weights) -> int:
         """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
         the merged matrices where they are float32, else the rounded factors."""
-        need = 0
-        for name in self.targets(base):
-            low_rank, merges = self.rank * sum(base[name].shape), _merges(base[name])
-            need += 4 * 4 * low_rank + (4 * base[name].numel() if merges else 2 * low_rank)
-        return need
+        return self.applied_nbytes(base) + sum(4 * 4 * self._low_rank(base[name]) for name in self.targets(base))
+
+    def applied_nbytes(self, base: Weights) -> int:
+        """What `Adapter.applied` makes: merged matrices, and rounded factors of the others."""
+        matrices = [base[name] for name in self.targets(base)]
+        return sum(4 * matrix.numel() if _merges(matrix) else 2 * self._low_rank(matrix) for matrix in matrices)
+
+    def _low_rank(self, matrix: torch.Tensor) -> int:
+        """How many numbers A and B of this matrix have."""
+        return self.rank * sum(matrix.shape)
 
 
 @dataclass

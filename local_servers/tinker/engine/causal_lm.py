@@ -201,7 +201,7 @@ class BaseModel:
         """Loads the folder. Raises SetupError for an architecture outside the limits above, and OutOfMemory."""
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
-        require_memory(_parameters(folder) * dtype.itemsize, f"loading {folder} in {name}", device.type)
+        require_memory(_needed_bytes(folder, dtype), f"loading {folder} in {name}", device.type)
         model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)
         self.config: Any = model.config
@@ -325,7 +325,7 @@ class BaseModel:
         if ours > _ROUNDING * theirs:
             raise SetupError(
                 f"{self.folder}: in bfloat16 the local engine's log-probabilities are off by {ours:.2g} nats, "
-                f"transformers' by {theirs:.2g}: serve this model in float32"
+                f"transformers' by {theirs:.2g}: `coderl serve tinker --dtype float32` serves it (set TINKER_BASE_URL)"
             )
 
     def hidden(
@@ -401,8 +401,10 @@ def _exact_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     return cast(torch.Tensor, model(inputs_embeds=embedded[None], use_cache=False).logits[0])
 
 
-def _parameters(folder: Path) -> int:
-    """How many parameters the model in the folder has, without loading them."""
+def _needed_bytes(folder: Path, dtype: torch.dtype) -> int:
+    """The memory of the weights of the model in the folder, and of an unembedding in float32, without loading them."""
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        return int(AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters())
+        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        unembed = 0 if dtype == torch.float32 else 4 * model.get_output_embeddings().weight.numel()
+        return int(model.num_parameters() * dtype.itemsize + unembed)

@@ -42,7 +42,7 @@ class Engine:
         max_train_tokens: int = 16384,
         threads: int = 1,
     ) -> None:
-        """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with weights and activations in `dtype` (float32
+        """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with the layers' weights in `dtype` (float32
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
         `max_batch_rows` samples take a step together; `max_train_tokens` bounds a training micro-batch. `threads` is
@@ -106,7 +106,7 @@ class Engine:
         OutOfMemory before it makes a copy that there is no room for."""
         if adapter is None:
             return self._model.weights
-        self._require_memory(adapter.shape.nbytes(self._model.weights) // 2, "a copy of the weights to sample from")
+        self._require_memory(adapter.shape.applied_nbytes(self._model.weights), "a copy of the weights to sample from")
         return adapter.applied(self._model.weights)
 
     def sample(self, jobs: list[tuple[Weights, SampleSpec]]) -> list[SampleResult]:

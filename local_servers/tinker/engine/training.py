@@ -25,7 +25,7 @@ from local_servers.tinker.engine.packing import MicroBatch, TreeAttention, pack
 from local_servers.tinker.engine_types import LossName, LossOutput, TrainDatum
 
 LANES = 4
-"""Sums of gradients kept apart, hence how many threads can work; each costs the memory of the trained matrices."""
+"""Sums of gradients kept apart, hence how many threads can work; each costs the memory of the factors' gradients."""
 
 _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
