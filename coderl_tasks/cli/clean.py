@@ -134,7 +134,6 @@ def pool_parts(pools: Path) -> list[Removal]:
 
 def converted_models() -> list[Removal]:
     """The model folders that were made of GGUF files, and what a conversion that was killed left."""
-
     return [
         Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), partial(remove, folder))
         for folder in _folders(models_folder())

@@ -68,11 +68,11 @@ def export(options: Namespace) -> int:
         with services(base) as used:
             print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
             sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
-            served = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base))
+            is_loaded = checks or options.merge
+            served = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
         # A hub model that is served from a package's file keeps its name: whoever loads the adapter has the hub's.
         shown_base = base if find_local(base) is None else str(local_model_folder(base) or base)
         config = finish_adapter(adapter, shown_base)
-        is_loaded = checks or options.merge
         exact = " float32," in served  # by coderl's own server; a service does not say
         checked = _check_and_merge(base, folder, adapter, sequences, exact, options.merge) if is_loaded else None
         name = (options.push or out.name).rpartition("/")[2]  # without the owner

@@ -260,9 +260,10 @@ class TrainingRun:
         every, session = self.settings.kl.base_every, self.session
         if every is None:  # where nobody bills it
             every = int(session.service_address is None and session.budget.price is None)
+        if self.settings.kl.penalty_coef or not self.is_due(step, every):
+            return False
         # Only at temperature 1, which an act may have raised: else log-probabilities are not the policy's own.
-        is_comparable = temperature_at(self.settings, self.directory.commits(), step) == 1
-        return not self.settings.kl.penalty_coef and self.is_due(step, every) and is_comparable
+        return temperature_at(self.settings, self.directory.commits(), step) == 1
 
     @property
     def may_be_hotter(self) -> bool:

@@ -26,7 +26,6 @@ def near(rng: random.Random, v: Any) -> tuple[int]:
 KINDS = (
     Kind(
         "rectangle",
-        0,
         "width|a|length: int, height|b|depth: int -> int",
         "",
         """
@@ -77,7 +76,6 @@ KINDS = (
     ),
     Kind(
         "cube_and_square",
-        0,
         "side|edge|length: int -> int",
         "",
         """
@@ -134,7 +132,6 @@ KINDS = (
     ),
     Kind(
         "triangle",
-        2,
         "a|x: int, b|y: int, c|z: int",
         "",
         """
@@ -199,7 +196,6 @@ KINDS = (
     ),
     Kind(
         "temperature",
-        1,
         "degrees|t|temperature: float -> float",
         "",
         """
@@ -261,7 +257,6 @@ KINDS = (
     ),
     Kind(
         "change_unit",
-        0,
         "n|amount|count: int -> int",
         "$w|count_$w",
         """
@@ -296,7 +291,6 @@ KINDS = (
     ),
     Kind(
         "split_unit",
-        2,
         "n|total|amount: int -> list[int]",
         "$w|split_$w",
         """
@@ -340,7 +334,6 @@ KINDS = (
     ),
     Kind(
         "format_numbers",
-        2,
         "a|first: int, b|second: int -> str",
         "",
         """
@@ -410,7 +403,6 @@ KINDS = (
     ),
     Kind(
         "shopping",
-        0,
         "price|cost: int, count|number: int -> int",
         "",
         """
@@ -468,7 +460,6 @@ KINDS = (
     ),
     Kind(
         "percentages",
-        1,
         "price|amount: int, percent|rate: int -> float",
         "",
         """
@@ -517,7 +508,6 @@ KINDS = (
     ),
     Kind(
         "pay_and_change",
-        1,
         "price|cost: int, paid|money: int",
         "",
         """
@@ -570,7 +560,6 @@ KINDS = (
     ),
     Kind(
         "price_by_age",
-        1,
         "age|years: int -> int",
         "$w|${w}_for",
         """
@@ -621,7 +610,6 @@ KINDS = (
     ),
     Kind(
         "name_by_limits",
-        1,
         "n|value|points: int -> str",
         "$w|${w}_name",
         """
@@ -671,7 +659,6 @@ KINDS = (
     ),
     Kind(
         "allowed",
-        0,
         "n|value|number: int -> bool",
         "",
         """
@@ -727,7 +714,6 @@ KINDS = (
     ),
     Kind(
         "delivery_cost",
-        2,
         "total|amount: int -> int",
         "$w|final_$w",
         """
@@ -770,7 +756,6 @@ KINDS = (
     ),
     Kind(
         "saving_money",
-        2,
         "start|first: int, steps|n: int -> int",
         "",
         """
@@ -836,7 +821,6 @@ KINDS = (
     ),
     Kind(
         "until_reached",
-        2,
         "goal|target: int -> int",
         "",
         """
@@ -895,7 +879,6 @@ KINDS = (
     ),
     Kind(
         "travel",
-        0,
         "a|first: int, b|second: int -> float",
         "",
         """
@@ -957,7 +940,6 @@ KINDS = (
     ),
     Kind(
         "days_and_months",
-        2,
         "n|number: int",
         "",
         """
@@ -1054,7 +1036,6 @@ KINDS = (
     ),
     Kind(
         "clock_arithmetic",
-        2,
         "hours|h: int, minutes|m: int -> int",
         "",
         """
@@ -1108,7 +1089,6 @@ KINDS = (
     ),
     Kind(
         "simple_game",
-        1,
         "",
         "",
         """
@@ -1204,7 +1184,6 @@ KINDS = (
     ),
     Kind(
         "follow_the_cycle",
-        1,
         "",
         "",
         """
@@ -1281,7 +1260,6 @@ KINDS = (
     ),
     Kind(
         "boxes_needed",
-        1,
         "n|count|people: int -> int",
         "",
         """
@@ -1314,7 +1292,6 @@ KINDS = (
     ),
     Kind(
         "grid_walk",
-        2,
         "",
         "",
         """
@@ -1383,7 +1360,6 @@ KINDS = (
     ),
     Kind(
         "count_coins",
-        3,
         "",
         "",
         """

@@ -63,11 +63,9 @@ class Unusable(ValueError):
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`args` is "name|name: type, ... -> type" and `names` "name|name"; `say` has one wording per paragraph, which may
-    begin with the arguments' names in brackets; `code` and `slips` are bodies of the function. `level` is the guessed
-    difficulty, 0 to 3."""
+    begin with the arguments' names in brackets; `code` and `slips` are bodies of the function."""
 
     name: str
-    level: int
     args: str
     names: str
     say: str

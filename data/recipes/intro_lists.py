@@ -29,7 +29,6 @@ def names(rng: random.Random, _: object) -> tuple[list[str]]:
 KINDS = (
     Kind(
         "item_at",
-        0,
         f"{ITEMS} -> int",
         "",
         """
@@ -101,7 +100,6 @@ KINDS = (
     ),
     Kind(
         "list_size",
-        0,
         f"{NUMBERS}: list[int]",
         "",
         """
@@ -167,7 +165,6 @@ KINDS = (
     ),
     Kind(
         "list_total",
-        0,
         f"{ITEMS} -> int",
         "",
         """
@@ -228,7 +225,6 @@ KINDS = (
     ),
     Kind(
         "extreme_item",
-        0,
         f"{ITEMS} -> int",
         "",
         """
@@ -288,7 +284,6 @@ KINDS = (
     ),
     Kind(
         "sort_items",
-        0,
         f"{ITEMS} -> list[int]",
         "",
         """
@@ -345,7 +340,6 @@ KINDS = (
     ),
     Kind(
         "search_list",
-        0,
         f"{ITEMS}, wanted|x|target: int",
         "",
         """
@@ -418,7 +412,6 @@ KINDS = (
     ),
     Kind(
         "part_of_list",
-        1,
         f"{ITEMS} -> list[int]",
         "",
         """
@@ -487,7 +480,6 @@ KINDS = (
     ),
     Kind(
         "change_each",
-        1,
         "",
         "",
         """
@@ -573,7 +565,6 @@ KINDS = (
     ),
     Kind(
         "keep_some",
-        1,
         "",
         "",
         """
@@ -662,7 +653,6 @@ KINDS = (
     ),
     Kind(
         "count_some",
-        1,
         "",
         "",
         """
@@ -743,7 +733,6 @@ KINDS = (
     ),
     Kind(
         "sum_some",
-        1,
         f"{ITEMS} -> int",
         "",
         """
@@ -805,7 +794,6 @@ KINDS = (
     ),
     Kind(
         "average_of",
-        2,
         f"{ITEMS} -> float",
         "",
         """
@@ -862,7 +850,6 @@ KINDS = (
     ),
     Kind(
         "all_or_any",
-        1,
         f"{ITEMS} -> bool",
         "",
         """
@@ -927,7 +914,6 @@ KINDS = (
     ),
     Kind(
         "repeats",
-        2,
         f"{ITEMS}",
         "",
         """
@@ -992,7 +978,6 @@ KINDS = (
     ),
     Kind(
         "two_lists",
-        1,
         "first|left|a: list[int], second|right|b: list[int]",
         "",
         """
@@ -1074,7 +1059,6 @@ KINDS = (
     ),
     Kind(
         "ranked_number",
-        2,
         f"{ITEMS} -> int",
         "",
         """
@@ -1129,7 +1113,6 @@ KINDS = (
     ),
     Kind(
         "running",
-        2,
         f"{ITEMS} -> list[int]",
         "",
         """
@@ -1184,7 +1167,6 @@ KINDS = (
     ),
     Kind(
         "is_ordered",
-        2,
         f"{ITEMS} -> bool",
         "",
         """
@@ -1240,7 +1222,6 @@ KINDS = (
     ),
     Kind(
         "move_items",
-        2,
         f"{ITEMS} -> list[int]",
         "",
         """
@@ -1300,7 +1281,6 @@ KINDS = (
     ),
     Kind(
         "lists_in_lists",
-        3,
         "",
         "",
         """
@@ -1381,7 +1361,6 @@ KINDS = (
     ),
     Kind(
         "compare_lists",
-        2,
         "first|left|a: list[int], second|right|b: list[int] -> list[int]",
         "",
         """
@@ -1435,7 +1414,6 @@ KINDS = (
     ),
     Kind(
         "longest_stretch",
-        3,
         f"{ITEMS} -> int",
         "",
         """
@@ -1494,7 +1472,6 @@ KINDS = (
     ),
     Kind(
         "pairs_with_sum",
-        3,
         f"{ITEMS}, target|total|wanted: int",
         "",
         """
@@ -1560,7 +1537,6 @@ KINDS = (
     ),
     Kind(
         "edit_list",
-        0,
         f"{ITEMS}, x|item|value: int -> list[int]",
         "",
         """
@@ -1617,7 +1593,6 @@ KINDS = (
     ),
     Kind(
         "places",
-        2,
         f"{ITEMS}",
         "",
         """
@@ -1684,7 +1659,6 @@ KINDS = (
     ),
     Kind(
         "table_lookup",
-        1,
         "prices|table|stock: dict[str, int], key|name|item: str",
         "",
         """
@@ -1746,7 +1720,6 @@ KINDS = (
     ),
     Kind(
         "count_into_table",
-        2,
         "",
         "",
         """
@@ -1811,7 +1784,6 @@ KINDS = (
     ),
     Kind(
         "table_values",
-        1,
         "table|scores|ages: dict[str, int]",
         "",
         """
@@ -1874,7 +1846,6 @@ KINDS = (
     ),
     Kind(
         "names_by_value",
-        2,
         "scores|points|ages: dict[str, int]",
         "",
         """
@@ -1940,7 +1911,6 @@ KINDS = (
     ),
     Kind(
         "build_table",
-        3,
         "",
         "",
         """
@@ -2020,7 +1990,6 @@ KINDS = (
     ),
     Kind(
         "bill_from_table",
-        3,
         "prices|menu: dict[str, int], items|order|basket: list[str] -> int",
         "",
         """

@@ -23,7 +23,6 @@ def two_numbers(rng: random.Random, _: object) -> tuple[int, int]:
 KINDS = (
     Kind(
         "combine_two",
-        0,
         "a|x|first|m: int, b|y|second|n: int -> int",
         "",
         """
@@ -87,7 +86,6 @@ KINDS = (
     ),
     Kind(
         "one_step",
-        0,
         "n|number|x|value: int -> int",
         "",
         """
@@ -173,7 +171,6 @@ KINDS = (
     ),
     Kind(
         "number_test",
-        0,
         "n|number|x: int -> bool",
         "",
         """
@@ -231,7 +228,6 @@ KINDS = (
     ),
     Kind(
         "divisible_by",
-        0,
         "n|number|x: int -> bool",
         "divisible_by_$w|is_multiple_of_$w|check_$w",
         """
@@ -264,7 +260,6 @@ KINDS = (
     ),
     Kind(
         "pick_of_two",
-        0,
         "a|x|first: int, b|y|second: int -> int",
         "",
         """
@@ -319,7 +314,6 @@ KINDS = (
     ),
     Kind(
         "compare_two",
-        0,
         "a|x|left: int, b|y|right: int -> bool",
         "",
         """
@@ -377,7 +371,6 @@ KINDS = (
     ),
     Kind(
         "of_three",
-        1,
         "a|x: int, b|y: int, c|z: int -> int",
         "",
         """
@@ -433,7 +426,6 @@ KINDS = (
     ),
     Kind(
         "keep_in_range",
-        1,
         "value|x|n|setting: int -> int",
         "limit_$w|clamp_$w|fix_$w",
         """
@@ -481,7 +473,6 @@ KINDS = (
     ),
     Kind(
         "distance",
-        1,
         "a|x|here: int, b|y|there: int -> int",
         "",
         """
@@ -530,7 +521,6 @@ KINDS = (
     ),
     Kind(
         "name_the_sign",
-        1,
         "n|number|x|change: int",
         "",
         """
@@ -581,7 +571,6 @@ KINDS = (
     ),
     Kind(
         "even_odd_choice",
-        0,
         "n|number: int -> str",
         "",
         """
@@ -622,7 +611,6 @@ KINDS = (
     ),
     Kind(
         "digit_of",
-        1,
         "n|number: int -> int",
         "",
         """
@@ -671,7 +659,6 @@ KINDS = (
     ),
     Kind(
         "divide_whole",
-        1,
         "total|a|amount: int, size|b|parts: int -> int",
         "",
         """
@@ -722,7 +709,6 @@ KINDS = (
     ),
     Kind(
         "sum_up_to",
-        1,
         "n|limit|last: int -> int",
         "",
         """
@@ -779,7 +765,6 @@ KINDS = (
     ),
     Kind(
         "product_loop",
-        2,
         "n|number|last: int -> int",
         "",
         """
@@ -833,7 +818,6 @@ KINDS = (
     ),
     Kind(
         "power_of",
-        1,
         "n|exponent|times: int -> int",
         "",
         """
@@ -870,7 +854,6 @@ KINDS = (
     ),
     Kind(
         "digits_loop",
-        2,
         "n|number|code: int -> int",
         "",
         """
@@ -930,7 +913,6 @@ KINDS = (
     ),
     Kind(
         "counting_words",
-        2,
         "n|number: int -> str",
         "",
         """
@@ -987,7 +969,6 @@ KINDS = (
     ),
     Kind(
         "divisors",
-        2,
         "n|number: int",
         "",
         """
@@ -1060,7 +1041,6 @@ KINDS = (
     ),
     Kind(
         "common_factor",
-        2,
         "a|x|m: int, b|y|n: int",
         "",
         """
@@ -1115,7 +1095,6 @@ KINDS = (
     ),
     Kind(
         "number_sequence",
-        2,
         "n|steps|position: int -> int",
         "",
         """
@@ -1177,7 +1156,6 @@ KINDS = (
     ),
     Kind(
         "halve_or_grow",
-        3,
         "n|start|number: int",
         "",
         """
@@ -1247,7 +1225,6 @@ KINDS = (
     ),
     Kind(
         "between",
-        1,
         "n|x|value: int, low|start: int, high|end: int -> bool",
         "",
         """
@@ -1300,7 +1277,6 @@ KINDS = (
     ),
     Kind(
         "to_multiple",
-        2,
         "n|amount|value: int -> int",
         "",
         """
@@ -1369,7 +1345,6 @@ KINDS = (
     ),
     Kind(
         "list_of_numbers",
-        1,
         "n|count|last: int -> list[int]",
         "",
         """
@@ -1430,7 +1405,6 @@ KINDS = (
     ),
     Kind(
         "times_table",
-        1,
         "n|number: int -> list[int]",
         "",
         """
@@ -1485,7 +1459,6 @@ KINDS = (
     ),
     Kind(
         "digits_as_text",
-        2,
         "n|number: int",
         "",
         """
@@ -1542,7 +1515,6 @@ KINDS = (
     ),
     Kind(
         "three_sides",
-        1,
         "a|x: int, b|y: int, c|z: int -> bool",
         "",
         """

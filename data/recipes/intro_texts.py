@@ -32,7 +32,6 @@ TEXT = "text|s|message"
 KINDS = (
     Kind(
         "text_length",
-        0,
         f"{TEXT}: str",
         "",
         """
@@ -97,7 +96,6 @@ KINDS = (
     ),
     Kind(
         "character_at",
-        0,
         f"{TEXT}|word: str -> str",
         "",
         """
@@ -173,7 +171,6 @@ KINDS = (
     ),
     Kind(
         "join_two_texts",
-        0,
         "a|first|left: str, b|second|right: str -> str",
         "",
         """
@@ -236,7 +233,6 @@ KINDS = (
     ),
     Kind(
         "greeting",
-        0,
         "name|person|who: str -> str",
         "",
         """
@@ -274,7 +270,6 @@ KINDS = (
     ),
     Kind(
         "repeat_text",
-        0,
         "text|word|s: str, n|times|count: int -> str",
         "",
         """
@@ -323,7 +318,6 @@ KINDS = (
     ),
     Kind(
         "change_case",
-        0,
         f"{TEXT}|word: str -> str",
         "",
         """
@@ -373,7 +367,6 @@ KINDS = (
     ),
     Kind(
         "turn_around",
-        1,
         f"{TEXT}|word: str",
         "",
         """
@@ -428,7 +421,6 @@ KINDS = (
     ),
     Kind(
         "text_contains",
-        0,
         "text|s: str, part|piece|t: str -> bool",
         "",
         """
@@ -495,7 +487,6 @@ KINDS = (
     ),
     Kind(
         "count_characters",
-        1,
         f"{TEXT}: str -> int",
         "",
         """
@@ -558,7 +549,6 @@ KINDS = (
     ),
     Kind(
         "leave_out",
-        1,
         f"{TEXT}: str -> str",
         "",
         """
@@ -622,7 +612,6 @@ KINDS = (
     ),
     Kind(
         "swap_characters",
-        1,
         f"{TEXT}: str -> str",
         "",
         """
@@ -696,7 +685,6 @@ KINDS = (
     ),
     Kind(
         "words_in_text",
-        1,
         "text|sentence|line: str",
         "",
         """
@@ -765,7 +753,6 @@ KINDS = (
     ),
     Kind(
         "initials",
-        2,
         "name|full_name|text: str -> str",
         "",
         """
@@ -819,7 +806,6 @@ KINDS = (
     ),
     Kind(
         "choose_word",
-        2,
         "text|sentence|line: str -> str",
         "",
         """
@@ -877,7 +863,6 @@ KINDS = (
     ),
     Kind(
         "rearrange_words",
-        2,
         "text|sentence|line: str -> str",
         "",
         """
@@ -928,7 +913,6 @@ KINDS = (
     ),
     Kind(
         "shift_letters",
-        3,
         "text|word|s: str -> str",
         "",
         """
@@ -980,7 +964,6 @@ KINDS = (
     ),
     Kind(
         "runs_of_letters",
-        3,
         "text|s|word: str",
         "",
         """
@@ -1046,7 +1029,6 @@ KINDS = (
     ),
     Kind(
         "two_words_compared",
-        2,
         "a|first|word: str, b|second|other: str -> bool",
         "",
         """
@@ -1120,7 +1102,6 @@ KINDS = (
     ),
     Kind(
         "accept_text",
-        2,
         "text|word|entry: str -> bool",
         "",
         """
@@ -1194,7 +1175,6 @@ KINDS = (
     ),
     Kind(
         "part_of_text",
-        2,
         "text|s|entry: str -> str",
         "",
         """
@@ -1262,7 +1242,6 @@ KINDS = (
     ),
     Kind(
         "pad_text",
-        2,
         "text|word|label: str, width|n|size: int -> str",
         "",
         """
@@ -1312,7 +1291,6 @@ KINDS = (
     ),
     Kind(
         "find_character",
-        2,
         "text|s|word: str, char|letter|c: str",
         "",
         """
@@ -1378,7 +1356,6 @@ KINDS = (
     ),
     Kind(
         "every_other",
-        1,
         f"{TEXT}|word: str -> str",
         "",
         """
@@ -1429,7 +1406,6 @@ KINDS = (
     ),
     Kind(
         "draw_with_text",
-        1,
         "n|size|width: int",
         "",
         """
@@ -1486,7 +1462,6 @@ KINDS = (
     ),
     Kind(
         "kind_of_letter",
-        1,
         "char|letter|c: str",
         "",
         """
@@ -1547,7 +1522,6 @@ KINDS = (
     ),
     Kind(
         "digits_in_text",
-        2,
         f"{TEXT}: str",
         "",
         """

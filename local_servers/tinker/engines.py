@@ -31,7 +31,7 @@ class EngineHost:
         self.name = name
         self.folder = folder
         self.device, self.dtype = device, chosen_dtype(dtype, folder, device)
-        self.served = served_model(folder, device, dtype)
+        self.served = served_model(folder, device, self.dtype)
         config = json.loads((folder / "config.json").read_text())
         if "max_position_embeddings" not in config:
             raise SetupError(f"{folder}: its config.json has no max_position_embeddings; it cannot be served")

@@ -127,7 +127,7 @@ def test_a_variant_is_a_candidate_of_one_side(all_candidates: tuple[Candidate, .
 
 def doubling(**slots: object) -> Kind:
     return Kind(
-        "doubling", 0, "n|x: int -> int", "double|twice", "Return twice $a.", (variant(fn=lambda n: n + n, **slots),),
+        "doubling", "n|x: int -> int", "double|twice", "Return twice $a.", (variant(fn=lambda n: n + n, **slots),),
         lambda rng, _: (rng.randint(-9, 9),), "return 2 * $a",
     )  # fmt: skip
 

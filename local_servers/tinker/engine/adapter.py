@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from local_servers.memory import require_memory
-from local_servers.tinker.engine.causal_lm import UNEMBED, Weights
+from local_servers.tinker.engine.causal_lm import UNEMBED, Weights, merges
 from local_servers.tinker.engine_types import AdamSettings
 from local_servers.tinker.refusal import BadRequest
 
@@ -67,7 +67,7 @@ class LoraShape:
     def applied_nbytes(self, base: Weights) -> int:
         """What `Adapter.applied` makes: merged matrices, and rounded factors of the others."""
         matrices = [base[name] for name in self.targets(base)]
-        return sum(4 * matrix.numel() if _merges(matrix) else 2 * self._low_rank(matrix) for matrix in matrices)
+        return sum(4 * matrix.numel() if merges(matrix) else 2 * self._low_rank(matrix) for matrix in matrices)
 
     def _low_rank(self, matrix: torch.Tensor) -> int:
         """How many numbers A and B of this matrix have."""
@@ -106,7 +106,7 @@ class Adapter:
             factors = self.factors(base)
             for name in self.targets():
                 a, b = f"{name}.lora_A", f"{name}.lora_B"
-                if _merges(base[name]):
+                if merges(base[name]):
                     own[name] = torch.addmm(base[name], factors[b], factors[a])
                 else:
                     own |= {a: factors[a], b: factors[b]}
@@ -130,11 +130,6 @@ class Adapter:
             grad = sum(found[1:], start=found[0])
             grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
         self.grads = grads
-
-
-def _merges(matrix: torch.Tensor) -> bool:
-    """Whether adapters of this matrix are merged into it."""
-    return matrix.dtype == torch.float32
 
 
 def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:

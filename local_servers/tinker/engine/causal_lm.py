@@ -69,11 +69,16 @@ class RowAttention(Protocol):
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor: ...
 
 
+def merges(matrix: torch.Tensor) -> bool:
+    """Whether adapters of this matrix are merged into it."""
+    return matrix.dtype == torch.float32
+
+
 def add_low_rank(
     out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: Product = F.linear
 ) -> torch.Tensor:
     """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors that are not merged into it."""
-    if f"{name}.lora_A" not in weights or weights[name].dtype == torch.float32:
+    if f"{name}.lora_A" not in weights or merges(weights[name]):
         return out
     low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
     return out + product(low, weights[f"{name}.lora_B"].to(x.dtype))
@@ -128,7 +133,7 @@ class LinearSlot(nn.Module):
         weight = weights[self.name]
         if self.binding.exact:
             return _linear(x, weight, self.bias)
-        if product is None and weight.dtype == torch.float32 and f"{self.name}.lora_A" in weights:
+        if product is None and merges(weight) and f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
         rows, product = x[0].to(weight.dtype), product or F.linear

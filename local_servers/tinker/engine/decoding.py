@@ -46,16 +46,21 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
-        return tokens, logits.log_softmax(dim=1).expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]
+        return tokens, _at(logits.log_softmax(dim=1), tokens)
     probs = (logits if spec.temperature == 1 else logits / spec.temperature).softmax(dim=1)
     if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
         # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
         kept, order = probs.sort(dim=1, descending=True, stable=True)
         ranks = _invert(_truncate(kept, spec), uniforms)
-        tokens = order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
+        tokens = _at(order, ranks)
     else:
         tokens = _invert(probs, uniforms)
-    return tokens, probs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0].log()
+    return tokens, _at(probs, tokens).log()
+
+
+def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Of values (G or 1, V), shared by all where it is one row, those (G,) at `places` (G,)."""
+    return values.expand(len(places), -1).gather(1, places[:, None])[:, 0]
 
 
 def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:

@@ -82,14 +82,14 @@ def test_steps_too_small_for_a_bfloat16_weight_are_not_lost(bfloat16: Engine, ca
     adapter = bfloat16.create_adapter(8, 0)
     datums = datums_of(bfloat16, cases)
     losses = []
-    for _ in range(15):
+    for _ in range(10):
         losses.append(bfloat16.forward_backward(adapter, datums, "importance_sampling", {}, backward=True).metrics)
         bfloat16.optim_step(adapter, SMALL_STEP)
     matrix = "model.layers.0.mlp.up_proj"
     base = bfloat16.sampler_weights(None)[matrix]
     delta = adapter.scale * adapter.params[f"{matrix}.lora_B"] @ adapter.params[f"{matrix}.lora_A"]
     unchanged = (base.float() + delta).to(torch.bfloat16) == base
-    assert unchanged.float().mean() > 0.75  # merged, most of what was learnt would be gone
+    assert unchanged.float().mean() > 0.8  # merged, most of what was learnt would be gone
     assert losses[-1]["loss:sum"] < losses[0]["loss:sum"] - 0.3, losses
 
 
