@@ -93,7 +93,7 @@ class CurateSettings(FlowSettings):
         elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
     )
     """completions per problem, at most"""
-    profile_round: int = setting(2, ge=1, of_profile=True)
+    profile_round: int = setting(2, ge=1, of_profile=True, smollm2=8)
     """completions per problem and round"""
     profile_risk_keep: float = setting(0.1, ge=0, lt=0.5, of_profile=True)
     """adaptive: accepted chance to keep a problem that all samples would drop"""

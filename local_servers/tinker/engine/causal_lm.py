@@ -77,11 +77,12 @@ def merges(matrix: torch.Tensor) -> bool:
 def add_low_rank(
     out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: Product = F.linear
 ) -> torch.Tensor:
-    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors that are not merged into it."""
+    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors that are not merged into it, which
+    is added in place."""
     if f"{name}.lora_A" not in weights or merges(weights[name]):
         return out
     low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
-    return out + product(low, weights[f"{name}.lora_B"].to(x.dtype))
+    return out.add_(product(low, weights[f"{name}.lora_B"].to(x.dtype)))
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -116,6 +117,7 @@ class _Binding(threading.local):
     weights: Weights = {}  # noqa: RUF012 - replaced whole, never changed in place
     product: Product | None = None
     exact: bool = False  # products in float32, whatever the weights' dtype
+    rounded: tuple[torch.Tensor, torch.Tensor] | None = None  # the last rows of a product and what they were rounded to
 
 
 class LinearSlot(nn.Module):
@@ -136,9 +138,18 @@ class LinearSlot(nn.Module):
         if product is None and merges(weight) and f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
-        rows, product = x[0].to(weight.dtype), product or F.linear
+        rows = self._rounded(x, weight.dtype) if product else x[0].to(weight.dtype)
+        product = product or F.linear
         out = add_low_rank(product(rows, weight).float(), rows, weights, self.name, product)[None]
         return out if self.bias is None else out + self.bias
+
+    def _rounded(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """x (1, R, in) as rows of the dtype: those of the layer before, where it had the same x, as queries, keys and
+        values do. Not for training, whose gradients of x are summed in float32."""
+        last = self.binding.rounded
+        if last is None or last[0] is not x:
+            last = self.binding.rounded = (x, x[0].to(dtype))
+        return last[1]
 
 
 class ActivationSlot(nn.Module):
@@ -357,6 +368,7 @@ class BaseModel:
             )
         finally:
             self._binding.weights, self._binding.product, self._binding.exact = {}, None, False
+            self._binding.rounded = None
         return out.last_hidden_state[0]
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:

@@ -86,8 +86,9 @@ def _invert(probs: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
     n_samples = len(uniforms)
     probs = F.pad(probs, (0, -probs.shape[1] % _SUMMED)) if probs.shape[1] % _SUMMED else probs
     blocks = probs.view(len(probs), -1, _SUMMED)
-    # Double: float32 sums over a large vocabulary are too coarse for tokens of small probability.
-    sums = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    # Double between blocks: float32 sums over a large vocabulary are too coarse for tokens of small probability. Within
+    # one, double would make a copy of all probabilities first.
+    sums = blocks.sum(dim=2).double().cumsum(dim=1)
     if not sums[:, -1].isfinite().all():  # or a token outside the vocabulary would be drawn
         raise BadRequest(
             "the weights give logits that are not finite: training has diverged. Continue from an earlier "

@@ -3,7 +3,7 @@
 What breaks that in plain torch, and what is done about it:
 
 1. A GEMM can pick other kernels at other row counts, hence other bits. Rows are padded to whole tiles of `TILE`,
-   and only numbers of tiles are multiplied at once for which the bits were found to be the same.
+   and only numbers of rows are multiplied at once for which the bits were found to be the same.
 2. An elementwise op cuts its work into chunks for the threads and finishes each chunk with scalar code. For
    +, *, /, sqrt both paths round alike; `exp` and friends do not. Activations are run on blocks that one
    thread does with vector code only.
@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 logger = logging.getLogger(__name__)
 
 TILE = 32
-"""Rows of the smallest GEMM. MKL on AVX-512 has other kernels below 12 rows; 32 keeps the padding small."""
+"""Batches come in multiples of so many rows. MKL on AVX-512 has other kernels below 12 rows; 32 keeps the padding
+small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
 
@@ -39,15 +41,25 @@ class RowExactProduct:
     """The product x (R, in) times weight (out, in) transposed -> (R, out); R a multiple of `TILE`.
 
     A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
-    machine: of the sizes in `_GEMM_ROWS` those are taken that give every row the bits that it has in a tile. They are
-    tried and not looked up, as the library's version and the processor decide which kernels run.
+    machine: of the sizes in `_GEMM_ROWS` those are taken that give a row the same bits. They are tried and not looked
+    up, as the library's version and the processor decide which kernels run.
+
+    oneDNN's bfloat16 kernels want a matrix in an order of their own, into which each product would bring it again: at
+    64 rows that takes two thirds of the time. So a bfloat16 matrix is kept in that order too, for as long as it lives.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
+        self._packed = WeakTensorKeyDictionary()
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return product_in(self.sizes(weight), x, weight)
+        sizes = self.sizes(weight)
+        if weight.dtype == torch.bfloat16:
+            packed = self._packed.get(weight)
+            if packed is None:
+                packed = self._packed[weight] = packed_matrix(weight)
+            weight = packed
+        return product_in(sizes, x, weight)
 
     def sizes(self, weight: torch.Tensor) -> tuple[int, ...]:
         """Rows of the GEMMs that this shape allows. Where it allows none, sampling cannot promise the same tokens at
@@ -55,7 +67,7 @@ class RowExactProduct:
         key = weight.shape, weight.dtype
         if key not in self._sizes:
             found = row_exact_sizes(weight)
-            if TILE not in found:
+            if not found:
                 problem = f"products of shape {tuple(weight.shape)} are not reproducible row by row on this machine"
                 if weight.dtype == torch.float32:
                     raise RuntimeError(problem)
@@ -65,33 +77,57 @@ class RowExactProduct:
         return self._sizes[key]
 
 
+def packed_matrix(weight: torch.Tensor) -> torch.Tensor:
+    """A bfloat16 matrix in the order of oneDNN's kernels, where this processor has them; else the matrix itself."""
+    if weight.device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return weight
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 2 * TILE)
+    return packed
+
+
 def product_in(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend to `TILE`."""
-    rows, transposed = x.shape[0], weight.t()
+    """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend; what is left is padded to
+    the smallest. The weight may be a `packed_matrix`."""
+    rows = x.shape[0]
     if rows in sizes:
-        return torch.mm(x, transposed)
+        return _gemm(x, weight)
     out = x.new_empty(rows, weight.shape[0])
     start = 0
     for size in sizes:
         while rows - start >= size:
-            torch.mm(x[start : start + size], transposed, out=out[start : start + size])
+            out[start : start + size] = _gemm(x[start : start + size], weight)
             start += size
+    if left := rows - start:
+        out[start:] = _gemm(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
     return out
+
+
+def _gemm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if not weight.is_mkldnn:
+        return torch.mm(x, weight.t())
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return product
 
 
 @torch.no_grad()
 def row_exact_sizes(
     weight: torch.Tensor, product: Callable[[Sequence[int], torch.Tensor, torch.Tensor], torch.Tensor] = product_in
 ) -> tuple[int, ...]:
-    """Those of `_GEMM_ROWS` at which `product` gives every row the bits of a tile, at another place in the batch and
-    next to other rows. Tried on drawn numbers: a factor that was not trained yet is 0, and so is its every product."""
+    """Those of `_GEMM_ROWS`, as many as agree, at which `product` gives a row the same bits at another place in the
+    batch and next to other rows. Tried on drawn numbers: a factor that was not trained yet is 0, and so is its every
+    product."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(weight.shape, generator=generator).to(weight.dtype)
     x = torch.randn(_GEMM_ROWS[0], weight.shape[1], generator=generator).to(weight.dtype)
     order = torch.randperm(len(x), generator=generator)
-    expected = product((TILE,), x, weight)[order]
-    moved = x[order]
-    return tuple(size for size in _GEMM_ROWS if torch.equal(product((size,), moved, weight), expected))
+    if weight.dtype == torch.bfloat16:
+        weight = packed_matrix(weight)
+    found = {size: product((size,), x, weight) for size in _GEMM_ROWS}
+    moved = {size: product((size,), x[order], weight) for size in _GEMM_ROWS}
+    agreeing = [
+        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order])) for expected in reversed(found.values())
+    ]
+    return max(agreeing, key=len)  # the smallest, where several have as many
 
 
 def row_exact_activation(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,8 @@
 1. All rows of a step go through the linear layers together, in row-exact tiles; attention and draws are per
    request. So a request's result does not depend on what runs beside it.
 2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`.
-3. Where more samples run than fit in a step, requests take turns, the one that waited longest first.
+3. Where more samples would run than fit in a step, the requests that came first run, and the next begins as soon as
+   enough of their samples have ended.
 4. The requests of a step are dealt to threads where each gets enough to do: which ones changes no bits.
 """
 
@@ -33,7 +34,6 @@ class RunningRequest:
     def __init__(self, model: BaseModel, weights: Weights, spec: SampleSpec, tokenizer: Any | None) -> None:
         self.weights = weights
         self.spec = spec
-        self.last_turn = -1
         self.error: Exception | None = None
         n, length = spec.num_samples, len(spec.prompt)
         limit = min(spec.max_tokens, model.context_length - length)
@@ -62,6 +62,11 @@ class RunningRequest:
         if self.prefilling:
             return min(PREFILL_CHUNK, len(self.spec.prompt) - self._cache.prompt_filled)
         return len(self._running)
+
+    @property
+    def lanes(self) -> int:
+        """How many rows its steps take once its prompt is read."""
+        return max(1, len(self._running))
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -162,7 +167,6 @@ class SamplingBatch:
     def __init__(self, model: BaseModel, max_rows: int) -> None:
         self._model = model
         self._max_rows = max_rows
-        self._turn = 0
         cores = len(os.sched_getaffinity(0)) // torch.get_num_threads() if model.device.type == "cpu" else 1
         self._pool = ThreadPoolExecutor(cores, thread_name_prefix="sampling") if cores > 1 else None
         self._threads = max(1, cores)
@@ -170,11 +174,9 @@ class SamplingBatch:
 
     def step(self) -> list[RunningRequest]:
         """Runs one step and returns the requests that it finished, or that failed (`error` is then set)."""
-        self._turn += 1
         chosen = self._choose()
         by_weights: dict[int, list[RunningRequest]] = {}
         for request in chosen:
-            request.last_turn = self._turn
             by_weights.setdefault(id(request.weights), []).append(request)
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
@@ -189,16 +191,19 @@ class SamplingBatch:
         return finished
 
     def _choose(self) -> list[RunningRequest]:
-        """Requests for the next step: those that waited longest, as many as fit, one of each kind at least."""
+        """Requests for the next step, in the order in which they came: all whose samples fit in it, the first in any
+        case. Of prompts as many chunks as fit; at least one."""
         chosen: list[RunningRequest] = []
-        used = {True: 0, False: 0}
-        budget = {True: PREFILL_ROWS, False: self._max_rows}
-        for request in sorted(self.requests, key=lambda request: request.last_turn):
-            kind = request.prefilling
-            # The first of its kind in any case: one that is larger than the budget would otherwise wait for ever.
-            if used[kind] == 0 or used[kind] + request.rows <= budget[kind]:
-                chosen.append(request)
-                used[kind] += request.rows
+        lanes = prompt_rows = 0
+        for request in self.requests:
+            lanes += request.lanes
+            if chosen and lanes > self._max_rows:
+                break
+            if request.prefilling:
+                if prompt_rows and prompt_rows + request.rows > PREFILL_ROWS:
+                    continue
+                prompt_rows += request.rows
+            chosen.append(request)
         return chosen
 
     def _dealt(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:

@@ -28,7 +28,7 @@ from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import UNEMBED, add_low_rank
 from local_servers.tinker.engine.packing import TreeAttention, pack
-from local_servers.tinker.engine.row_exact import TILE, RowExactProduct
+from local_servers.tinker.engine.row_exact import TILE, RowExactProduct, row_exact_sizes
 from local_servers.tinker.engine.training import _Targets, _unembed_backward
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from local_servers.tinker.served_model import ROUNDED_BYTES, chosen_dtype
@@ -113,7 +113,23 @@ def test_bfloat16_on_the_cpu_gives_the_same_bits_whatever_runs_beside(
 @pytest.mark.parametrize("shape", [(96, 96), (8, 96), (1, 160), (320, 4), (160, 1)])  # low-rank factors too
 def test_a_bfloat16_product_is_row_exact(shape: tuple[int, int]) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    assert RowExactProduct().sizes(weight)[-1] == TILE
+    x = torch.randn(7 * TILE, shape[1], generator=torch.Generator().manual_seed(2)).bfloat16()
+    product = RowExactProduct()
+    assert row_exact_sizes(weight) == product.sizes(weight)  # not the last resort of a machine that has none
+    whole = product(x, weight)
+    torch.testing.assert_close(whole, x @ weight.t(), rtol=1e-2, atol=1e-2)
+    for start, stop in ((0, 1), (1, 3), (3, 7)):
+        rows = slice(start * TILE, stop * TILE)
+        assert torch.equal(product(x[rows], weight), whole[rows])
+
+
+def test_the_packed_form_of_a_matrix_goes_with_it() -> None:
+    product = RowExactProduct()
+    weight = torch.ones(64, 64, dtype=torch.bfloat16)
+    product(torch.ones(TILE, 64, dtype=torch.bfloat16), weight)
+    assert len(product._packed) == 1
+    del weight
+    assert not product._packed
 
 
 def test_a_float32_checkpoint_goes_on_in_bfloat16(
