@@ -3,9 +3,9 @@
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant queue] [--variant off-policy] [--variant refill]
                                         [--variant adaptive] [--variant first] [--variant capped] [--variant all]
-                                        [--variant unprofiled] [--variant assertions]
+                                        [--variant unprofiled] [--variant assertions] [--variant smollm2]
 
-A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
+A real `coderl train` of 12 steps, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
 state to resume from after each step, after every fourth, after each with sampling one step ahead, after every second
@@ -16,7 +16,8 @@ and replaces groups. One does so too, and begins groups with a few completions, 
 One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
 once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
 One chooses problems and begins groups in the same way, on a pool without a profile.
-Three more train on assertion tests, on word problems, and with a user's own reward.
+Three more train on assertion tests, on word problems, and with a user's own reward. One, which is run only where it is
+named, trains SmolLM2-135M-Instruct, in bfloat16 where the processor has products for it.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -57,7 +58,7 @@ from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.recorded_json import recorded_config
-from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
+from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, SMOLLM2_MODEL, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.prompts.renderers import effective_starter_code
@@ -84,6 +85,7 @@ IN_TWO_PARTS = (
     "batch_size=32",
     "group_size=4",
 )
+SMOLLM2 = "smollm2"
 VARIANTS = {
     "rolling-1": ("rolling_save.every=1",),
     "rolling-4": ("rolling_save.every=4",),
@@ -121,10 +123,11 @@ VARIANTS = {
     "assertions": ("rolling_save.every=1", "max_steps_off_policy=1"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
+    SMOLLM2: ("preset=smollm2", "rolling_save.every=1"),
 }
 REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
 """Of the variant custom: something that varies between a nano model's completions."""
-POOL = ("preset=nano", "limit=24")
+POOL_PROBLEMS = 24
 PROFILE = ("profile_samples=2", "band_low=0", "band_high=1")
 CAP = 2_000
 """Tokens that the variant capped may take, and then so many more each time that it has ended at its cap."""
@@ -371,7 +374,9 @@ def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
         rows = assertion_rows()
         (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
         words = (*words, f"dataset={folder}/rows.jsonl", "test_share=0.2")
-    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, *words, f"name={folder}"]
+    preset = SMOLLM2 if variant == SMOLLM2 else "nano"
+    words = (f"preset={preset}", f"limit={POOL_PROBLEMS}", *words)
+    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *words, f"name={folder}"]
     try:
         if stack.start(*command, stdout=subprocess.DEVNULL).wait() != 0:
             raise RuntimeError(f"{' '.join(command)} failed")
@@ -402,7 +407,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="per variant (default: 50)")
     parser.add_argument("--steps", type=int, default=12, help="of a run (default: 12)")
-    parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
+    parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all but smollm2")
     parser.add_argument("--pool", type=Path, help="train on this one (default: one of 24 problems is made)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print a JSON line per variant instead of a table")
@@ -410,9 +415,9 @@ def main() -> None:
     outcomes = []
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
         pools: dict[str, Path] = {}
-        for name in arguments.variant or VARIANTS:
-            data = name if name in ("assertions", "gsm8k", "custom", "unprofiled") else "code"
-            stack.model = NANO_WORDS_MODEL if name == "gsm8k" else NANO_MODEL
+        for name in arguments.variant or [name for name in VARIANTS if name != SMOLLM2]:
+            data = name if name in ("assertions", "gsm8k", "custom", "unprofiled", SMOLLM2) else "code"
+            stack.model = {"gsm8k": NANO_WORDS_MODEL, SMOLLM2: SMOLLM2_MODEL}.get(name, NANO_MODEL)
             pool = arguments.pool or pools.get(data) or make_pool(Path(temporary) / f"pool-{data}", stack, name)
             pools[data] = pool
             plan = Plan(name, arguments.kills, arguments.steps, arguments.seed, pool)
@@ -431,7 +436,7 @@ def main() -> None:
 
 
 def show(outcomes: list[dict[str, Any]], steps: int) -> None:
-    table = Table(title=f"SIGKILL of run, Tinker server and sandbox; runs of {steps} steps of nano")
+    table = Table(title=f"SIGKILL of run, Tinker server and sandbox; runs of {steps} steps")
     for title in outcomes[0]:
         table.add_column(title.replace("_", " "), justify="right")
     for outcome in outcomes:

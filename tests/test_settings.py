@@ -456,6 +456,14 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     assert 110 * completions / 240 + 266 * train.max_steps * train.batch_size / 728 < 3600
 
 
+def test_a_preset_says_nothing_of_a_profile_that_is_not_made() -> None:
+    unprofiled = parse(CurateSettings, "preset=smollm2", "profile_mode=none")
+    assert isinstance(unprofiled, CurateSettings)
+    assert not unprofiled.is_profiled and not unprofiled.check_solutions
+    with pytest.raises(ConfigError, match="profile_samples is of a profile"):
+        parse(CurateSettings, "preset=smollm2", "profile_mode=none", "profile_samples=8")
+
+
 def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty() -> None:
     properties = TrainSettings.model_json_schema()["properties"]
     filled = {key: field["default"] for key, field in properties.items() if "default" in field}

@@ -141,10 +141,15 @@ class CurateSettings(FlowSettings):
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = super()._fillings(values)
+        if values.get("profile_mode", fillings.get("profile_mode", "adaptive")) not in (None, NO_PROFILE):
+            return fillings
+        fields = cls.model_fields
+        fillings = {
+            key: value for key, value in fillings.items() if key not in fields or not about(fields[key]).of_profile
+        }
         # Nothing is sampled, and so nothing is run either, unless it is asked for.
-        is_profiled = values.get("profile_mode", fillings.get("profile_mode", "adaptive")) not in (None, NO_PROFILE)
         asks = values.get("checkers") == "infer" or values.get("multi_answer") == "drop"
-        return fillings if is_profiled or asks else {**fillings, "check_solutions": False}
+        return fillings if asks else {**fillings, "check_solutions": False}
 
     @property
     def is_profiled(self) -> bool:

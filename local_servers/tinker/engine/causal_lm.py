@@ -38,6 +38,8 @@ from local_servers.tinker.engine.packing import PackedGroup, TreeAttention
 from local_servers.tinker.engine.row_exact import (
     TILE,
     RowExactProduct,
+    gemm,
+    packed,
     padded_rows,
     row_exact_activation,
 )
@@ -77,8 +79,8 @@ def merges(matrix: torch.Tensor) -> bool:
 def add_low_rank(
     out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: Product = F.linear
 ) -> torch.Tensor:
-    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors that are not merged into it, which
-    is added in place."""
+    """Adds to `out`, the product of x (R, in) and the matrix `name`, that of the factors that are not merged into
+    it."""
     if f"{name}.lora_A" not in weights or merges(weights[name]):
         return out
     low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
@@ -111,6 +113,35 @@ class _MergedProduct(torch.autograd.Function):
         return x_grad, None, None, (grad @ b).t() @ rows, grad.t() @ (rows @ a.t())
 
 
+class _RoundedProduct(torch.autograd.Function):
+    """x (1, R, in) times W + B A, which are not merged -> (1, R, out), float32, with the gradients of x, A and B. The
+    products have the dtype of W, hence of `rows`, which are x in that dtype."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+    ) -> torch.Tensor:
+        a, b = a.to(rows.dtype), b.to(rows.dtype)
+        low = gemm(rows, a)
+        ctx.save_for_backward(rows, weight, low, a, b)
+        return gemm(rows, packed(weight)).float().add_(gemm(low, b))[None]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, weight, low, a, b = ctx.saved_tensors
+        grad = grads[0][0].to(rows.dtype)
+        through = grad @ b
+        x_grad = None
+        if ctx.needs_input_grad[0]:
+            x_grad = gemm(grad, packed(weight, transposed=True)).float().add_(through @ a)[None]
+        return x_grad, None, None, (through.t() @ rows).float(), (grad.t() @ low).float()
+
+
 class _Binding(threading.local):
     """What the slots of one model use during this thread's current forward pass."""
 
@@ -135,19 +166,24 @@ class LinearSlot(nn.Module):
         weight = weights[self.name]
         if self.binding.exact:
             return _linear(x, weight, self.bias)
-        if product is None and merges(weight) and f"{self.name}.lora_A" in weights:
+        if product is not None:
+            rows = self._rounded(x, weight.dtype)
+            out = add_low_rank(product(rows, weight).float(), rows, weights, self.name, product)[None]
+        elif f"{self.name}.lora_A" not in weights:
+            out = F.linear(x.to(weight.dtype), weight).float()
+        else:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
-            return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
-        rows = self._rounded(x, weight.dtype) if product else x[0].to(weight.dtype)
-        product = product or F.linear
-        out = add_low_rank(product(rows, weight).float(), rows, weights, self.name, product)[None]
+            if merges(weight):
+                return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
+            rows = self._rounded(x.detach(), weight.dtype)
+            out = cast(torch.Tensor, _RoundedProduct.apply(x, rows, weight, *factors))
         return out if self.bias is None else out + self.bias
 
     def _rounded(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """x (1, R, in) as rows of the dtype: those of the layer before, where it had the same x, as queries, keys and
-        values do. Not for training, whose gradients of x are summed in float32."""
+        values do."""
         last = self.binding.rounded
-        if last is None or last[0] is not x:
+        if last is None or last[0].data_ptr() != x.data_ptr() or last[0].shape != x.shape:
             last = self.binding.rounded = (x, x[0].to(dtype))
         return last[1]
 

@@ -11,12 +11,12 @@ What breaks that in plain torch, and what is done about it:
 Attention mixes rows and is therefore done per request (see `cached_attention`).
 """
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch.utils.weak import WeakTensorKeyDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +43,13 @@ class RowExactProduct:
     A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
     machine: of the sizes in `_GEMM_ROWS` those are taken that give a row the same bits. They are tried and not looked
     up, as the library's version and the processor decide which kernels run.
-
-    oneDNN's bfloat16 kernels want a matrix in an order of their own, into which each product would bring it again: at
-    64 rows that takes two thirds of the time. So a bfloat16 matrix is kept in that order too, for as long as it lives.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
-        self._packed = WeakTensorKeyDictionary()
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        sizes = self.sizes(weight)
-        if weight.dtype == torch.bfloat16:
-            packed = self._packed.get(weight)
-            if packed is None:
-                packed = self._packed[weight] = packed_matrix(weight)
-            weight = packed
-        return product_in(sizes, x, weight)
+        return product_in(self.sizes(weight), x, packed(weight))
 
     def sizes(self, weight: torch.Tensor) -> tuple[int, ...]:
         """Rows of the GEMMs that this shape allows. Where it allows none, sampling cannot promise the same tokens at
@@ -77,35 +67,51 @@ class RowExactProduct:
         return self._sizes[key]
 
 
-def packed_matrix(weight: torch.Tensor) -> torch.Tensor:
-    """A bfloat16 matrix in the order of oneDNN's kernels, where this processor has them; else the matrix itself."""
-    if weight.device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return weight
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 2 * TILE)
-    return packed
+def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
+    """The matrix, or its transpose, for `gemm`: a bfloat16 one in the order that oneDNN's kernels want.
+
+    Each product would bring it into that order again: at 64 rows that takes two thirds of the time. So it is kept, as
+    an attribute of the matrix. A float32 matrix is taken as it is, and so is any where the processor has no such
+    kernels.
+    """
+    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or not _has_bfloat16_kernels():
+        return weight.t() if transposed else weight
+    name = "packed_transposed" if transposed else "packed"
+    kept: torch.Tensor | None = getattr(weight, name, None)
+    if kept is None:
+        plain = weight.detach()
+        kept = torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain, 2 * TILE)
+        setattr(weight, name, kept)
+    return kept
+
+
+@functools.cache
+def _has_bfloat16_kernels() -> bool:
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def product_in(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend; what is left is padded to
-    the smallest. The weight may be a `packed_matrix`."""
+    the smallest. The weight may be `packed`."""
     rows = x.shape[0]
     if rows in sizes:
-        return _gemm(x, weight)
+        return gemm(x, weight)
     out = x.new_empty(rows, weight.shape[0])
     start = 0
     for size in sizes:
         while rows - start >= size:
-            out[start : start + size] = _gemm(x[start : start + size], weight)
+            out[start : start + size] = gemm(x[start : start + size], weight)
             start += size
     if left := rows - start:
-        out[start:] = _gemm(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
+        out[start:] = gemm(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
     return out
 
 
-def _gemm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def gemm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x (R, in) times a matrix (out, in), packed or not, transposed."""
     if not weight.is_mkldnn:
         return torch.mm(x, weight.t())
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
     return product
 
 
@@ -120,12 +126,12 @@ def row_exact_sizes(
     weight = torch.randn(weight.shape, generator=generator).to(weight.dtype)
     x = torch.randn(_GEMM_ROWS[0], weight.shape[1], generator=generator).to(weight.dtype)
     order = torch.randperm(len(x), generator=generator)
-    if weight.dtype == torch.bfloat16:
-        weight = packed_matrix(weight)
+    weight = packed(weight)
     found = {size: product((size,), x, weight) for size in _GEMM_ROWS}
     moved = {size: product((size,), x[order], weight) for size in _GEMM_ROWS}
     agreeing = [
-        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order])) for expected in reversed(found.values())
+        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order]))
+        for expected in reversed(found.values())
     ]
     return max(agreeing, key=len)  # the smallest, where several have as many
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from local_servers.memory import return_freed_memory
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
@@ -30,14 +31,21 @@ LANES = 4
 _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
 
-_ACTIVATION_BYTES = 900_000_000
+_ACTIVATION_BYTES = 600_000_000
 """What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
 _LEAST_ROWS = 256
 """Products of fewer rows are slower."""
 _GPU_ROWS = 8192
 
-_LOGIT_ELEMENTS = 4_000_000
-"""Logits held at a time: rows of a chunk times the vocabulary."""
+_LOGIT_ELEMENTS = 12_000_000
+"""Logits computed at a time: rows of a chunk times the vocabulary."""
+_KEPT_ELEMENTS = 2 * _LOGIT_ELEMENTS
+"""Log-probabilities that a micro-batch keeps for its backward pass; where they would be more, that computes them again
+(nothing larger than a chunk is held then)."""
+
+_LARGE_WEIGHTS = 50_000_000
+"""From so many weights on, what a request has freed is given back to the system at its end: with SmolLM2-135M 3.2 of
+5 GB were kept for later."""
 
 _Losses = dict[int, tuple[np.ndarray, np.ndarray]]
 """Log-probabilities and losses (T,) by the datum's index."""
@@ -59,46 +67,56 @@ class _Targets:
             yield start, min(start + size, n_rows), slice(edges[number], edges[number + 1])
 
 
-@torch.no_grad()
-def _target_logprobs(hidden: torch.Tensor, weights: Weights, targets: _Targets) -> torch.Tensor:
-    """Log-probability (pairs,) of every target, float32."""
-    out = torch.empty(len(targets.rows), device=hidden.device)
-    for start, stop, pairs in targets.chunks(len(hidden), len(weights[UNEMBED])):
-        logprobs = _logits(hidden[start:stop], weights).log_softmax(dim=1)
-        out[pairs] = logprobs[targets.rows[pairs] - start, targets.tokens[pairs]]
-    return out
+class _Unembedding:
+    """Log-probabilities of targets for hidden states (R, hidden), and the way back from their gradients."""
 
+    def __init__(self, hidden: torch.Tensor, weights: Weights, targets: _Targets) -> None:
+        self._hidden, self._weights, self._targets = hidden, weights, targets
+        self._vocab = len(weights[UNEMBED])
+        self._kept: list[torch.Tensor] | None = [] if len(hidden) * self._vocab <= _KEPT_ELEMENTS else None
 
-def _logits(x: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """Logits (R, vocabulary) of hidden states (R, hidden), float32."""
-    return x @ weights[UNEMBED].t()
+    @torch.no_grad()
+    def target_logprobs(self, *, keep: bool) -> torch.Tensor:
+        """Log-probability (pairs,) of every target, float32. `keep` is for `backward`, which then computes less."""
+        targets = self._targets
+        out = torch.empty(len(targets.rows), device=self._hidden.device)
+        for start, stop, pairs in targets.chunks(len(self._hidden), self._vocab):
+            logprobs = self._logprobs(self._hidden[start:stop])
+            out[pairs] = logprobs[targets.rows[pairs] - start, targets.tokens[pairs]]
+            if keep and self._kept is not None:
+                self._kept.append(logprobs)
+        return out
 
+    def _logprobs(self, x: torch.Tensor) -> torch.Tensor:
+        """(R, vocabulary), float32."""
+        return (x @ self._weights[UNEMBED].t()).log_softmax(dim=1)
 
-@torch.no_grad()
-def _unembed_backward(
-    hidden: torch.Tensor, weights: Weights, targets: _Targets, slopes: torch.Tensor, unembed_grads: Weights
-) -> torch.Tensor:
-    """The gradient of sum(slopes * target log-probabilities) for hidden (R, hidden); adds those of the unembedding's
-    factors to `unembed_grads`, if they are trained."""
-    a, b = (weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
-    grad = torch.zeros_like(hidden)
-    # Completions whose advantage is 0, and prompts, cost no row of the unembedding.
-    live = slopes != 0
-    rows, local = targets.rows[live].unique_consecutive(return_inverse=True)
-    kept = _Targets(local, targets.tokens[live])
-    slopes = slopes[live]
-    for start, stop, pairs in kept.chunks(len(rows), len(weights[UNEMBED])):
-        x = hidden[rows[start:stop]]
-        place = kept.rows[pairs] - start
-        total = slopes.new_zeros(stop - start).index_add_(0, place, slopes[pairs])
-        # d logprob[target] / d logits = onehot(target) - softmax, summed over the row's targets
-        logits_grad = _logits(x, weights).softmax(dim=1).mul_(-total[:, None])
-        logits_grad.index_put_((place, kept.tokens[pairs]), slopes[pairs], accumulate=True)
-        grad[rows[start:stop]] = logits_grad @ weights[UNEMBED]
-        if a is not None and b is not None:
-            unembed_grads[f"{UNEMBED}.lora_A"].addmm_((logits_grad @ b).t(), x)
-            unembed_grads[f"{UNEMBED}.lora_B"].addmm_(logits_grad.t(), x @ a.t())
-    return grad
+    @torch.no_grad()
+    def backward(self, slopes: torch.Tensor, dtype: torch.dtype, unembed_grads: Weights) -> torch.Tensor:
+        """The gradient of sum(slopes * target log-probabilities) for the hidden states, by products of the dtype; adds
+        those of the unembedding's factors to `unembed_grads`, if they are trained. Takes what was kept."""
+        unembed = self._weights[UNEMBED].to(dtype)
+        a, b = (self._weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
+        grad = torch.zeros_like(self._hidden)
+        kept = iter(self._kept or ())
+        for start, _, pairs in self._targets.chunks(len(self._hidden), self._vocab):
+            # Completions whose advantage is 0, and prompts, cost no row of the products.
+            live = slopes[pairs] != 0
+            rows, place = self._targets.rows[pairs][live].unique_consecutive(return_inverse=True)
+            x, its_slopes = self._hidden[rows], slopes[pairs][live]
+            known = next(kept, None)
+            logprobs = self._logprobs(x) if known is None else known[rows - start]
+            total = its_slopes.new_zeros(len(rows)).index_add_(0, place, its_slopes)
+            # d logprob[target] / d logits = onehot(target) - softmax, summed over the row's targets
+            logits_grad = logprobs.exp_().mul_(-total[:, None])
+            logits_grad.index_put_((place, self._targets.tokens[pairs][live]), its_slopes, accumulate=True)
+            logits_grad = logits_grad.to(dtype)
+            grad[rows] = (logits_grad @ unembed).float()
+            if a is not None and b is not None:
+                unembed_grads[f"{UNEMBED}.lora_A"] += (logits_grad @ b.to(dtype)).t() @ x.to(dtype)
+                unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x @ a.t()).to(dtype)
+        self._kept = None
+        return grad
 
 
 class _Lane:
@@ -134,7 +152,8 @@ class _Lane:
         order = np.argsort(rows, kind="stable")
         targets = _Targets(torch.from_numpy(rows[order]).to(device), torch.from_numpy(tokens[order]).to(device))
         logprobs = np.empty(len(rows), dtype=np.float32)
-        logprobs[order] = _target_logprobs(hidden.detach(), self._weights, targets).cpu().numpy()
+        unembedding = _Unembedding(hidden.detach(), self._weights, targets)
+        logprobs[order] = unembedding.target_logprobs(keep=self._backward).cpu().numpy()
         slopes = np.empty(len(rows), dtype=np.float32)
         out: _Losses = {}
         start = 0
@@ -145,7 +164,7 @@ class _Lane:
             start = span.stop
         if self._backward and slopes.any():
             slope_tensor = torch.from_numpy(slopes[order]).to(device)
-            grad = _unembed_backward(hidden.detach(), self._weights, targets, slope_tensor, self._unembed_grads)
+            grad = unembedding.backward(slope_tensor, self._model.dtype, self._unembed_grads)
             if hidden.requires_grad:  # not where the unembedding alone is trained
                 hidden.backward(grad)
         return out
@@ -193,6 +212,8 @@ def run_datums(
             results |= part
     if backward:
         adapter.add_grads([lane.grads() for lane in lanes])
+    if model.device.type == "cpu" and model.n_weights >= _LARGE_WEIGHTS:
+        return_freed_memory()
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
     # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))

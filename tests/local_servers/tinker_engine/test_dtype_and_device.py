@@ -28,8 +28,8 @@ from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import UNEMBED, add_low_rank
 from local_servers.tinker.engine.packing import TreeAttention, pack
-from local_servers.tinker.engine.row_exact import TILE, RowExactProduct, row_exact_sizes
-from local_servers.tinker.engine.training import _Targets, _unembed_backward
+from local_servers.tinker.engine.row_exact import TILE, RowExactProduct, gemm, packed, row_exact_sizes
+from local_servers.tinker.engine.training import _Targets, _Unembedding
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from local_servers.tinker.served_model import ROUNDED_BYTES, chosen_dtype
 from tests.local_servers.tinker_engine.conftest import SHAPE
@@ -123,13 +123,11 @@ def test_a_bfloat16_product_is_row_exact(shape: tuple[int, int]) -> None:
         assert torch.equal(product(x[rows], weight), whole[rows])
 
 
-def test_the_packed_form_of_a_matrix_goes_with_it() -> None:
-    product = RowExactProduct()
-    weight = torch.ones(64, 64, dtype=torch.bfloat16)
-    product(torch.ones(TILE, 64, dtype=torch.bfloat16), weight)
-    assert len(product._packed) == 1
-    del weight
-    assert not product._packed
+def test_products_with_a_packed_matrix_are_those_with_the_matrix() -> None:
+    weight, x, back = torch.randn(96, 64).bfloat16(), torch.randn(TILE, 64).bfloat16(), torch.randn(TILE, 96).bfloat16()
+    for _ in range(2):  # the second time it is there already
+        torch.testing.assert_close(gemm(x, packed(weight)), x @ weight.t(), rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(gemm(back, packed(weight, transposed=True)), back @ weight, rtol=1e-2, atol=1e-2)
 
 
 def test_a_float32_checkpoint_goes_on_in_bfloat16(
@@ -208,7 +206,8 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
     assert out.device.type == "meta"
 
 
-def test_the_gradient_of_the_unembedding_is_that_of_autograd() -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_gradient_of_the_unembedding_is_that_of_autograd(kept: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden, unembed, a, b = (
         torch.randn(*shape, generator=generator) for shape in ((5, 32), (40, 32), (4, 32), (40, 4))
@@ -217,7 +216,10 @@ def test_the_gradient_of_the_unembedding_is_that_of_autograd() -> None:
     grads = {name: torch.zeros_like(value) for name, value in weights.items() if name != UNEMBED}
     targets = _Targets(torch.tensor([0, 1, 1, 4]), torch.tensor([3, 7, 39, 0]))
     slopes = torch.tensor([1.0, -0.5, 2.0, 0.3])
-    found = _unembed_backward(hidden, weights, targets, slopes, grads)
+    unembedding = _Unembedding(hidden, weights, targets)
+    if kept:
+        unembedding.target_logprobs(keep=True)
+    found = unembedding.backward(slopes, torch.float32, grads)
     x, left, right = (value.clone().requires_grad_() for value in (hidden, a, b))
     logprobs = (x @ unembed.t() + x @ left.t() @ right.t()).log_softmax(dim=1)
     (slopes * logprobs[targets.rows, targets.tokens]).sum().backward()
