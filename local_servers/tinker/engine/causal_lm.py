@@ -39,6 +39,7 @@ from local_servers.tinker.engine.row_exact import (
     TILE,
     RowExactProduct,
     gemm,
+    packable,
     packed,
     padded_rows,
     row_exact_activation,
@@ -253,7 +254,7 @@ class BaseModel:
         """Loads the folder. Raises SetupError for an architecture outside the limits above, and OutOfMemory."""
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
-        require_memory(_needed_bytes(folder, dtype), f"loading {folder} in {name}", device.type)
+        require_memory(_needed_bytes(folder, device, dtype), f"loading {folder} in {name}", device.type)
         model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)
         self.config: Any = model.config
@@ -454,10 +455,13 @@ def _exact_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     return cast(torch.Tensor, model(inputs_embeds=embedded[None], use_cache=False).logits[0])
 
 
-def _needed_bytes(folder: Path, dtype: torch.dtype) -> int:
-    """The memory of the weights of the model in the folder, and of an unembedding in float32, without loading them."""
+def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int:
+    """The memory of the weights of the model in the folder, of packed copies, and of an unembedding in float32, without
+    loading them."""
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         unembed = 0 if dtype == torch.float32 else 4 * model.get_output_embeddings().weight.numel()
-        return int(model.num_parameters() * dtype.itemsize + unembed)
+        matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
+    copies = sum(2 * matrix.nbytes for matrix in matrices if device.type == "cpu" and packable(matrix))
+    return int(model.num_parameters() * dtype.itemsize + copies + unembed)

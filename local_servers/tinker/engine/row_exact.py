@@ -26,6 +26,9 @@ small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
 
+_PACKED_NUMBERS = 4_000_000
+"""Numbers of the largest matrix that is kept in another order too: those of models up to about 0.6 B parameters."""
+
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
 _VECTOR_ELEMENTS = 64
@@ -71,10 +74,9 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     """The matrix, or its transpose, for `gemm`: a bfloat16 one in the order that oneDNN's kernels want.
 
     Each product would bring it into that order again: at 64 rows that takes two thirds of the time. So it is kept, as
-    an attribute of the matrix. A float32 matrix is taken as it is, and so is any where the processor has no such
-    kernels.
+    an attribute of the matrix. Matrices that are not `packable` are taken as they are.
     """
-    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or not _has_bfloat16_kernels():
+    if not packable(weight):
         return weight.t() if transposed else weight
     name = "packed_transposed" if transposed else "packed"
     kept: torch.Tensor | None = getattr(weight, name, None)
@@ -83,6 +85,13 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
         kept = torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain, 2 * TILE)
         setattr(weight, name, kept)
     return kept
+
+
+def packable(weight: torch.Tensor) -> bool:
+    """Whether `packed` keeps up to two copies of this matrix: it is bfloat16, for which the processor has kernels, and
+    of a model whose copies take no more than a few gigabytes."""
+    small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
+    return small and weight.device.type != "cuda" and _has_bfloat16_kernels()
 
 
 @functools.cache

@@ -61,6 +61,20 @@ def test_how_requests_are_batched_changes_no_bit(
     assert same_weights == [engine.sample([(weights[1], spec)])[0] for spec in specs]
 
 
+def test_requests_that_came_first_run_first(qwen3_folder: Path, cases: Any) -> None:
+    engine = Engine(qwen3_folder, max_batch_rows=8)
+    specs = [SampleSpec(cases.prompt(number, 20), 4, 6 + number, seed=number) for number in range(3)]
+    batch = engine.sampling_batch()
+    first, second, third = batch.requests = [
+        engine.running_request(engine.sampler_weights(None), spec) for spec in specs
+    ]
+    ended = []
+    while batch.requests:
+        ended += batch.step()
+        assert third.prefilling or first not in batch.requests  # the two before it fill a step
+    assert ended == [first, second, third]
+
+
 def test_logprobs_agree_with_transformers(any_folder: Path, cases: Any) -> None:
     engine = Engine(any_folder)
     model = cases.reference_model(any_folder)
