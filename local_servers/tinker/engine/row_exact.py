@@ -109,19 +109,19 @@ def product_in(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> t
     start = 0
     for size in sizes:
         while rows - start >= size:
-            out[start : start + size] = gemm(x[start : start + size], weight)
+            gemm(x[start : start + size], weight, out=out[start : start + size])
             start += size
     if left := rows - start:
         out[start:] = gemm(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
     return out
 
 
-def gemm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x (R, in) times a matrix (out, in), packed or not, transposed."""
+def gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """x (R, in) times a matrix (out, in), packed or not, transposed; into `out` if it is given."""
     if not weight.is_mkldnn:
-        return torch.mm(x, weight.t())
+        return torch.mm(x, weight.t(), out=out)
     product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
-    return product
+    return product if out is None else out.copy_(product)
 
 
 @torch.no_grad()
