@@ -27,7 +27,7 @@ SMALL_BYTES = 16 << 20
 """What is taken without looking, which costs a millisecond."""
 
 _OOM_SCORE_ADJ = 500
-_LIMIT_EVERY_S = 60.0
+LIMIT_EVERY_S = 60.0
 _HEADROOM_BYTES = 256 << 20  # what serving itself may take where nothing is free for a moment
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMIT_FILES = (  # by control group version: (limit, usage, the page cache's key in memory.stat)
@@ -40,10 +40,14 @@ class OutOfMemory(ServerError):
     """What was asked for needs more memory than there is."""
 
     def __init__(self, what: str) -> None:
+        self._what = what
         super().__init__(
             f"the embedded server is out of memory: {what}. Ask for less at a time (batch_size, max_tokens, lora_rank, "
             "sample_concurrency), serve the model with --dtype bfloat16, or end other programs of this machine"
         )
+
+    def __reduce__(self) -> tuple[type["OutOfMemory"], tuple[str]]:
+        return OutOfMemory, (self._what,)  # from one process to another
 
 
 def return_freed_memory() -> None:
@@ -123,7 +127,7 @@ async def limit_own_memory_until(stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         limit_own_memory()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LIMIT_EVERY_S):
+            async with asyncio.timeout(LIMIT_EVERY_S):
                 await stopping.wait()
 
 

@@ -17,7 +17,7 @@ from local_servers.tinker.refusal import Refusal
 from local_servers.tinker.served_model import chosen_dtype, served_model
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Engine, SamplingScheduler, Weights
+    from local_servers.tinker.engine import Engine, Scheduler, Weights
 
 T = TypeVar("T")
 FolderOf = Callable[[str], Path | None]
@@ -39,7 +39,7 @@ class EngineHost:
         self.architecture = str(config.get("model_type", "unknown"))
         self.sampled_requests = 0
         self.loaded: Engine | None = None
-        self._scheduler: SamplingScheduler | None = None
+        self._scheduler: Scheduler | None = None
         self._loading = asyncio.Lock()
         # One thread: requests of all models on these weights take turns, and each has all lanes.
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix=f"train {name}")
@@ -123,13 +123,13 @@ def usable_device(wanted: str) -> str:
     )
 
 
-def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, SamplingScheduler]":
+def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, Scheduler]":
     # Imported here: it takes seconds, which a server that only lists or heartbeats need not pay.
     with importing():
         from transformers.utils import logging as transformers_logging
 
-        from local_servers.tinker.engine import Engine, SamplingScheduler
+        from local_servers.tinker.engine import Engine, sampling_scheduler
 
     transformers_logging.disable_progress_bar()
     engine = Engine(folder, device=device, dtype=dtype)
-    return engine, SamplingScheduler(engine)
+    return engine, sampling_scheduler(engine)

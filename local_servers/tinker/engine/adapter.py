@@ -65,9 +65,10 @@ class LoraShape:
         return self.applied_nbytes(base) + sum(4 * 4 * self._low_rank(base[name]) for name in self.targets(base))
 
     def applied_nbytes(self, base: Weights) -> int:
-        """What `Adapter.applied` makes: merged matrices, and rounded factors of the others."""
+        """What `Adapter.applied` makes: merged matrices, and rounded factors of the others, with the forms of them that
+        products take (joined, and packed), some three times as much."""
         matrices = [base[name] for name in self.targets(base)]
-        return sum(4 * matrix.numel() if merges(matrix) else 2 * self._low_rank(matrix) for matrix in matrices)
+        return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * self._low_rank(matrix) for matrix in matrices)
 
     def _low_rank(self, matrix: torch.Tensor) -> int:
         """How many numbers A and B of this matrix have."""

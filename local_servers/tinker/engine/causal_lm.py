@@ -21,6 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -62,6 +63,8 @@ _PROBE_TOLERANCE = 1e-3
 _PROBE_STEP = 7919
 """Tokens of the comparison are this far apart: rows of one kind, as the first of a vocabulary are, can make a model
 that was trained on texts so sensitive that bfloat16 tells nothing."""
+_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Linear layers of a module that get the same input, by transformers' names."""
 _ROUNDING = 1.0
 """How many times the error of transformers' own bfloat16 form ours may have, which rounds activations too."""
 
@@ -75,17 +78,6 @@ class RowAttention(Protocol):
 def merges(matrix: torch.Tensor) -> bool:
     """Whether adapters of this matrix are merged into it."""
     return matrix.dtype == torch.float32
-
-
-def add_low_rank(
-    out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: Product = F.linear
-) -> torch.Tensor:
-    """Adds to `out`, the product of x (R, in) and the matrix `name`, that of the factors that are not merged into
-    it."""
-    if f"{name}.lora_A" not in weights or merges(weights[name]):
-        return out
-    low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
-    return out.add_(product(low, weights[f"{name}.lora_B"].to(x.dtype)))
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -115,32 +107,36 @@ class _MergedProduct(torch.autograd.Function):
 
 
 class _RoundedProduct(torch.autograd.Function):
-    """x (1, R, in) times W + B A, which are not merged -> (1, R, out), float32, with the gradients of x, A and B. The
-    products have the dtype of W, hence of `rows`, which are x in that dtype."""
+    """x (1, R, in) times [W, ...] + [B A, ...], which are not merged -> one float32 (1, R, out) for each matrix, with
+    the gradients of x and of each A and B, which come as a, ..., b, .... The products have the dtype of the weight."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        rows: torch.Tensor,
-        weight: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-    ) -> torch.Tensor:
-        a, b = a.to(rows.dtype), b.to(rows.dtype)
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, outputs: list[int], *factors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rows, half = x[0].to(weight.dtype), len(outputs)
+        a = torch.cat(factors[:half]).to(rows.dtype)
+        b = torch.block_diag(*factors[half:]).to(rows.dtype)
         low = gemm(rows, a)
         ctx.save_for_backward(rows, weight, low, a, b)
-        return gemm(rows, packed(weight)).float().add_(gemm(low, b))[None]
+        ctx.outputs = outputs
+        out = gemm(rows, packed(weight)).float().add_(gemm(low, b))
+        return tuple(part[None] for part in out.split(outputs, dim=1))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows, weight, low, a, b = ctx.saved_tensors
-        grad = grads[0][0].to(rows.dtype)
+        grad = torch.cat(grads, dim=2)[0].to(rows.dtype)
         through = grad @ b
         x_grad = None
         if ctx.needs_input_grad[0]:
             x_grad = gemm(grad, packed(weight, transposed=True)).float().add_(through @ a)[None]
-        return x_grad, None, None, (through.t() @ rows).float(), (grad.t() @ low).float()
+        rank = a.shape[0] // len(ctx.outputs)
+        b_grads = [
+            (part.t() @ its_low).float()
+            for part, its_low in zip(grad.split(ctx.outputs, dim=1), low.split(rank, dim=1), strict=True)
+        ]
+        return x_grad, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
 class _Binding(threading.local):
@@ -149,7 +145,42 @@ class _Binding(threading.local):
     weights: Weights = {}  # noqa: RUF012 - replaced whole, never changed in place
     product: Product | None = None
     exact: bool = False  # products in float32, whatever the weights' dtype
-    rounded: tuple[torch.Tensor, torch.Tensor] | None = None  # the last rows of a product and what they were rounded to
+    ready: dict[str, torch.Tensor] = {}  # noqa: RUF012 - the same; outputs of slots whose group has been multiplied
+
+
+@dataclass(frozen=True)
+class SlotGroup:
+    """Linear layers of one input, as queries, keys and values are, whose bfloat16 products are one: `weight` (sum of
+    `outputs`, in) has their matrices below each other."""
+
+    names: tuple[str, ...]
+    outputs: list[int]
+    weight: torch.Tensor
+
+    def adapted(self, weights: Weights) -> bool:
+        return f"{self.names[0]}.lora_A" in weights
+
+    def row_exact(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
+        """The outputs (R, out) for x (R, in)."""
+        rows = x.to(self.weight.dtype)
+        out = product(rows, self.weight).float()
+        if self.adapted(weights):
+            a, b = self._factors(weights)
+            out.add_(product(product(rows, a), b))
+        return out.split(self.outputs, dim=1)
+
+    def trained(self, x: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, ...]:
+        """The outputs (1, R, out) for x (1, R, in), differentiable."""
+        factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
+        return cast(tuple[torch.Tensor, ...], _RoundedProduct.apply(x, self.weight, self.outputs, *factors))
+
+    def _factors(self, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+        """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
+        name = "+".join(self.names)
+        if f"{name}.lora_B" not in weights:
+            a, b = ([weights[f"{each}.lora_{factor}"] for each in self.names] for factor in "AB")
+            weights[f"{name}.lora_A"], weights[f"{name}.lora_B"] = torch.cat(a), torch.block_diag(*b)
+        return weights[f"{name}.lora_A"], weights[f"{name}.lora_B"]
 
 
 class LinearSlot(nn.Module):
@@ -160,33 +191,31 @@ class LinearSlot(nn.Module):
     def __init__(self, name: str, bias: torch.Tensor | None, binding: _Binding) -> None:
         super().__init__()
         self.name, self.binding = name, binding
+        self.group: SlotGroup | None = None
         self.register_buffer("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights, product = self.binding.weights, self.binding.product
+        binding, weights = self.binding, self.binding.weights
         weight = weights[self.name]
-        if self.binding.exact:
+        if binding.exact:
             return _linear(x, weight, self.bias)
-        if product is not None:
-            rows = self._rounded(x, weight.dtype)
-            out = add_low_rank(product(rows, weight).float(), rows, weights, self.name, product)[None]
-        elif f"{self.name}.lora_A" not in weights:
-            out = F.linear(x.to(weight.dtype), weight).float()
-        else:
+        if self.group is not None and (binding.product is not None or self.group.adapted(weights)):
+            if self.name not in binding.ready:
+                binding.ready |= zip(self.group.names, self._of_group(self.group, x), strict=True)
+            out = binding.ready.pop(self.name)
+        elif binding.product is not None:
+            out = binding.product(x[0], weight)[None]
+        elif f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
-            if merges(weight):
-                return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
-            rows = self._rounded(x.detach(), weight.dtype)
-            out = cast(torch.Tensor, _RoundedProduct.apply(x, rows, weight, *factors))
+            return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
+        else:
+            out = F.linear(x.to(weight.dtype), weight).float()
         return out if self.bias is None else out + self.bias
 
-    def _rounded(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """x (1, R, in) as rows of the dtype: those of the layer before, where it had the same x, as queries, keys and
-        values do."""
-        last = self.binding.rounded
-        if last is None or last[0].data_ptr() != x.data_ptr() or last[0].shape != x.shape:
-            last = self.binding.rounded = (x, x[0].to(dtype))
-        return last[1]
+    def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.binding.product is None:
+            return group.trained(x, self.binding.weights)
+        return tuple(out[None] for out in group.row_exact(x[0], self.binding.weights, self.binding.product))
 
 
 class ActivationSlot(nn.Module):
@@ -287,15 +316,36 @@ class BaseModel:
             self._refuse_coarse_results(tokens, expected, rounded)
 
     def _fit_slots(self, module: nn.Module, path: str) -> None:
+        slots = []
         for name, child in list(module.named_children()):
             child_path = f"{path}.{name}"
             if isinstance(child, nn.Linear):
                 self.weights[child_path] = child.weight
-                setattr(module, name, LinearSlot(child_path, child.bias, self._binding))
+                slots.append(LinearSlot(child_path, child.bias, self._binding))
+                setattr(module, name, slots[-1])
             elif name in ("act_fn", "activation_fn"):
                 setattr(module, name, ActivationSlot(child, self._binding))
             else:
                 self._fit_slots(child, child_path)
+        if self.dtype == torch.bfloat16:
+            for slot in slots:
+                alike = next((names for names in _ONE_INPUT if slot.name.rpartition(".")[2] in names), ())
+                if slot.group is None:
+                    self._group([other for other in slots if other is slot or other.name.rpartition(".")[2] in alike])
+
+    def _group(self, slots: list[LinearSlot]) -> None:
+        """Has these slots, which get the same input, multiply together, unless their matrix is too large for the order
+        that each of theirs is kept in."""
+        matrices = [self.weights[slot.name] for slot in slots]
+        whole = torch.cat(matrices) if len(slots) > 1 else matrices[0]
+        if packable(whole) != packable(matrices[0]):
+            for slot in slots:
+                self._group([slot])
+            return
+        group = SlotGroup(tuple(slot.name for slot in slots), [len(matrix) for matrix in matrices], whole)
+        self.weights |= zip(group.names, whole.split(group.outputs), strict=True)  # views: no second copy
+        for slot in slots:
+            slot.group = group
 
     def _refuse_unknown_parts(self) -> None:
         kind = self.config.model_type
@@ -398,6 +448,7 @@ class BaseModel:
         """
         self._binding.weights = weights
         self._binding.product, self._binding.exact = self._product if row_exact else None, exact
+        self._binding.ready = {}
         embedded = self._backbone.get_input_embeddings()(tokens).float()
         try:
             out = self._backbone(
@@ -405,7 +456,7 @@ class BaseModel:
             )
         finally:
             self._binding.weights, self._binding.product, self._binding.exact = {}, None, False
-            self._binding.rounded = None
+            self._binding.ready = {}
         return out.last_hidden_state[0]
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The engine: training and sampling of LoRA adapters on one base model. The wire uses this package through it alone."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class Engine:
         self._max_batch_rows, self._max_train_tokens = max_batch_rows, max_train_tokens
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
+        self.dtype = self._model.dtype
+        self.n_weights = self._model.n_weights
+        # Of which each runs an operation by itself.
+        self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if device == "cpu" else 1
 
     @property
     def eos_tokens(self) -> list[int]:
@@ -125,8 +130,9 @@ class Engine:
     def validate_sample(self, spec: SampleSpec) -> None:
         check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
 
-    def sampling_batch(self) -> SamplingBatch:
-        return SamplingBatch(self._model, self._max_batch_rows)
+    def sampling_batch(self, threads: int | None = None) -> SamplingBatch:
+        """An empty batch, whose requests are run by so many threads; by default one on each core."""
+        return SamplingBatch(self._model, self._max_batch_rows, threads or self.cores)
 
     def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:
         """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its

@@ -8,7 +8,6 @@
 4. The requests of a step are dealt to threads where each gets enough to do: which ones changes no bits.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -167,12 +166,11 @@ def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
 class SamplingBatch:
     """The `requests` that run now. One thread adds them and calls `step`."""
 
-    def __init__(self, model: BaseModel, max_rows: int) -> None:
+    def __init__(self, model: BaseModel, max_rows: int, threads: int) -> None:
         self._model = model
         self._max_rows = max_rows
-        cores = len(os.sched_getaffinity(0)) // torch.get_num_threads() if model.device.type == "cpu" else 1
-        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="sampling") if cores > 1 else None
-        self._threads = max(1, cores)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampling") if threads > 1 else None
+        self._threads = threads
         self.requests: list[RunningRequest] = []
 
     def step(self) -> list[RunningRequest]:

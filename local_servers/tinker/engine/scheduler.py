@@ -24,8 +24,10 @@ class SamplingScheduler:
     to counts, not what they hold now, so that the limit still holds when all of them are at their longest.
     """
 
-    def __init__(self, engine: Engine, *, max_cache_bytes: int = 4 << 30) -> None:
+    def __init__(self, engine: Engine, *, max_cache_bytes: int = 4 << 30, threads: int | None = None) -> None:
+        """`threads` run the requests of a step, by default one on each core."""
         self._engine = engine
+        self._threads = threads
         self._max_cache_bytes = max_cache_bytes
         self._incoming: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
         self._closing = False
@@ -48,7 +50,7 @@ class SamplingScheduler:
         self._thread.join()
 
     def _loop(self) -> None:
-        batch = self._engine.sampling_batch()
+        batch = self._engine.sampling_batch(self._threads)
         futures: dict[RunningRequest, Future[SampleResult]] = {}
         waiting: deque[_Submitted] = deque()
         while not self._closing:

@@ -137,10 +137,10 @@ def cases() -> type[Cases]:
 
 
 @pytest.fixture
-def trained(engine: Engine) -> Callable[[int], Adapter]:
-    """Makes an adapter whose delta is not zero: some supervised steps on noise."""
+def trained(engine: Engine) -> Callable[..., Adapter]:
+    """Makes an adapter, of `engine` or another, whose delta is not zero: some supervised steps on noise."""
 
-    def make(seed: int) -> Adapter:
+    def make(seed: int, engine: Engine = engine) -> Adapter:
         adapter = engine.create_adapter(8, seed)
         for step in range(3):
             tokens = np.array(Cases.prompt(seed + step, 40))

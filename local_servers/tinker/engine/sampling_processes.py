@@ -1,0 +1,271 @@
+"""Sampling of a large bfloat16 model in several processes, of which this one is the first.
+
+Its products are over so soon that threads of one process wait for each other's Python: with SmolLM2-135M a second
+thread gained a fifth, where a second process gains nearly all of a core. A request runs in one process, and gets the
+same bits in each. What a worker process has to know of an adapter, it is sent with the adapter's first request.
+
+A worker that ends is not started again: its requests, and all that follow, run in the processes that are left.
+"""
+
+import itertools
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from safetensors.torch import load, save
+
+from local_servers.memory import LIMIT_EVERY_S, limit_own_memory
+from local_servers.tinker.engine.causal_lm import Weights
+from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.scheduler import SamplingScheduler
+from local_servers.tinker.engine_types import SampleResult, SampleSpec
+
+logger = logging.getLogger(__name__)
+
+MOST_PROCESSES = 4
+"""Each has the weights in memory, and fills its share of the cores with threads."""
+_LARGE = 50_000_000
+"""Weights from which processes pay: a smaller model's requests are over before they are sent."""
+_KEPT = 2
+"""Adapters whose weights a worker keeps: those of the policy now, and of the one before."""
+
+Scheduler: TypeAlias = "SamplingScheduler | SamplingProcesses"
+_Unfinished = tuple[Weights, SampleSpec, Future[SampleResult]]
+
+
+def sampling_scheduler(engine: Engine) -> Scheduler:
+    """What runs the requests of this engine: one process, or several where its model is large and in bfloat16."""
+    cores = engine.cores
+    if engine.dtype == torch.bfloat16 and engine.n_weights >= _LARGE and cores > 1:
+        return SamplingProcesses(engine, min(cores, MOST_PROCESSES))
+    return SamplingScheduler(engine)
+
+
+class SamplingProcesses:
+    """`SamplingScheduler`s in several processes; a request goes to the one that has the least to do."""
+
+    def __init__(self, engine: Engine, processes: int, *, max_cache_bytes: int = 4 << 30) -> None:
+        """Starts `processes` - 1 worker processes, which load the engine's model; they share `max_cache_bytes`."""
+        self._engine = engine
+        self._threads = max(1, engine.cores // processes)
+        self._here = SamplingScheduler(engine, max_cache_bytes=max_cache_bytes // processes, threads=self._threads)
+        self._workers = [
+            _Worker(engine, max_cache_bytes // processes, self._threads, self._run_here) for _ in range(processes - 1)
+        ]
+        self._tokens_here = 0
+        self._lock = threading.Lock()
+
+    def submit(self, weights: Weights, spec: SampleSpec) -> Future[SampleResult]:
+        """As `SamplingScheduler.submit`."""
+        self._engine.validate_sample(spec)
+        tokens = _most_tokens(spec)
+        with self._lock:
+            worker = min((worker for worker in self._workers if worker.alive), key=lambda w: w.tokens, default=None)
+            here = worker is None or self._tokens_here <= worker.tokens
+            if here:
+                self._tokens_here += tokens
+        if here or worker is None:
+            future = self._here.submit(weights, spec)
+            future.add_done_callback(lambda _: self._ran_here(tokens))
+            return future
+        return worker.submit(weights, spec)
+
+    def close(self) -> None:
+        """Ends the worker processes; unfinished requests fail with RuntimeError."""
+        for worker in self._workers:
+            worker.close()
+        self._here.close()
+
+    def _ran_here(self, tokens: int) -> None:
+        with self._lock:
+            self._tokens_here -= tokens
+
+    def _run_here(self, unfinished: list[_Unfinished]) -> None:
+        """Runs what a worker that ended has left."""
+        for weights, spec, future in unfinished:
+            if not future.cancelled():
+                try:
+                    _follow(self._here.submit(weights, spec), future)
+                except RuntimeError as error:  # closed meanwhile
+                    future.set_exception(error)
+
+
+class _Worker:
+    """The other side of a worker process: what was asked of it, and the weights that it holds."""
+
+    def __init__(
+        self, engine: Engine, max_cache_bytes: int, threads: int, take_back: Callable[[list[_Unfinished]], None]
+    ) -> None:
+        self.alive = True
+        self.tokens = 0
+        self._base = engine.sampler_weights(None)
+        self._take_back = take_back
+        self._numbers = itertools.count()
+        self._unfinished: dict[int, _Unfinished] = {}
+        self._held: OrderedDict[int, Weights] = OrderedDict()
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A program of its own and no fork: this process has threads, and locks that they hold.
+            descriptor = theirs.fileno()
+            arguments = [descriptor, engine.folder, engine.dtype, max_cache_bytes, threads]
+            command = [sys.executable, "-m", __name__, *map(str, arguments)]
+            self._process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+        self._connection = Connection(ours.detach())
+        # A thread sends: the process may be loading the model, and weights are more than a socket takes at once.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="to sampling process")
+        threading.Thread(target=self._receive, name="from sampling process", daemon=True).start()
+
+    def submit(self, weights: Weights, spec: SampleSpec) -> Future[SampleResult]:
+        future: Future[SampleResult] = Future()
+        number = next(self._numbers)
+        with self._lock:
+            self._unfinished[number] = (weights, spec, future)
+            self.tokens += _most_tokens(spec)
+        future.add_done_callback(lambda done: self._sender.submit(self._cancel, number) if done.cancelled() else None)
+        self._sender.submit(self._send_request, number, weights, spec)
+        if not self.alive:  # it ended after it was chosen
+            self._give_back()
+        return future
+
+    def close(self) -> None:
+        self.alive = False
+        self._sender.shutdown(wait=False, cancel_futures=True)
+        self._process.terminate()
+        self._process.wait()
+        for _, _, future in self._take_unfinished():
+            if future.set_running_or_notify_cancel():
+                future.set_exception(RuntimeError("the sampling scheduler was closed"))
+
+    def _send_request(self, number: int, weights: Weights, spec: SampleSpec) -> None:
+        key = None if weights is self._base else id(weights)
+        if key is not None and key not in self._held:
+            dropped = [self._held.popitem(last=False)[0] for _ in range(len(self._held) - _KEPT + 1)]
+            self._held[key] = weights  # held here too: another object cannot get its id
+            own = {name: weight for name, weight in list(weights.items()) if weight is not self._base.get(name)}
+            self._send("weights", key, dropped, save(own))
+        if key is not None:
+            self._held.move_to_end(key)
+        self._send("sample", number, key, spec)
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            cancelled = self._unfinished.pop(number, None)
+            if cancelled is not None:
+                self.tokens -= _most_tokens(cancelled[1])
+        self._send("cancel", number)
+
+    def _send(self, *message: Any) -> None:
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except OSError:  # it has ended, which the receiving thread notices too
+            self._give_back()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                number, result, error = pickle.loads(self._connection.recv_bytes())
+                with self._lock:
+                    found = self._unfinished.pop(number, None)
+                    if found is not None:
+                        self.tokens -= _most_tokens(found[1])
+                if found is None or not found[2].set_running_or_notify_cancel():
+                    continue
+                if error is None:
+                    found[2].set_result(result)
+                else:
+                    found[2].set_exception(error)
+        except (EOFError, OSError):
+            if self.alive:
+                logger.error(
+                    "a sampling process ended (exit code %s): sampling goes on without it", self._process.wait()
+                )
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self.alive = False
+        self._take_back(self._take_unfinished())
+
+    def _take_unfinished(self) -> list[_Unfinished]:
+        with self._lock:
+            unfinished, self._unfinished = list(self._unfinished.values()), {}
+            self.tokens = 0
+        return unfinished
+
+
+def _most_tokens(spec: SampleSpec) -> int:
+    return len(spec.prompt) + spec.num_samples * spec.max_tokens
+
+
+def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
+    """`target` ends as `source` does, and its cancellation cancels `source`."""
+
+    def finish(done: Future[SampleResult]) -> None:
+        if done.cancelled() or not target.set_running_or_notify_cancel():
+            return
+        if (error := done.exception()) is None:
+            target.set_result(done.result())
+        else:
+            target.set_exception(error)
+
+    target.add_done_callback(lambda done: source.cancel() if done.cancelled() else None)
+    source.add_done_callback(finish)
+
+
+def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
+    """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
+    connection = Connection(int(descriptor))
+    threading.Thread(target=_limit_memory, name="memory limit", daemon=True).start()
+    engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))
+    scheduler = SamplingScheduler(engine, max_cache_bytes=int(max_cache_bytes), threads=int(threads))
+    weights: dict[int | None, Weights] = {None: engine.sampler_weights(None)}
+    running: dict[int, Future[SampleResult]] = {}
+    answering = threading.Lock()
+
+    def answer(number: int, future: Future[SampleResult]) -> None:
+        running.pop(number, None)
+        if not future.cancelled():
+            error = future.exception()
+            message = pickle.dumps((number, None if error else future.result(), error))
+            with answering:
+                connection.send_bytes(message)
+
+    while True:
+        try:
+            kind, *asked = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            os._exit(0)  # nobody is there to answer: no step is finished
+        if kind == "weights":
+            key, dropped, own = asked
+            for old in dropped:
+                del weights[old]
+            weights[key] = weights[None] | load(own)
+        elif kind == "sample":
+            number, key, spec = asked
+            running[number] = scheduler.submit(weights[key], spec)
+            running[number].add_done_callback(partial(answer, number))
+        elif asked[0] in running:
+            running[asked[0]].cancel()
+
+
+def _limit_memory() -> None:
+    while True:
+        limit_own_memory()
+        time.sleep(LIMIT_EVERY_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,97 @@
+"""Sampling in several processes: the same bits in each, whatever becomes of one."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from local_servers.memory import OutOfMemory
+from local_servers.tinker.engine import Adapter, Engine, SamplingProcesses, Weights
+from local_servers.tinker.engine_types import SampleSpec
+from local_servers.tinker.refusal import BadRequest
+
+
+@pytest.fixture(scope="module")
+def rounded(qwen3_folder: Path) -> Engine:
+    return Engine(qwen3_folder, dtype="bfloat16")
+
+
+@pytest.fixture
+def processes(rounded: Engine) -> Iterator[SamplingProcesses]:
+    made = SamplingProcesses(rounded, 2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def policies(rounded: Engine, trained: Callable[..., Adapter]) -> list[Weights]:
+    """The base model and more policies than a worker process keeps."""
+    return [rounded.sampler_weights(None), *(rounded.sampler_weights(trained(seed, rounded)) for seed in range(4))]
+
+
+def worker_of(_: SamplingProcesses) -> psutil.Process:
+    (child,) = [child for child in psutil.Process().children() if "sampling_processes" in " ".join(child.cmdline())]
+    return child
+
+
+def test_requests_get_the_same_bits_in_each_process(
+    rounded: Engine, processes: SamplingProcesses, policies: list[Weights], cases: Any
+) -> None:
+    jobs = [(policies[i % 5], SampleSpec(cases.prompt(i, 10 + 7 * i), 1 + i % 5, 40, seed=i)) for i in range(20)]
+    futures = [processes.submit(weights, spec) for weights, spec in jobs]
+    assert [future.result(120) for future in futures] == [rounded.sample([job])[0] for job in jobs]
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_killed_process_leaves_is_run_by_the_others(
+    rounded: Engine, processes: SamplingProcesses, policies: list[Weights], cases: Any, fault: int
+) -> None:
+    jobs = [(policies[i % 2], SampleSpec(cases.prompt(i, 20), 4, 300, seed=i)) for i in range(8)]
+    futures = [processes.submit(weights, spec) for weights, spec in jobs]
+    os.kill(worker_of(processes).pid, fault)
+    assert [future.result(120) for future in futures] == rounded.sample(jobs)
+    assert processes.submit(*jobs[0]).result(60) == rounded.sample(jobs[:1])[0]
+
+
+def test_a_cancelled_request_gives_its_place_free(processes: SamplingProcesses, cases: Any, policies: Any) -> None:
+    long = [processes.submit(policies[0], SampleSpec(cases.prompt(i, 30), 16, 4000)) for i in range(4)]
+    assert all(future.cancel() for future in long)
+    with pytest.raises(CancelledError):
+        long[0].result()
+    short = [processes.submit(policies[0], SampleSpec(cases.prompt(0, 30), 1, 2)) for _ in range(4)]
+    assert all(len(future.result(60).sequences[0].tokens) == 2 for future in short)
+
+
+def test_a_request_that_fails_says_the_same_from_each_process(
+    processes: SamplingProcesses, policies: list[Weights], cases: Any
+) -> None:
+    diverged = {name: weight * float("nan") for name, weight in policies[1].items()}
+    for future in [processes.submit(diverged, SampleSpec(cases.prompt(i, 5), 2, 4)) for i in range(4)]:
+        with pytest.raises(BadRequest, match="training has diverged"):
+            future.result(60)
+    with pytest.raises(BadRequest, match="prompt is empty"):
+        processes.submit(policies[0], SampleSpec([], 1, 1))
+    full = OutOfMemory("a copy of the weights")
+    assert str(pickle.loads(pickle.dumps(full))) == str(full)
+
+
+def test_close_ends_the_processes_and_fails_what_is_unfinished(
+    rounded: Engine, policies: list[Weights], cases: Any
+) -> None:
+    processes = SamplingProcesses(rounded, 2)
+    worker = worker_of(processes)
+    futures = [processes.submit(policies[0], SampleSpec(cases.prompt(i, 30), 4, 4000)) for i in range(4)]
+    processes.close()
+    assert not wait(futures, 60).not_done
+    for future in futures:
+        with pytest.raises(RuntimeError, match="closed"):
+            future.result()
+    with pytest.raises(RuntimeError, match="closed"):
+        processes.submit(policies[0], SampleSpec([1], 1, 1))
+    assert not worker.is_running()
