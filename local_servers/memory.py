@@ -26,6 +26,12 @@ SHARE = 0.9
 SMALL_BYTES = 16 << 20
 """What is taken without looking, which costs a millisecond."""
 
+_MALLOC_OPTIONS = {  # of mallopt(3), by their numbers in malloc.h
+    -8: 1,  # M_ARENA_MAX: threads share one heap, as those of their own are of 64 MB parts
+    -4: 0,  # M_MMAP_MAX: no block is a mapping of its own
+    -1: 2**31 - 1,  # M_TRIM_THRESHOLD: the heap does not shrink by itself
+    -2: 64 << 20,  # M_TOP_PAD: and grows in large parts
+}
 _OOM_SCORE_ADJ = 500
 LIMIT_EVERY_S = 60.0
 _HEADROOM_BYTES = 256 << 20  # what serving itself may take where nothing is free for a moment
@@ -50,8 +56,21 @@ class OutOfMemory(ServerError):
         return OutOfMemory, (self._what,)  # from one process to another
 
 
+def keep_freed_memory() -> None:
+    """Has glibc, where that is the C library, keep what is freed for what is allocated next. Threads that run already
+    go on as before.
+
+    By default it gives large blocks back at once, and the system clears every page of the next one: with SmolLM2-135M
+    that is a quarter of the time of a training request.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)
+
+
 def return_freed_memory() -> None:
-    """Gives what was freed back to the system, where the C library can: glibc keeps it, per thread, for later."""
+    """Gives what was freed back to the system, where the C library can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -446,14 +446,17 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     )
     assert {settings.model_name for settings in (curate, train, evaluate)} == {SMOLLM2_MODEL}
     assert {settings.dataset for settings in (curate, train, evaluate)} == {INTRO_DATASET}
-    assert {settings.max_tokens for settings in (curate, train, evaluate)} == {160}
+    assert {settings.max_tokens for settings in (curate, train, evaluate)} == {96}
+    assert all(isinstance(each, FlowSettings) and each.stop_after_code for each in (curate, train, evaluate))
     assert isinstance(curate, CurateSettings) and isinstance(train, TrainSettings)
     assert (train.problems_per_step, train.completions_per_problem, train.temperature) == (8, 16, 1.0)
-    n_test = 200  # baseline and final evaluation; between them one of eval.limit problems
+    assert curate.limit == -1
+    n_train, n_test = 620, 210  # baseline and final evaluation; between them one of eval.limit problems
     evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
-    completions = curate.limit * curate.profile_samples + train.max_steps * train.batch_size + evaluations
-    # At 240 sampled tokens per second, 110 per completion, and 728 trained ones, 266 of each: the Makefile says it.
-    assert 110 * completions / 240 + 266 * train.max_steps * train.batch_size / 728 < 3600
+    completions = n_train * curate.profile_samples + train.max_steps * train.batch_size + evaluations
+    # 50 tokens of each are sampled, 240 per second, and 60 trained on with its share of the prompt, 200 per second: the
+    # Makefile says it.
+    assert 50 * completions / 240 + 60 * train.max_steps * train.batch_size / 200 < 3600
 
 
 def test_a_preset_says_nothing_of_a_profile_that_is_not_made() -> None:

@@ -40,6 +40,7 @@ SAME_AS_RUN = ("model_name", "environment", *SIDES)
 """Settings in which a pool and the run that it is made from cannot differ: rollouts of other data tell nothing."""
 AS_SAMPLED = (
     "max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format",
+    "stop_after_code",
 )  # fmt: skip
 """Settings of the run, not of its pool, that new samples need to be like its rollouts."""
 

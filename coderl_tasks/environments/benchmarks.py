@@ -146,7 +146,7 @@ class BenchmarkEnvironment(CodeEnvironment):
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        return {"environment": "benchmark"}
+        return {"environment": "benchmark", **super().fingerprint}
 
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         return renderer.prompt_tokens(BENCHMARKS[problem.split].messages(problem))

@@ -16,6 +16,8 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer, problem_prompt
 
 CORRECT_FROM = 1.0
+CODE_END = "\n```\n"
+"""The fence that closes a code block. The token that completes it may have more line ends, which are kept."""
 
 
 class Environment(ABC):
@@ -52,7 +54,8 @@ class Environment(ABC):
 @dataclass(frozen=True, eq=False)
 class CodeEnvironment(Environment):
     """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
-    that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own."""
+    that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own. With
+    `stop_after_code` a completion ends with its first code block."""
 
     name = "code"
     rows = CODE_ROWS
@@ -60,10 +63,18 @@ class CodeEnvironment(Environment):
     _: KW_ONLY
     fraction: bool = False
     priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    stop_after_code: bool = False
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        return {}  # what was recorded before there were other environments goes on
+        # By default nothing: what was recorded before there were other environments goes on.
+        return {"stop_after_code": True} if self.stop_after_code else {}
+
+    def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
+        if not self.stop_after_code:
+            return renderer.stop_tokens
+        # A request has tokens or texts. The fence that opens a block names its language, or begins the answer.
+        return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), CODE_END]
 
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         return problem_prompt(problem, renderer)

@@ -318,7 +318,7 @@ async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -
     if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
         keys -= {"environment", "reward_file"}  # a look at what training did to something else
     if settings.benchmark is not None:
-        keys -= {*SIDES, "environment", "reward_file", "use_r1_zero_format"}
+        keys -= {*SIDES, "environment", "reward_file", "use_r1_zero_format", "stop_after_code"}
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
         return await with_decided_model(for_this_machine(settings))

@@ -46,7 +46,7 @@ class CurateSettings(FlowSettings):
     not tell; other settings are by default those of the pool that it was trained on"""
     splits: Names = setting(None, common=True)
     """train splits to read; by default all the data set has"""
-    limit: Limit = setting(-1, common=True, smollm2=120)
+    limit: Limit = setting(-1, common=True)
     """read at most this many rows (-1: all)"""
     max_tests: int = setting(15, ge=-1, environments=ONLY_CODE)
     """tests kept per problem, longest inputs first (-1: all)"""
@@ -89,11 +89,11 @@ class CurateSettings(FlowSettings):
         le=16,
         common=True,
         of_profile=True,
-        smollm2=8,
+        smollm2=4,
         elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
     )
     """completions per problem, at most"""
-    profile_round: int = setting(2, ge=1, of_profile=True, smollm2=8)
+    profile_round: int = setting(2, ge=1, of_profile=True, smollm2=4)
     """completions per problem and round"""
     profile_risk_keep: float = setting(0.1, ge=0, lt=0.5, of_profile=True)
     """adaptive: accepted chance to keep a problem that all samples would drop"""
@@ -110,7 +110,7 @@ class CurateSettings(FlowSettings):
     """price per million prompt tokens, for the cost column"""
     price_completion: float | None = Field(None, ge=0)
     """price per million completion tokens"""
-    temperature: Temperature = setting(1.0, ge=0, of_profile=True)
+    temperature: Temperature = setting(1.0, ge=0, of_profile=True, smollm2=0.7)
     """sampling temperature of the profile"""
     band_low: float = setting(0.1, ge=0, le=1, common=True, of_profile=True)
     """lowest pass rate kept in the pool"""

@@ -146,6 +146,9 @@ class FlowSettings(SettingsModel):
     """chat format; by default the one the model was made for (chat_template: as it brings it)"""
     thinking: bool | None = setting(None, inherited=True)
     """on or off, where the chat format has a switch for it; by default as the format has it"""
+    stop_after_code: bool = setting(False, smollm2=True, inherited=True, environments=("code",))
+    """end a completion after its first code block: for models that explain their code after it, which earns nothing and
+    is trained on all the same"""
     environment: Literal["code", "gsm8k", "custom"] = setting("code", common=True, gsm8k="gsm8k", inherited=True)
     """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
     and reward_file)"""
@@ -175,7 +178,7 @@ class FlowSettings(SettingsModel):
         on_resume="warned",
         inherited=True,
         nano=128,
-        smollm2=160,
+        smollm2=96,
         gsm8k=2048,
         elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
     )

@@ -106,7 +106,7 @@ class TrainSettings(FlowSettings):
         128, ge=2, hidden=True, meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",)
     )
     """completions per step, by the recipe's name: problems_per_step x completions_per_problem"""
-    selection: Literal["shuffle", "cycle", "adaptive"] = "shuffle"
+    selection: Literal["shuffle", "cycle", "adaptive"] = setting("shuffle", smollm2="adaptive")
     """which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: those whose group
     is likely to have a signal, by the profile and by what the steps before have shown"""
     first_completions: int = setting(0, ge=0, elsewhere=("group_size_adaptive",))
@@ -122,7 +122,7 @@ class TrainSettings(FlowSettings):
     so many times problems_per_step (with first_completions: so many times its completions); passes over the pool do not
     count them (1: not replaced)"""
     learning_rate: float = setting(
-        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=4e-4, gsm8k=1e-5, elsewhere=("lr",)
+        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
     """Adam's learning rate"""
     schedule: families.Schedule = families.Schedule()
@@ -168,7 +168,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=24,
+        smollm2=40,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),

@@ -17,7 +17,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.disk import adapter_bytes
-from coderl_tasks.environments import CODE, CodeEnvironment, environment_of
+from coderl_tasks.environments import CodeEnvironment, environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
@@ -212,9 +212,11 @@ class TrainingRun:
         self.steering = Steering(settings, directory)
         # For training only: the run's own evaluations use the session's environment, as any other evaluation does.
         environment = session.environment
-        if environment is CODE:  # the one whose rewards and test order are settings of a run
+        if isinstance(environment, CodeEnvironment):  # the one whose rewards and test order are settings of a run
             is_fraction = settings.reward == "fraction"
-            environment = CodeEnvironment(settings.format_coef, fraction=is_fraction, priorities=test_orders)
+            environment = replace(
+                environment, format_coef=settings.format_coef, fraction=is_fraction, priorities=test_orders
+            )
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
         self.estimate = estimator(settings.advantage, settings.advantage_eps)

@@ -3,11 +3,9 @@
     python -m data.recipes.measure_intro PASSES [--train 620] [--test 210]
 
 PASSES is a JSON-lines file, {"id", "passes", "samples"} of each candidate that was measured (make_intro.py writes the
-candidates). Of the rows of each side 28% are solved sometimes, the others never; the kinds are taken as evenly as the
-classes allow. The same passes give the same bytes.
-
-The aim was a quarter never, a quarter always and half sometimes solved. Of 1,688 candidates SmolLM2-135M-Instruct
-solves 1,440 in none of 8 samples and none in 7 or 8, so that all that are sometimes solved on the train side are taken.
+candidates). A quarter of the rows of each side are solved never, and a quarter nearly always, or as many as there are.
+The others are solved sometimes. The kinds are taken as evenly as the classes allow. The same passes give the same
+bytes.
 """
 
 import argparse
@@ -21,8 +19,10 @@ from typing import Any
 from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate, candidates, write_rows
 
 SIZES = {"train": 620, "test": 210}
-NEVER = 0.72
-"""Of the rows; the others are solved sometimes."""
+NEVER = NEARLY_ALWAYS = 0.25
+"""Of the rows, of the latter at most; the others are solved sometimes."""
+LEAST_ALWAYS = 0.85
+"""The share of its samples from which a candidate is nearly always solved: 7 of 8."""
 
 
 class UnusablePasses(ValueError):
@@ -40,16 +40,24 @@ def read_passes(lines: Iterable[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
+def solved(passes: int, samples: int) -> str:
+    """How often: never, sometimes or nearly always."""
+    if not passes:
+        return "never"
+    return "nearly always" if passes >= LEAST_ALWAYS * samples else "sometimes"
+
+
 def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], size: int) -> list[str]:
     """The ids of `size` candidates of one side, mixed. Raises UnusablePasses where a class has too few."""
     name = side[0].side
-    never = round(NEVER * size)
-    wanted = {"never": never, "sometimes": size - never}
     rng = random.Random(f"{SEED} {name}-choice")
-    left: dict[str, list[Candidate]] = {of: [] for of in wanted}
+    left: dict[str, list[Candidate]] = {of: [] for of in ("never", "sometimes", "nearly always")}
     for candidate in rng.sample(side, len(side)):
         if candidate.name in passes:
-            left["sometimes" if passes[candidate.name][0] else "never"].append(candidate)
+            left[solved(*passes[candidate.name])].append(candidate)
+    wanted = {"never": round(NEVER * size)}
+    wanted["nearly always"] = min(len(left["nearly always"]), round(NEARLY_ALWAYS * size))
+    wanted["sometimes"] = size - sum(wanted.values())
     for of, count in wanted.items():
         if len(left[of]) < count:
             raise UnusablePasses(

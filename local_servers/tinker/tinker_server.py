@@ -26,7 +26,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from local_servers.admission import JSON_BODY, admission, check_exposure, refused
 from local_servers.http_log import logger as http_logger
-from local_servers.memory import OutOfMemory, limit_own_memory_until
+from local_servers.memory import OutOfMemory, keep_freed_memory, limit_own_memory_until
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import KEY_PREFIX
 from local_servers.tinker import rest_routes, sampling_routes, service_routes, training_routes
@@ -168,6 +168,7 @@ def serve(port: int, host: str, engines: EnginePool, root: Path, key: str | None
     which device the models run."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="tinker server: %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)
+    keep_freed_memory()
     asyncio.run(_serve_until_signal(port, host, engines, root, key))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,16 @@ from coderl_tasks.services import Services
 from data.recipes import measure_intro
 from data.recipes.intro_kind import Kind, Unusable, draw_problem, variant
 from data.recipes.make_intro import KINDS, SIDES, Candidate, candidates, held_out_variants
-from data.recipes.measure_intro import NEVER, SIZES, UnusablePasses, choice, histogram, read_passes
+from data.recipes.measure_intro import (
+    NEARLY_ALWAYS,
+    NEVER,
+    SIZES,
+    UnusablePasses,
+    choice,
+    histogram,
+    read_passes,
+    solved,
+)
 
 FOLDER = DATA / "intro"
 CARD = (FOLDER / "README.md").read_text()
@@ -156,14 +165,17 @@ def test_the_choice_has_the_wanted_shares_of_all_kinds(all_candidates: tuple[Can
     for side, rows in found.items():
         assert len(rows) == SIZES[side]
         assert all(passes[name] == counts for name, counts in rows.items())
-        assert sum(passed == 0 for passed, _ in rows.values()) == round(NEVER * SIZES[side])
+        classes = Counter(solved(*counts) for counts in rows.values())
+        assert classes["never"] == round(NEVER * SIZES[side])
+        there_are = sum(solved(*passes[each.name]) == "nearly always" for each in all_candidates if each.side == side)
+        assert classes["nearly always"] == min(there_are, round(NEARLY_ALWAYS * SIZES[side]))
         kinds = Counter(name.split(".")[0] for name in rows)
         assert len(kinds) >= 0.95 * len(KINDS)
         assert max(kinds.values()) <= 3 * SIZES[side] / len(KINDS)
 
 
 def test_passes_that_allow_no_choice_are_an_error(all_candidates: tuple[Candidate, ...]) -> None:
-    with pytest.raises(UnusablePasses, match="0 of the measured candidates are sometimes solved, 174 are wanted"):
+    with pytest.raises(UnusablePasses, match="0 of the measured candidates are sometimes solved, 465 are wanted"):
         choice(all_candidates, {each.name: (0, 8) for each in all_candidates}, SIZES)
     with pytest.raises(UnusablePasses, match=r"nothing\.0\.0 is no candidate"):
         choice(all_candidates, {"nothing.0.0": (0, 8)}, SIZES)

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import tinker
 
+from coderl_tasks.environments import CODE, CodeEnvironment, Environment, environment_of
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
@@ -16,6 +17,7 @@ from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.prompts import get_renderer, load_tokenizer, recommended_renderer
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.services import Services
+from coderl_tasks.settings import EvaluateSettings, parse_settings
 
 MODEL = "data/nano"
 
@@ -34,10 +36,11 @@ async def evaluate(embedded: Services) -> AsyncIterator[Evaluate]:
             problems: list[Problem],
             sampler: tinker.SamplingClient = sampler,
             concurrency: int = 64,
+            environment: Environment = CODE,
             **recording: Any,
         ) -> tuple[pl.DataFrame, dict[str, Any]]:
             settings = RolloutSettings("evaluate", MODEL, 0.0, 128, 8192, seed=0, concurrency=concurrency)
-            engine = RolloutEngine(Judge(client), renderer, settings)
+            engine = RolloutEngine(Judge(client), renderer, settings, environment)
             return await evaluate_policy(problems, sampler, engine, **recording)
 
         yield run
@@ -63,6 +66,35 @@ async def test_the_base_model_on_bundled_problems(evaluate: Evaluate, tmp_path: 
     assert again.equals(rollouts), "what is recorded is neither sampled nor graded again"
     greedy, _ = await evaluate(problems[::-1], concurrency=3)
     assert greedy.sort("problem_id")["completion"].equals(rollouts.sort("problem_id")["completion"])
+
+
+async def test_a_completion_can_end_with_its_code(evaluate: Evaluate) -> None:
+    problems = load_problems("data/mini", role="test", limit=12).problems
+    whole, _ = await evaluate(problems)
+    cut, summary = await evaluate(problems, environment=CodeEnvironment(stop_after_code=True))
+    ends = [text.partition("\n```\n")[:2] for text in whole["completion"]]
+    assert [text.rstrip("\n") for text in cut["completion"]] == ["".join(end).rstrip("\n") for end in ends]
+    # nano writes nothing after its code, and its end of turn, a text among others here, ends a completion as before.
+    assert cut["code"].equals(whole["code"]) and summary["truncated_rate"] == 0
+
+
+def test_code_ends_with_the_fence_that_closes_it_and_no_answer_with_the_one_that_opens_it() -> None:
+    renderer = get_renderer(recommended_renderer(MODEL), load_tokenizer(MODEL))
+    ends = CodeEnvironment(stop_after_code=True).stop(renderer)
+    assert ends[0] == "<|im_end|>"
+    assert any(end in "```python\nprint(1)\n```\n\nThis" for end in ends)
+    assert not any(end in "First:\n```python\nprint(`1`)\n``` # no" for end in ends)
+
+
+def test_a_benchmark_stops_as_published_unless_it_is_asked_to_stop_after_the_code() -> None:
+    asked, preset = {"stop_after_code": "true"}, {"preset": "smollm2"}
+    for given, ends in (({}, False), (asked, True), (preset, True), (preset | {"benchmark": "mbpp"}, False)):
+        environment = environment_of(parse_settings(EvaluateSettings, given))
+        assert isinstance(environment, CodeEnvironment)
+        assert environment.stop_after_code == environment.fingerprint.get("stop_after_code", False) == ends
+    assert environment_of(parse_settings(EvaluateSettings, asked | {"benchmark": "mbpp"})).fingerprint == {
+        "environment": "benchmark", "stop_after_code": True,
+    }  # fmt: skip
 
 
 async def test_no_problems_is_a_mistake(evaluate: Evaluate) -> None:

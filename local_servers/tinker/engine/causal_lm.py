@@ -63,6 +63,9 @@ _PROBE_TOLERANCE = 1e-3
 _PROBE_STEP = 7919
 """Tokens of the comparison are this far apart: rows of one kind, as the first of a vocabulary are, can make a model
 that was trained on texts so sensitive that bfloat16 tells nothing."""
+_LARGE_WEIGHTS = 50_000_000
+"""From so many weights on, a model on the CPU is `large`: its requests are long enough to be sampled in a process of
+their own, and take enough memory to give it back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
 _ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers of a module that get the same input, by transformers' names."""
 _ROUNDING = 1.0
@@ -107,20 +110,20 @@ class _MergedProduct(torch.autograd.Function):
 
 
 class _RoundedProduct(torch.autograd.Function):
-    """x (1, R, in) times [W, ...] + [B A, ...], which are not merged -> one float32 (1, R, out) for each matrix, with
-    the gradients of x and of each A and B, which come as a, ..., b, .... The products have the dtype of the weight."""
+    """x (1, R, in) times [W, ...] + [B A, ...], not merged -> one (1, R, out) of `dtype` for each matrix, with the
+    gradients of x and of each A and B, which come as a, ..., b, ...: products of the dtype of the weight."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, outputs: list[int], *factors: torch.Tensor
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, outputs: list[int], dtype: torch.dtype, *factors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         rows, half = x[0].to(weight.dtype), len(outputs)
         a = torch.cat(factors[:half]).to(rows.dtype)
         b = torch.block_diag(*factors[half:]).to(rows.dtype)
         low = gemm(rows, a)
         ctx.save_for_backward(rows, weight, low, a, b)
-        ctx.outputs = outputs
-        out = gemm(rows, packed(weight)).float().add_(gemm(low, b))
+        ctx.outputs, ctx.x_dtype = outputs, x.dtype
+        out = gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))
         return tuple(part[None] for part in out.split(outputs, dim=1))
 
     @staticmethod
@@ -130,13 +133,13 @@ class _RoundedProduct(torch.autograd.Function):
         through = grad @ b
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = gemm(grad, packed(weight, transposed=True)).float().add_(through @ a)[None]
+            x_grad = gemm(grad, packed(weight, transposed=True)).to(ctx.x_dtype).add_(through @ a)[None]
         rank = a.shape[0] // len(ctx.outputs)
         b_grads = [
             (part.t() @ its_low).float()
             for part, its_low in zip(grad.split(ctx.outputs, dim=1), low.split(rank, dim=1), strict=True)
         ]
-        return x_grad, None, None, *(through.t() @ rows).float().split(rank), *b_grads
+        return x_grad, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
 class _Binding(threading.local):
@@ -151,11 +154,12 @@ class _Binding(threading.local):
 @dataclass(frozen=True)
 class SlotGroup:
     """Linear layers of one input, as queries, keys and values are, whose bfloat16 products are one: `weight` (sum of
-    `outputs`, in) has their matrices below each other."""
+    `outputs`, in) has their matrices below each other, and what comes out is of `dtype`."""
 
     names: tuple[str, ...]
     outputs: list[int]
     weight: torch.Tensor
+    dtype: torch.dtype = torch.float32
 
     def adapted(self, weights: Weights) -> bool:
         return f"{self.names[0]}.lora_A" in weights
@@ -163,7 +167,7 @@ class SlotGroup:
     def row_exact(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
         """The outputs (R, out) for x (R, in)."""
         rows = x.to(self.weight.dtype)
-        out = product(rows, self.weight).float()
+        out = product(rows, self.weight).to(self.dtype)
         if self.adapted(weights):
             a, b = self._factors(weights)
             out.add_(product(product(rows, a), b))
@@ -172,7 +176,7 @@ class SlotGroup:
     def trained(self, x: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, ...]:
         """The outputs (1, R, out) for x (1, R, in), differentiable."""
         factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
-        return cast(tuple[torch.Tensor, ...], _RoundedProduct.apply(x, self.weight, self.outputs, *factors))
+        return cast(tuple[torch.Tensor, ...], _RoundedProduct.apply(x, self.weight, self.outputs, self.dtype, *factors))
 
     def _factors(self, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
         """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
@@ -305,6 +309,7 @@ class BaseModel:
         model.set_attn_implementation("coderl_rows")
         self._fit_slots(self._backbone, "model")
         self.n_weights = sum(weight.numel() for weight in self.weights.values())
+        self.large = device.type == "cpu" and self.n_weights >= _LARGE_WEIGHTS
         self._refuse_unknown_parts()
         self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
         self._product: RowExactProduct | None = None
@@ -342,7 +347,11 @@ class BaseModel:
             for slot in slots:
                 self._group([slot])
             return
-        group = SlotGroup(tuple(slot.name for slot in slots), [len(matrix) for matrix in matrices], whole)
+        names = tuple(slot.name for slot in slots)
+        # What lies between gate and down is the widest of a layer, and down's product rounds it in any case.
+        inner = names[0].endswith(_ONE_INPUT[1])
+        dtype = self.dtype if inner else torch.float32
+        group = SlotGroup(names, [len(matrix) for matrix in matrices], whole, dtype)
         self.weights |= zip(group.names, whole.split(group.outputs), strict=True)  # views: no second copy
         for slot in slots:
             slot.group = group

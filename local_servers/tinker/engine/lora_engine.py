@@ -61,7 +61,7 @@ class Engine:
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
         self.dtype = self._model.dtype
-        self.n_weights = self._model.n_weights
+        self.large = self._model.large
         # Of which each runs an operation by itself.
         self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if device == "cpu" else 1
 

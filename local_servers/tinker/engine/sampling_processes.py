@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import torch
 from safetensors.torch import load, save
 
-from local_servers.memory import LIMIT_EVERY_S, limit_own_memory
+from local_servers.memory import LIMIT_EVERY_S, keep_freed_memory, limit_own_memory
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.scheduler import SamplingScheduler
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 4
 """Each has the weights in memory, and fills its share of the cores with threads."""
-_LARGE = 50_000_000
-"""Weights from which processes pay: a smaller model's requests are over before they are sent."""
 _KEPT = 2
 """Adapters whose weights a worker keeps: those of the policy now, and of the one before."""
 
@@ -49,7 +47,7 @@ _Unfinished = tuple[Weights, SampleSpec, Future[SampleResult]]
 def sampling_scheduler(engine: Engine) -> Scheduler:
     """What runs the requests of this engine: one process, or several where its model is large and in bfloat16."""
     cores = engine.cores
-    if engine.dtype == torch.bfloat16 and engine.n_weights >= _LARGE and cores > 1:
+    if engine.dtype == torch.bfloat16 and engine.large and cores > 1:
         return SamplingProcesses(engine, min(cores, MOST_PROCESSES))
     return SamplingScheduler(engine)
 
@@ -227,6 +225,7 @@ def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
 
 def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
     """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
+    keep_freed_memory()
     connection = Connection(int(descriptor))
     threading.Thread(target=_limit_memory, name="memory limit", daemon=True).start()
     engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
+from local_servers.memory import return_freed_memory
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
@@ -54,7 +55,10 @@ class SamplingScheduler:
         futures: dict[RunningRequest, Future[SampleResult]] = {}
         waiting: deque[_Submitted] = deque()
         while not self._closing:
-            self._receive(waiting, idle=not (batch.requests or waiting))
+            idle = not (batch.requests or waiting)
+            if idle and self._engine.large:
+                return_freed_memory()
+            self._receive(waiting, idle=idle)
             # Before others are admitted: what is cancelled gives up its share of the caches to them.
             batch.requests = [request for request in batch.requests if not futures[request].cancelled()]
             futures = {request: futures[request] for request in batch.requests}

@@ -43,10 +43,6 @@ _KEPT_ELEMENTS = 2 * _LOGIT_ELEMENTS
 """Log-probabilities that a micro-batch keeps for its backward pass; where they would be more, that computes them again
 (nothing larger than a chunk is held then)."""
 
-_LARGE_WEIGHTS = 50_000_000
-"""From so many weights on, what a request has freed is given back to the system at its end: with SmolLM2-135M 3.2 of
-5 GB were kept for later."""
-
 _Losses = dict[int, tuple[np.ndarray, np.ndarray]]
 """Log-probabilities and losses (T,) by the datum's index."""
 
@@ -212,7 +208,7 @@ def run_datums(
             results |= part
     if backward:
         adapter.add_grads([lane.grads() for lane in lanes])
-    if model.device.type == "cpu" and model.n_weights >= _LARGE_WEIGHTS:
+    if model.large:
         return_freed_memory()
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
     # In float64, and in the order of the datums, whichever lane they were in.
