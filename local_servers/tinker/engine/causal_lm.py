@@ -9,9 +9,10 @@ The architecture (norms, rotary embedding, residuals) stays transformers' own co
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-The layers' weights are float32 or bfloat16, and their products have that dtype. All else is float32: activations,
-attention, the unembedding and log-probabilities. Rounded to bfloat16, the residual stream and the logits would make up
-most of the error: the sampler's log-probabilities of SmolLM2-135M were 0.036 nats from the trainer's, and are 0.012.
+The layers' weights are float32 or bfloat16, and their products and what is between gate and down have that dtype. All
+else is float32: the residual stream, attention, the unembedding and log-probabilities. Rounded to bfloat16, the residual
+stream and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were 0.036 nats
+from the trainer's, and are 0.010.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
