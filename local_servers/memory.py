@@ -27,9 +27,9 @@ SMALL_BYTES = 16 << 20
 """What is taken without looking, which costs a millisecond."""
 
 _MALLOC_OPTIONS = {  # of mallopt(3), by their numbers in malloc.h
-    -8: 1,  # M_ARENA_MAX: threads share one heap, as those of their own are of 64 MB parts
+    -8: 1,  # M_ARENA_MAX: threads share one heap; one of their own would be made of parts of 64 MB
     -4: 0,  # M_MMAP_MAX: no block is a mapping of its own
-    -1: 2**31 - 1,  # M_TRIM_THRESHOLD: the heap does not shrink by itself
+    -1: -1,  # M_TRIM_THRESHOLD: the heap does not shrink by itself
     -2: 64 << 20,  # M_TOP_PAD: and grows in large parts
 }
 _OOM_SCORE_ADJ = 500
@@ -57,8 +57,8 @@ class OutOfMemory(ServerError):
 
 
 def keep_freed_memory() -> None:
-    """Has glibc, where that is the C library, keep what is freed for what is allocated next. Threads that run already
-    go on as before.
+    """Has glibc, where that is the C library, keep what is freed for what is allocated next. To be called before other
+    threads allocate: a heap of their own stays theirs.
 
     By default it gives large blocks back at once, and the system clears every page of the next one: with SmolLM2-135M
     that is a quarter of the time of a training request.

@@ -119,7 +119,7 @@ def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings
     """The curation that keeps all problems of the data set, without a profile. A hash of all that decides its content
     names the folder: a restart resumes it, and runs on the same data share it. DataError if there is no data set."""
     decides = {key for key, field in FlowSettings.model_fields.items() if about(field).inherited}
-    decides = {*decides, *SIDES} - {"max_tokens", "reward_timeout"}  # nothing is sampled or run
+    decides = {*decides, *SIDES} - {"max_tokens", "stop_after_code", "reward_timeout"}  # nothing is sampled or run
     values = {key: getattr(settings, key) for key in decides}
     made = CurateSettings.model_validate({**values, "profile_mode": NO_PROFILE})
     side = evaluation_side(settings)

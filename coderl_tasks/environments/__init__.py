@@ -29,6 +29,5 @@ def environment_of(settings: FlowSettings) -> Environment:
     if settings.environment == "gsm8k":
         return Gsm8kEnvironment(settings.use_r1_zero_format)
     if isinstance(settings, EvaluateSettings) and settings.benchmark is not None:
-        # As published, unless it is asked for here: no preset and no run changes what a benchmark's figure means.
-        return BenchmarkEnvironment(stop_after_code=settings.stop_after_code and "stop_after_code" in settings.given)
+        return BenchmarkEnvironment(stop_after_code=settings.stop_after_code)
     return CodeEnvironment(stop_after_code=True) if settings.stop_after_code else CODE

@@ -316,7 +316,7 @@ async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -
     elif settings.given & {"evaluation_dataset", "test_share"}:
         keys -= {*SIDES} - {"dataset"}
     if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
-        keys -= {"environment", "reward_file"}  # a look at what training did to something else
+        keys -= {"environment", "reward_file", "stop_after_code"}  # a look at what training did to something else
     if settings.benchmark is not None:
         keys -= {*SIDES, "environment", "reward_file", "use_r1_zero_format", "stop_after_code"}
     inherited = {key: policy.config[key] for key in keys if key in policy.config}

@@ -146,9 +146,15 @@ class FlowSettings(SettingsModel):
     """chat format; by default the one the model was made for (chat_template: as it brings it)"""
     thinking: bool | None = setting(None, inherited=True)
     """on or off, where the chat format has a switch for it; by default as the format has it"""
-    stop_after_code: bool = setting(False, smollm2=True, inherited=True, environments=("code",))
-    """end a completion after its first code block: for models that explain their code after it, which earns nothing and
-    is trained on all the same"""
+    stop_after_code: bool = setting(
+        False,
+        smollm2=True,
+        by_environment={"custom": False, "gsm8k": False},
+        inherited=True,
+        environments=ONLY_CODE,
+    )
+    """end a completion after its first code block, for models that go on to explain it, which earns nothing and is
+    trained on all the same (not for models that think first, nor for answers whose block opens with a bare ```)"""
     environment: Literal["code", "gsm8k", "custom"] = setting("code", common=True, gsm8k="gsm8k", inherited=True)
     """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
     and reward_file)"""

@@ -3,9 +3,8 @@
     python -m data.recipes.measure_intro PASSES [--train 620] [--test 210]
 
 PASSES is a JSON-lines file, {"id", "passes", "samples"} of each candidate that was measured (make_intro.py writes the
-candidates). A quarter of the rows of each side are solved never, and a quarter nearly always, or as many as there are.
-The others are solved sometimes. The kinds are taken as evenly as the classes allow. The same passes give the same
-bytes.
+candidates). Half of the rows of each side are solved sometimes and a quarter nearly always, or as many as there are.
+The others are never solved. The kinds are taken as evenly as the classes allow. The same passes give the same bytes.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate,
 
 SIZES = {"train": 620, "test": 210}
 NEVER = NEARLY_ALWAYS = 0.25
-"""Of the rows, of the latter at most; the others are solved sometimes."""
+"""Of the rows, of the latter at most. Where the others, sometimes solved, are too few, more are never solved."""
 LEAST_ALWAYS = 0.85
 """The share of its samples from which a candidate is nearly always solved: 7 of 8."""
 
@@ -55,9 +54,9 @@ def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], siz
     for candidate in rng.sample(side, len(side)):
         if candidate.name in passes:
             left[solved(*passes[candidate.name])].append(candidate)
-    wanted = {"never": round(NEVER * size)}
-    wanted["nearly always"] = min(len(left["nearly always"]), round(NEARLY_ALWAYS * size))
-    wanted["sometimes"] = size - sum(wanted.values())
+    always = min(len(left["nearly always"]), round(NEARLY_ALWAYS * size))
+    sometimes = min(len(left["sometimes"]), size - round(NEVER * size) - always)
+    wanted = {"never": size - always - sometimes, "sometimes": sometimes, "nearly always": always}
     for of, count in wanted.items():
         if len(left[of]) < count:
             raise UnusablePasses(

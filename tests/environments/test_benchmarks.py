@@ -152,15 +152,15 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path) -> None:
 
 
 def test_harnesses_that_differ_are_evaluated_one_by_one() -> None:
-    same = {"temperature": 0.0, "n_samples": 1, "top_p": 1.0, "max_tokens": 768}
+    same = {"temperature": 0.0, "n_samples": 1, "top_p": 1.0, "max_tokens": 768, "stop_after_code": False}
     assert benchmark_settings(["humaneval", "mbpp", "mbpp_plus"], set()) == same
     given = {"temperature", "n_samples", "top_p"}
     with pytest.raises(
         ConfigError, match=r"harnesses differ \(max_tokens is 768, and 2000 in livecodebench\): give max"
     ):
         benchmark_settings(["humaneval", "livecodebench"], given)
-    assert benchmark_settings(["humaneval", "livecodebench"], {*given, "max_tokens"}) == {}
-    assert benchmark_settings(["livecodebench"], {"n_samples"}) == {
+    assert benchmark_settings(["humaneval", "livecodebench"], {*given, "max_tokens", "stop_after_code"}) == {}
+    assert benchmark_settings(["livecodebench"], {"n_samples", "stop_after_code"}) == {
         "temperature": 0.2,
         "top_p": 0.95,
         "max_tokens": 2000,

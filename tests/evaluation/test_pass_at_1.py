@@ -7,6 +7,7 @@ import pytest
 import tinker
 
 from coderl_tasks.environments import CODE, CodeEnvironment, Environment, environment_of
+from coderl_tasks.environments.benchmarks import benchmark_settings
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
@@ -80,21 +81,31 @@ async def test_a_completion_can_end_with_its_code(evaluate: Evaluate) -> None:
 
 def test_code_ends_with_the_fence_that_closes_it_and_no_answer_with_the_one_that_opens_it() -> None:
     renderer = get_renderer(recommended_renderer(MODEL), load_tokenizer(MODEL))
-    ends = CodeEnvironment(stop_after_code=True).stop(renderer)
+    ends = [str(end) for end in CodeEnvironment(stop_after_code=True).stop(renderer)]
     assert ends[0] == "<|im_end|>"
     assert any(end in "```python\nprint(1)\n```\n\nThis" for end in ends)
     assert not any(end in "First:\n```python\nprint(`1`)\n``` # no" for end in ends)
 
 
-def test_a_benchmark_stops_as_published_unless_it_is_asked_to_stop_after_the_code() -> None:
-    asked, preset = {"stop_after_code": "true"}, {"preset": "smollm2"}
-    for given, ends in (({}, False), (asked, True), (preset, True), (preset | {"benchmark": "mbpp"}, False)):
-        environment = environment_of(parse_settings(EvaluateSettings, given))
-        assert isinstance(environment, CodeEnvironment)
-        assert environment.stop_after_code == environment.fingerprint.get("stop_after_code", False) == ends
-    assert environment_of(parse_settings(EvaluateSettings, asked | {"benchmark": "mbpp"})).fingerprint == {
-        "environment": "benchmark", "stop_after_code": True,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ({}, False),
+        ({"stop_after_code": "true"}, True),
+        ({"preset": "smollm2"}, True),
+        ({"preset": "smollm2", "benchmark": "mbpp"}, False),
+        ({"stop_after_code": "true", "benchmark": "mbpp"}, True),
+        ({"preset": "smollm2", "environment": "gsm8k"}, False),
+    ],
+)
+def test_a_benchmark_stops_as_published_unless_it_is_asked_to_stop_after_the_code(
+    given: dict[str, str], ends: bool
+) -> None:
+    settings = parse_settings(EvaluateSettings, given)
+    if settings.benchmark is not None:
+        settings = settings.filled_from(benchmark_settings(settings.benchmark, settings.given))
+    assert settings.stop_after_code == ends
+    assert environment_of(settings).fingerprint.get("stop_after_code", False) == ends
 
 
 async def test_no_problems_is_a_mistake(evaluate: Evaluate) -> None:

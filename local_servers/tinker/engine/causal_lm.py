@@ -9,10 +9,10 @@ The architecture (norms, rotary embedding, residuals) stays transformers' own co
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-The layers' weights are float32 or bfloat16, and their products and what is between gate and down have that dtype. All
-else is float32: the residual stream, attention, the unembedding and log-probabilities. Rounded to bfloat16, the residual
-stream and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were 0.036 nats
-from the trainer's, and are 0.010.
+The layers' weights are float32 or bfloat16, and so are their products and what is between gate and down. All else is
+float32: the residual stream, attention, the unembedding and log-probabilities. Rounded to bfloat16, the residual stream
+and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were 0.036 nats from the
+trainer's, and are 0.010.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
@@ -149,7 +149,7 @@ class _Binding(threading.local):
     weights: Weights = {}  # noqa: RUF012 - replaced whole, never changed in place
     product: Product | None = None
     exact: bool = False  # products in float32, whatever the weights' dtype
-    ready: dict[str, torch.Tensor] = {}  # noqa: RUF012 - the same; outputs of slots whose group has been multiplied
+    ready: dict[str, torch.Tensor] = {}  # noqa: RUF012 - new in each pass; outputs of slots whose group was multiplied
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class SlotGroup:
     def adapted(self, weights: Weights) -> bool:
         return f"{self.names[0]}.lora_A" in weights
 
-    def row_exact(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
-        """The outputs (R, out) for x (R, in)."""
+    def sampled(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
+        """The outputs (R, out) for x (R, in), without gradients."""
         rows = x.to(self.weight.dtype)
         out = product(rows, self.weight).to(self.dtype)
         if self.adapted(weights):
@@ -204,9 +204,10 @@ class LinearSlot(nn.Module):
         weight = weights[self.name]
         if binding.exact:
             return _linear(x, weight, self.bias)
-        if self.group is not None and (binding.product is not None or self.group.adapted(weights)):
+        group = self.group
+        if group is not None and (binding.product is not None or group.adapted(weights)):
             if self.name not in binding.ready:
-                binding.ready |= zip(self.group.names, self._of_group(self.group, x), strict=True)
+                binding.ready |= zip(group.names, self._of_group(group, x), strict=True)
             out = binding.ready.pop(self.name)
         elif binding.product is not None:
             out = binding.product(x[0], weight)[None]
@@ -214,13 +215,14 @@ class LinearSlot(nn.Module):
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
         else:
-            out = F.linear(x.to(weight.dtype), weight).float()
+            out = F.linear(x.to(weight.dtype), weight).to(torch.float32 if group is None else group.dtype)
         return out if self.bias is None else out + self.bias
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if self.binding.product is None:
-            return group.trained(x, self.binding.weights)
-        return tuple(out[None] for out in group.row_exact(x[0], self.binding.weights, self.binding.product))
+        weights, product = self.binding.weights, self.binding.product
+        if product is None and torch.is_grad_enabled():
+            return group.trained(x, weights)
+        return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
 
 
 class ActivationSlot(nn.Module):
@@ -288,7 +290,8 @@ class BaseModel:
         """Loads the folder. Raises SetupError for an architecture outside the limits above, and OutOfMemory."""
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
-        require_memory(_needed_bytes(folder, device, dtype), f"loading {folder} in {name}", device.type)
+        self.needed_bytes = _needed_bytes(folder, device, dtype)
+        require_memory(self.needed_bytes, f"loading {folder} in {name}", device.type)
         model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)
         self.config: Any = model.config
@@ -344,7 +347,7 @@ class BaseModel:
         that each of theirs is kept in."""
         matrices = [self.weights[slot.name] for slot in slots]
         whole = torch.cat(matrices) if len(slots) > 1 else matrices[0]
-        if packable(whole) != packable(matrices[0]):
+        if not packable(whole) and len(slots) > 1 and any(map(packable, matrices)):
             for slot in slots:
                 self._group([slot])
             return

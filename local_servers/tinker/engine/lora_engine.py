@@ -62,6 +62,7 @@ class Engine:
         self.vocab_size = self._model.vocab_size
         self.dtype = self._model.dtype
         self.large = self._model.large
+        self.needed_bytes = self._model.needed_bytes
         # Of which each runs an operation by itself.
         self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if device == "cpu" else 1
 

@@ -7,27 +7,24 @@ same bits in each. What a worker process has to know of an adapter, it is sent w
 A worker that ends is not started again: its requests, and all that follow, run in the processes that are left.
 """
 
+import contextlib
 import itertools
 import logging
-import os
 import pickle
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 
-from local_servers.memory import LIMIT_EVERY_S, keep_freed_memory, limit_own_memory
+from local_servers.memory import SHARE, available_bytes
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.scheduler import SamplingScheduler
@@ -37,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 4
 """Each has the weights in memory, and fills its share of the cores with threads."""
+_WORKER = "local_servers.tinker.engine.sampling_worker"
 _KEPT = 2
 """Adapters whose weights a worker keeps: those of the policy now, and of the one before."""
 
@@ -46,10 +44,11 @@ _Unfinished = tuple[Weights, SampleSpec, Future[SampleResult]]
 
 def sampling_scheduler(engine: Engine) -> Scheduler:
     """What runs the requests of this engine: one process, or several where its model is large and in bfloat16."""
-    cores = engine.cores
-    if engine.dtype == torch.bfloat16 and engine.large and cores > 1:
-        return SamplingProcesses(engine, min(cores, MOST_PROCESSES))
-    return SamplingScheduler(engine)
+    if engine.dtype != torch.bfloat16 or not engine.large:
+        return SamplingScheduler(engine)
+    room = int(SHARE * available_bytes() / engine.needed_bytes)
+    processes = min(engine.cores, MOST_PROCESSES, 1 + room)
+    return SamplingProcesses(engine, processes) if processes > 1 else SamplingScheduler(engine)
 
 
 class SamplingProcesses:
@@ -58,11 +57,10 @@ class SamplingProcesses:
     def __init__(self, engine: Engine, processes: int, *, max_cache_bytes: int = 4 << 30) -> None:
         """Starts `processes` - 1 worker processes, which load the engine's model; they share `max_cache_bytes`."""
         self._engine = engine
-        self._threads = max(1, engine.cores // processes)
-        self._here = SamplingScheduler(engine, max_cache_bytes=max_cache_bytes // processes, threads=self._threads)
-        self._workers = [
-            _Worker(engine, max_cache_bytes // processes, self._threads, self._run_here) for _ in range(processes - 1)
-        ]
+        bytes_each = max_cache_bytes // processes
+        threads = [max(1, (engine.cores + place) // processes) for place in range(processes)]
+        self._here = SamplingScheduler(engine, max_cache_bytes=bytes_each, threads=threads[0])
+        self._workers = [_Worker(engine, bytes_each, count, self._run_here) for count in threads[1:]]
         self._tokens_here = 0
         self._lock = threading.Lock()
 
@@ -94,10 +92,10 @@ class SamplingProcesses:
     def _run_here(self, unfinished: list[_Unfinished]) -> None:
         """Runs what a worker that ended has left."""
         for weights, spec, future in unfinished:
-            if not future.cancelled():
-                try:
-                    _follow(self._here.submit(weights, spec), future)
-                except RuntimeError as error:  # closed meanwhile
+            try:
+                _follow(self._here.submit(weights, spec), future)
+            except RuntimeError as error:  # closed meanwhile
+                if future.set_running_or_notify_cancel():
                     future.set_exception(error)
 
 
@@ -120,8 +118,9 @@ class _Worker:
             # A program of its own and no fork: this process has threads, and locks that they hold.
             descriptor = theirs.fileno()
             arguments = [descriptor, engine.folder, engine.dtype, max_cache_bytes, threads]
-            command = [sys.executable, "-m", __name__, *map(str, arguments)]
-            self._process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+            command = [sys.executable, "-m", _WORKER, *map(str, arguments)]
+            # A group of its own: whoever ends the server by its group leaves the worker to the end of the socket.
+            self._process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, process_group=0)
         self._connection = Connection(ours.detach())
         # A thread sends: the process may be loading the model, and weights are more than a socket takes at once.
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="to sampling process")
@@ -149,49 +148,61 @@ class _Worker:
                 future.set_exception(RuntimeError("the sampling scheduler was closed"))
 
     def _send_request(self, number: int, weights: Weights, spec: SampleSpec) -> None:
-        key = None if weights is self._base else id(weights)
-        if key is not None and key not in self._held:
-            dropped = [self._held.popitem(last=False)[0] for _ in range(len(self._held) - _KEPT + 1)]
-            self._held[key] = weights  # held here too: another object cannot get its id
-            own = {name: weight for name, weight in list(weights.items()) if weight is not self._base.get(name)}
-            self._send("weights", key, dropped, save(own))
-        if key is not None:
-            self._held.move_to_end(key)
-        self._send("sample", number, key, spec)
-
-    def _cancel(self, number: int) -> None:
-        with self._lock:
-            cancelled = self._unfinished.pop(number, None)
-            if cancelled is not None:
-                self.tokens -= _most_tokens(cancelled[1])
-        self._send("cancel", number)
-
-    def _send(self, *message: Any) -> None:
         try:
-            self._connection.send_bytes(pickle.dumps(message))
+            self._send_weights(weights)
+            self._send("sample", number, self._key(weights), spec)
         except OSError:  # it has ended, which the receiving thread notices too
             self._give_back()
+        except Exception as error:  # this one's alone
+            self._finish(number, None, error)
+
+    def _send_weights(self, weights: Weights) -> None:
+        """Sends what the worker does not hold; the oldest that it holds make room."""
+        key = self._key(weights)
+        if key is None:
+            return
+        if key not in self._held:
+            own = {name: weight for name, weight in list(weights.items()) if weight is not self._base.get(name)}
+            dropped = list(self._held)[: len(self._held) - _KEPT + 1]
+            self._send("weights", key, dropped, save(own))
+            for old in dropped:
+                del self._held[old]
+            self._held[key] = weights  # held here too: another object cannot get its id
+        self._held.move_to_end(key)
+
+    def _key(self, weights: Weights) -> int | None:
+        return None if weights is self._base else id(weights)
+
+    def _cancel(self, number: int) -> None:
+        self._finish(number, None, None)
+        with contextlib.suppress(OSError):  # it has ended
+            self._send("cancel", number)
+
+    def _send(self, *message: Any) -> None:
+        self._connection.send_bytes(pickle.dumps(message))
 
     def _receive(self) -> None:
         try:
             while True:
-                number, result, error = pickle.loads(self._connection.recv_bytes())
-                with self._lock:
-                    found = self._unfinished.pop(number, None)
-                    if found is not None:
-                        self.tokens -= _most_tokens(found[1])
-                if found is None or not found[2].set_running_or_notify_cancel():
-                    continue
-                if error is None:
-                    found[2].set_result(result)
-                else:
-                    found[2].set_exception(error)
-        except (EOFError, OSError):
+                self._finish(*pickle.loads(self._connection.recv_bytes()))
+        except Exception as error:
             if self.alive:
-                logger.error(
-                    "a sampling process ended (exit code %s): sampling goes on without it", self._process.wait()
-                )
+                self._process.kill()  # also where it runs, and what it said could not be read
+                code = self._process.wait()
+                logger.error("a sampling process was lost (%r, exit code %s): sampling goes on without it", error, code)
             self._give_back()
+
+    def _finish(self, number: int, result: SampleResult | None, error: Exception | None) -> None:
+        with self._lock:
+            found = self._unfinished.pop(number, None)
+            if found is not None:
+                self.tokens -= _most_tokens(found[1])
+        if found is None or not found[2].set_running_or_notify_cancel():
+            return
+        if result is not None:
+            found[2].set_result(result)
+        else:
+            found[2].set_exception(error or RuntimeError("the sampling process gave no result"))
 
     def _give_back(self) -> None:
         self.alive = False
@@ -221,50 +232,3 @@ def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
 
     target.add_done_callback(lambda done: source.cancel() if done.cancelled() else None)
     source.add_done_callback(finish)
-
-
-def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
-    """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
-    keep_freed_memory()
-    connection = Connection(int(descriptor))
-    threading.Thread(target=_limit_memory, name="memory limit", daemon=True).start()
-    engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))
-    scheduler = SamplingScheduler(engine, max_cache_bytes=int(max_cache_bytes), threads=int(threads))
-    weights: dict[int | None, Weights] = {None: engine.sampler_weights(None)}
-    running: dict[int, Future[SampleResult]] = {}
-    answering = threading.Lock()
-
-    def answer(number: int, future: Future[SampleResult]) -> None:
-        running.pop(number, None)
-        if not future.cancelled():
-            error = future.exception()
-            message = pickle.dumps((number, None if error else future.result(), error))
-            with answering:
-                connection.send_bytes(message)
-
-    while True:
-        try:
-            kind, *asked = pickle.loads(connection.recv_bytes())
-        except (EOFError, ConnectionError):
-            os._exit(0)  # nobody is there to answer: no step is finished
-        if kind == "weights":
-            key, dropped, own = asked
-            for old in dropped:
-                del weights[old]
-            weights[key] = weights[None] | load(own)
-        elif kind == "sample":
-            number, key, spec = asked
-            running[number] = scheduler.submit(weights[key], spec)
-            running[number].add_done_callback(partial(answer, number))
-        elif asked[0] in running:
-            running[asked[0]].cancel()
-
-
-def _limit_memory() -> None:
-    while True:
-        limit_own_memory()
-        time.sleep(LIMIT_EVERY_S)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

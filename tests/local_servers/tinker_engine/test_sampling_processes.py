@@ -36,7 +36,7 @@ def policies(rounded: Engine, trained: Callable[..., Adapter]) -> list[Weights]:
 
 
 def worker_of(_: SamplingProcesses) -> psutil.Process:
-    (child,) = [child for child in psutil.Process().children() if "sampling_processes" in " ".join(child.cmdline())]
+    (child,) = [child for child in psutil.Process().children() if "sampling_worker" in " ".join(child.cmdline())]
     return child
 
 
@@ -59,7 +59,7 @@ def test_what_a_killed_process_leaves_is_run_by_the_others(
     assert processes.submit(*jobs[0]).result(60) == rounded.sample(jobs[:1])[0]
 
 
-def test_a_cancelled_request_gives_its_place_free(processes: SamplingProcesses, cases: Any, policies: Any) -> None:
+def test_a_cancelled_request_gives_up_its_place(processes: SamplingProcesses, cases: Any, policies: Any) -> None:
     long = [processes.submit(policies[0], SampleSpec(cases.prompt(i, 30), 16, 4000)) for i in range(4)]
     assert all(future.cancel() for future in long)
     with pytest.raises(CancelledError):

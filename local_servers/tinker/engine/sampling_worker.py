@@ -1,0 +1,73 @@
+"""A worker process of `sampling_processes`: one model and its sampling loop, on the other end of a socket."""
+
+import os
+import pickle
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from safetensors.torch import load
+from transformers.utils import logging as transformers_logging
+
+from local_servers.memory import LIMIT_EVERY_S, keep_freed_memory, limit_own_memory
+from local_servers.tinker.engine.causal_lm import Weights
+from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.scheduler import SamplingScheduler
+from local_servers.tinker.engine_types import SampleResult
+
+
+def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
+    """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
+    keep_freed_memory()
+    transformers_logging.disable_progress_bar()
+    connection = Connection(int(descriptor))
+    threading.Thread(target=_limit_memory, name="memory limit", daemon=True).start()
+    engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))
+    scheduler = SamplingScheduler(engine, max_cache_bytes=int(max_cache_bytes), threads=int(threads))
+    weights: dict[int | None, Weights] = {None: engine.sampler_weights(None)}
+    running: dict[int, Future[SampleResult]] = {}
+    answering = threading.Lock()
+
+    def answer(number: int, future: Future[SampleResult]) -> None:
+        running.pop(number, None)
+        if not future.cancelled():
+            error = future.exception()
+            try:
+                message = pickle.dumps((number, None if error else future.result(), error))
+                pickle.loads(message)  # an exception can be one that only this process could make
+            except Exception:
+                message = pickle.dumps((number, None, RuntimeError(str(error))))
+            with answering:
+                connection.send_bytes(message)
+
+    while True:
+        try:
+            kind, *asked = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            os._exit(0)  # nobody is there to answer: no step is finished
+        if kind == "weights":
+            key, dropped, own = asked
+            for old in dropped:
+                del weights[old]
+            # Copies, which are aligned as those of the first process: products can depend on it.
+            weights[key] = weights[None] | {name: weight.clone() for name, weight in load(own).items()}
+        elif kind == "sample":
+            number, key, spec = asked
+            running[number] = future = scheduler.submit(weights[key], spec)
+            future.add_done_callback(partial(answer, number))
+        elif (found := running.get(asked[0])) is not None:
+            found.cancel()
+
+
+def _limit_memory() -> None:
+    while True:
+        limit_own_memory()
+        time.sleep(LIMIT_EVERY_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
