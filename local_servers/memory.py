@@ -33,7 +33,7 @@ _MALLOC_OPTIONS = {  # of mallopt(3), by their numbers in malloc.h
     -2: 64 << 20,  # M_TOP_PAD: and grows in large parts
 }
 _OOM_SCORE_ADJ = 500
-LIMIT_EVERY_S = 60.0
+_LIMIT_EVERY_S = 60.0
 _HEADROOM_BYTES = 256 << 20  # what serving itself may take where nothing is free for a moment
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMIT_FILES = (  # by control group version: (limit, usage, the page cache's key in memory.stat)
@@ -146,7 +146,7 @@ async def limit_own_memory_until(stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         limit_own_memory()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LIMIT_EVERY_S):
+            async with asyncio.timeout(_LIMIT_EVERY_S):
                 await stopping.wait()
 
 

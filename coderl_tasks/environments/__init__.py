@@ -30,4 +30,4 @@ def environment_of(settings: FlowSettings) -> Environment:
         return Gsm8kEnvironment(settings.use_r1_zero_format)
     if isinstance(settings, EvaluateSettings) and settings.benchmark is not None:
         return BenchmarkEnvironment(stop_after_code=settings.stop_after_code)
-    return CodeEnvironment(stop_after_code=True) if settings.stop_after_code else CODE
+    return CodeEnvironment(stop_after_code=settings.stop_after_code)

@@ -1,10 +1,10 @@
 """Sampling of a large bfloat16 model in several processes, of which this one is the first.
 
-Its products are over so soon that threads of one process wait for each other's Python: with SmolLM2-135M a second
-thread gained a fifth, where a second process gains nearly all of a core. A request runs in one process, and gets the
-same bits in each. What a worker process has to know of an adapter, it is sent with the adapter's first request.
+Its products are over so soon that threads of one process wait for each other's Python: with SmolLM2-135M, two processes
+sampled a quarter more than two threads. A request runs in one process, and gets the same bits in each. What a worker
+process has to know of an adapter, it is sent with the adapter's first request.
 
-A worker that ends is not started again: its requests, and all that follow, run in the processes that are left.
+A worker that ends is not started again: this process runs what it leaves, and those that are left what follows.
 """
 
 import contextlib
@@ -202,7 +202,7 @@ class _Worker:
         if result is not None:
             found[2].set_result(result)
         else:
-            found[2].set_exception(error or RuntimeError("the sampling process gave no result"))
+            found[2].set_exception(error)
 
     def _give_back(self) -> None:
         self.alive = False

@@ -1,10 +1,10 @@
 """A worker process of `sampling_processes`: one model and its sampling loop, on the other end of a socket."""
 
+import asyncio
 import os
 import pickle
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from functools import partial
 from multiprocessing.connection import Connection
@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors.torch import load
 from transformers.utils import logging as transformers_logging
 
-from local_servers.memory import LIMIT_EVERY_S, keep_freed_memory, limit_own_memory
+from local_servers.memory import keep_freed_memory, limit_own_memory_until
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.scheduler import SamplingScheduler
@@ -36,13 +36,9 @@ def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads
         running.pop(number, None)
         if not future.cancelled():
             error = future.exception()
-            try:
-                message = pickle.dumps((number, None if error else future.result(), error))
-                pickle.loads(message)  # an exception can be one that only this process could make
-            except Exception:
-                message = pickle.dumps((number, None, RuntimeError(str(error))))
+            said = (number, future.result(), None) if error is None else (number, None, _portable(error))
             with answering:
-                connection.send_bytes(message)
+                connection.send_bytes(pickle.dumps(said))
 
     while True:
         try:
@@ -63,10 +59,17 @@ def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads
             found.cancel()
 
 
+def _portable(error: BaseException) -> BaseException:
+    """`error`, or its text where another process could not make it again."""
+    try:
+        again: BaseException = pickle.loads(pickle.dumps(error))
+        return again
+    except Exception:
+        return RuntimeError(str(error))
+
+
 def _limit_memory() -> None:
-    while True:
-        limit_own_memory()
-        time.sleep(LIMIT_EVERY_S)
+    asyncio.run(limit_own_memory_until(asyncio.Event()))  # which nobody sets
 
 
 if __name__ == "__main__":
