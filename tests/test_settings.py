@@ -451,7 +451,7 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     assert isinstance(curate, CurateSettings) and isinstance(train, TrainSettings)
     assert (train.problems_per_step, train.completions_per_problem, train.temperature) == (8, 16, 1.0)
     assert curate.limit == -1
-    n_train, n_test = 620, 210  # baseline and final evaluation; between them one of eval.limit problems
+    n_train, n_test = 620, 240  # baseline and final evaluation; between them one of eval.limit problems
     evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
     completions = n_train * curate.profile_samples + train.max_steps * train.batch_size + evaluations
     # 50 tokens of each are sampled, 240 per second, and 60 trained on with its share of the prompt, 200 per second: the

@@ -31,9 +31,6 @@ CHOICE_FILE = "choice.json"
 KINDS: tuple[Kind, ...] = (*intro_numbers.KINDS, *intro_texts.KINDS, *intro_lists.KINDS, *intro_everyday.KINDS)
 SIDES = ("train", "test")
 TEST_VARIANTS = 0.27
-CANDIDATES = {"train": 1250, "test": 450}
-"""At most so many: as many of each kind as of any other, where it has enough."""
-
 Row = dict[str, Any]
 
 
@@ -75,12 +72,7 @@ def candidates() -> tuple[Candidate, ...]:
     """All candidates of both sides, mixed, the same each time. Raises Unusable for a kind that is written wrongly."""
     found: list[Candidate] = []
     for side in SIDES:
-        mixed = {kind.name: _mixed(kind, side) for kind in KINDS}
-        ids: list[tuple[Kind, int, int]] = []
-        while len(ids) < CANDIDATES[side] and any(mixed.values()):
-            for kind in KINDS:
-                if mixed[kind.name] and len(ids) < CANDIDATES[side]:
-                    ids.append((kind, *mixed[kind.name].pop()))
+        ids = [(kind, *pair) for kind in KINDS for pair in _pairs(kind, side)]
         random.Random(f"{SEED} {side}").shuffle(ids)
         found += [_drawn(kind, variant, wording, side) for kind, variant, wording in ids]
     return tuple(without_near(found))
@@ -101,17 +93,15 @@ def without_near(all_of_them: list[Candidate]) -> list[Candidate]:
     return [each for each in all_of_them if each.name not in near]
 
 
-def _mixed(kind: Kind, side: str) -> list[tuple[int, int]]:
-    """The (variant, wording) pairs of one side in the order, from the end, in which they become candidates."""
+def _pairs(kind: Kind, side: str) -> list[tuple[int, int]]:
+    """The (variant, wording) pairs of one side."""
     held_out = held_out_variants(kind)
-    pairs = [
+    return [
         (variant, wording)
         for variant in range(len(kind.variants))
         for wording in range(len(kind.wordings))
         if (variant in held_out) == (side == "test")
     ]
-    random.Random(f"{SEED} {kind.name} {side}").shuffle(pairs)
-    return pairs
 
 
 def _drawn(kind: Kind, variant: int, wording: int, side: str) -> Candidate:

@@ -1,10 +1,11 @@
 """Chooses the rows of data/intro by the base model's measured passes.
 
-    python -m data.recipes.measure_intro PASSES [--train 620] [--test 210]
+    python -m data.recipes.measure_intro PASSES [--train 620] [--test 240]
 
 PASSES is a JSON-lines file, {"id", "passes", "samples"} of each candidate that was measured (make_intro.py writes the
-candidates). Half of the rows of each side are solved sometimes and a quarter nearly always, or as many as there are.
-The others are never solved. The kinds are taken as evenly as the classes allow. The same passes give the same bytes.
+candidates). Rows are of the kinds that have the most solved candidates on both sides. Of each side a quarter is never
+solved, a quarter nearly always or as many as there are, and the others sometimes. The kinds are taken as evenly as the
+classes allow. The same passes give the same bytes.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from typing import Any
 
 from data.recipes.make_intro import CHOICE_FILE, FOLDER, SEED, SIDES, Candidate, candidates, write_rows
 
-SIZES = {"train": 620, "test": 210}
+SIZES = {"train": 620, "test": 240}
+MOST_KINDS = 45
+"""Kinds that rows are of. What a policy learns of one variant helps it with others of its kind, of which an hour's
+training has to see several."""
 NEVER = NEARLY_ALWAYS = 0.25
 """Of the rows, of the latter at most. Where the others, sometimes solved, are too few, more are never solved."""
 LEAST_ALWAYS = 0.85
@@ -76,6 +80,16 @@ def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], siz
     return taken
 
 
+def best_kinds(all_of_them: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], count: int) -> set[str]:
+    """The names of the kinds with the most solved candidates on the side where they have fewer, as a share of what is
+    wanted there."""
+    counts = {each.kind.name: dict.fromkeys(SIDES, 0) for each in all_of_them}
+    for each in all_of_them:
+        counts[each.kind.name][each.side] += passes.get(each.name, (0, 0))[0] > 0
+    ranked = sorted(counts, key=lambda kind: (min(counts[kind][side] / SIZES[side] for side in SIDES), kind))
+    return set(ranked[-count:])
+
+
 def choice(
     all_of_them: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
@@ -84,10 +98,12 @@ def choice(
     known = {each.name for each in all_of_them}
     if unknown := sorted(passes.keys() - known):
         raise UnusablePasses(f"{unknown[0]} is no candidate: measure what make_intro.py --candidates writes now")
-    return {
-        side: {name: passes[name] for name in chosen([each for each in all_of_them if each.side == side], passes, size)}
-        for side, size in sizes.items()
-    }
+    kinds = best_kinds(all_of_them, passes, MOST_KINDS)
+    found = {}
+    for side, size in sizes.items():
+        of_side = [each for each in all_of_them if each.side == side and each.kind.name in kinds]
+        found[side] = {name: passes[name] for name in chosen(of_side, passes, size)}
+    return found
 
 
 def histogram(passes: Iterable[tuple[int, int]]) -> str:
