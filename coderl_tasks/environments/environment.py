@@ -3,13 +3,14 @@ environment=custom, the user's prompts and their compute_reward in the sandbox."
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
 from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
+from coderl_tasks.grading.suspicion import suspicion
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
@@ -55,7 +56,8 @@ class Environment(ABC):
 class CodeEnvironment(Environment):
     """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
     that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own. With
-    `stop_after_code` a completion ends with its first code block."""
+    `stop_after_code` a completion ends with its first code block, and with `quarantine` a suspicious program has no
+    reward."""
 
     name = "code"
     rows = CODE_ROWS
@@ -64,6 +66,7 @@ class CodeEnvironment(Environment):
     fraction: bool = False
     priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stop_after_code: bool = False
+    quarantine: bool = False
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -81,7 +84,15 @@ class CodeEnvironment(Environment):
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         priority = self.priorities.get(problem.problem_id)
-        return await score_group(judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction)
+        scored = await score_group(judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction)
+        earned = {each.code for each in scored if each.code is not None and each.correctness}
+        signs = {code: suspicion(code, problem) for code in earned}
+        return [self._watched(each, signs.get(each.code, "")) for each in scored]
+
+    def _watched(self, scored: ScoredCompletion, signs: str) -> ScoredCompletion:
+        if not signs:
+            return scored
+        return replace(scored, suspicion=signs, reward=None if self.quarantine else scored.reward)
 
 
 CODE = CodeEnvironment()

@@ -59,6 +59,7 @@ class ScoredCompletion:
     format_score: float | None
     correctness: float | None
     reward: float | None
+    suspicion: str = ""  # the signs of `grading.suspicion`, of a program that passed a test
 
 
 def shortened(text: str | bytes) -> str:

@@ -73,6 +73,9 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         SELECT run, verdict, completions, round(early / sum(early) OVER r, 4) AS first_fifth,
                round(late / sum(late) OVER r, 4) AS last_fifth
         FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC, verdict"""),
+    NamedQuery("suspicious", RUN, "Which programs seem to have taken their reward from the tests or the grader?", """
+        SELECT run, step, problem_id, group_index, sample_index, verdict, reward, suspicion
+        FROM rollouts WHERE suspicion IS NOT NULL ORDER BY run, step, group_index, sample_index"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,

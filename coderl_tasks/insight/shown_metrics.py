@@ -89,6 +89,7 @@ SHOWN = {
     "samples_skipped": Shown(line="samples skipped {}", column=("samples skipped", "d"), is_fault=True),
     "duplicate_rate": Shown(column=("duplicates", ".1%"), is_fault=True),
     "clone_groups": Shown(line="groups of clones {}", is_fault=True),
+    "suspicious": Shown(line="suspicious programs {}", column=("suspicious", "d"), is_fault=True),
     "reward_errors": Shown(line="reward errors {}", column=("reward errors", "d"), is_fault=True),
     # time
     "time_sample_s": Shown(panel=SECONDS, curve="sample"),

@@ -348,6 +348,12 @@ COUNTED = {
     "were left out of their groups: the Tinker service's doing (coderl doctor --probe)",
 }
 """Faults that a metric of that name counts."""
+_suspicious = partial(
+    _counted,
+    name="suspicious",
+    what="{count} programs in {steps} of the last steps seem to have taken their reward from the tests or the grader: "
+    "look at them (named query: suspicious)",
+)
 _all_zero = partial(_equal_groups, name="groups_all_zero", equal="0 or less", verdict="the pool looks too hard")
 _TOO_EASY = "converged, or the pool is too easy: if Pass@1 is good, stop here"
 _all_one = partial(_equal_groups, name="groups_all_one", equal="1", verdict=_TOO_EASY)
@@ -367,6 +373,7 @@ RULES = (
     Rule("truncation", _truncation, (LONGER,)),
     Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
     *(Rule(name, partial(_counted, name=name, what=what)) for name, what in COUNTED.items()),
+    Rule("suspicious", _suspicious, (Remedy("on_hack", "quarantine, so that they have no reward"),)),
     Rule("clones", _duplicates),
 )
 """The rows of the recipes' tables, and what this project met. What ends a run has no metrics: `memory_advice`."""

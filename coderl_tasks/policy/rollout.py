@@ -119,6 +119,12 @@ GRADED_COLUMNS = {
             None if scored.grade.verdict in ("passed", "wrong_answer") else shortened(scored.grade.reason) or None
         ),
     ),
+    "suspicion": Column(
+        TEXT,
+        "signs that a program which passed a test took its reward from the tests or the grader, each with a line; "
+        "with `on_hack=quarantine` it has no reward; else null",
+        lambda scored: scored.suspicion or None,
+    ),
 }
 """What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its

@@ -214,6 +214,8 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
                 "trained", tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
             ).filter("trained")["tokens"].sum()
         ), INT),
+    Metric("suspicious", "programs that seem to have taken their reward from the tests or the grader (`suspicion`)",
+        lambda step: int(step.rows["suspicion"].is_not_null().sum()), INT),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (

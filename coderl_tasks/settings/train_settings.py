@@ -152,6 +152,9 @@ class TrainSettings(FlowSettings):
     """weight of the format score in the reward"""
     reward: Literal["binary", "fraction"] = setting("binary", environments=ONLY_CODE)
     """correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"""
+    on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=ONLY_CODE)
+    """of programs that seem to take their reward from the tests or the grader: warn; give them no reward; or stop the
+    run after the step that they are found in"""
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
         "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )

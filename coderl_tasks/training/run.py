@@ -215,7 +215,11 @@ class TrainingRun:
         if isinstance(environment, CodeEnvironment):  # the one whose rewards and test order are settings of a run
             is_fraction = settings.reward == "fraction"
             environment = replace(
-                environment, format_coef=settings.format_coef, fraction=is_fraction, priorities=test_orders
+                environment,
+                format_coef=settings.format_coef,
+                fraction=is_fraction,
+                priorities=test_orders,
+                quarantine=settings.on_hack == "quarantine",
             )
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))

@@ -28,7 +28,7 @@ import polars as pl
 import tinker
 from prefect import task
 
-from coderl_tasks.errors import BudgetReachedError, InfraError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError
 from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import require_room
@@ -254,6 +254,8 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     finally:
         await run.graded_ahead.release(step)  # after success for the memory, else so that a retry grades again
     settings = run.settings
+    if settings.on_hack == "stop":
+        require_honest(graded, step)  # before it is written: on resume the rewards are those of the setting then
     scored = with_advantages(graded, run.estimate, run.count)
     base_rows: pl.Series | None = None
     asked = time.monotonic()
@@ -269,6 +271,18 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         base_seconds = time.monotonic() - asked
     journal.write("scored", scored)
     return Phase(scored, time.monotonic() - started - (base_seconds or 0.0), base_seconds)
+
+
+def require_honest(graded: pl.DataFrame, step: int) -> None:
+    """Raises CoderlError if a rewarded program of `step` (ROLLOUT_SCHEMA) is suspicious."""
+    found = graded.filter(pl.col("suspicion").is_not_null())
+    if found.height:
+        first = found.row(0, named=True)
+        raise CoderlError(
+            f"step {step}: on_hack=stop: {found.height} programs seem to have taken their reward from the tests or the "
+            f"grader, the first on problem {first['problem_id']}: {first['suspicion']}. Nothing was trained on this "
+            "step; resume with on_hack=quarantine (no reward for them) or on_hack=warn"
+        )
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
