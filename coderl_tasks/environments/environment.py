@@ -1,6 +1,8 @@
 """The interface of an environment, rows -> prompt -> reward; environment=code, which trains on programs; and
 environment=custom, the user's prompts and their compute_reward in the sandbox."""
 
+import asyncio
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -57,7 +59,8 @@ class CodeEnvironment(Environment):
     """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
     that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own. With
     `stop_after_code` a completion ends with its first code block, and with `quarantine` a suspicious program has no
-    reward."""
+    reward. `holdback` is the share of each problem's tests, drawn by `seed`, that gives no reward: only programs that
+    pass the others are run on them."""
 
     name = "code"
     rows = CODE_ROWS
@@ -67,6 +70,8 @@ class CodeEnvironment(Environment):
     priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stop_after_code: bool = False
     quarantine: bool = False
+    holdback: float = 0.0
+    seed: int = 0
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -83,16 +88,36 @@ class CodeEnvironment(Environment):
         return problem_prompt(problem, renderer)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+        held_back = self.held_back(problem)
+        rewarded = [index for index in range(len(problem.tests)) if index not in held_back]
         priority = self.priorities.get(problem.problem_id)
-        scored = await score_group(judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction)
+        if priority is not None:
+            priority = [index for index in priority if index not in held_back]
+        scored = await score_group(
+            judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
+        )
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs = {code: suspicion(code, problem) for code in earned}
-        return [self._watched(each, signs.get(each.code, "")) for each in scored]
+        passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed and held_back})
+        grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
+        outcomes = {code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable}
+        return [
+            replace(
+                each,
+                suspicion=signs.get(each.code, ""),
+                reward=None if self.quarantine and signs.get(each.code) else each.reward,
+                passes_held_back=outcomes.get(each.code),
+            )
+            for each in scored
+        ]
 
-    def _watched(self, scored: ScoredCompletion, signs: str) -> ScoredCompletion:
-        if not signs:
-            return scored
-        return replace(scored, suspicion=signs, reward=None if self.quarantine else scored.reward)
+    def held_back(self, problem: Problem) -> list[int]:
+        """The indices of the tests that give no reward, ascending; at least one test does."""
+        n_tests = len(problem.tests)
+        count = min(round(self.holdback * n_tests), n_tests - 1)
+        if count < 1:
+            return []
+        return sorted(random.Random(f"{self.seed} holdback {problem.problem_id}").sample(range(n_tests), count))
 
 
 CODE = CodeEnvironment()

@@ -112,15 +112,22 @@ class Judge:
             raise ConfigError(f"a timeout of {self.timeout_s} s: give CPU seconds above 0")
 
     async def grade(
-        self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
+        self,
+        problem: Problem,
+        code: str,
+        *,
+        priority: Sequence[int] | None = None,
+        run_all: bool = False,
+        only: Sequence[int] | None = None,
     ) -> Grade:
-        """Grade a program on a problem's tests in the order `priority`, a permutation of their indices. Stops at the
-        first failure unless `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception.
-        Raises DataError for a problem without tests, a bad priority or a bad time limit."""
-        all_indices = list(range(len(problem.tests)))
+        """Grade a program on a problem's tests, or `only` those of these indices, in the order `priority`, a
+        permutation of the indices. Stops at the first failure unless `run_all` (for partial credit). An outage is the
+        verdict `infra_error`, not an exception. Raises DataError for a problem without tests, a bad priority or a bad
+        time limit."""
+        all_indices = list(range(len(problem.tests)) if only is None else only)
         indices = all_indices if priority is None else list(priority)
         # A priority that left out tests would let a wrong program pass.
-        if not all_indices or sorted(indices) != all_indices:
+        if not all_indices or sorted(indices) != sorted(all_indices):
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
         shared_process = self.isolation_per_test == "failures" and len(all_indices) > 1

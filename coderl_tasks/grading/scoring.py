@@ -161,16 +161,17 @@ async def score_group(
     *,
     priority: Sequence[int] | None = None,
     fraction: bool = False,
+    only: Sequence[int] | None = None,
 ) -> list[ScoredCompletion]:
     """Score the completions of one problem (G texts, G scored completions in the same order).
 
-    Identical code is graded once. `priority` as in `Judge.grade`; with `fraction` every test is run, and correctness is
-    the share passed. A text without code has the verdict `format_error` and the reward -`format_coef`. An outage is the
-    verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
+    Identical code is graded once. `priority` and `only` as in `Judge.grade`; with `fraction` every test is run, and
+    correctness is the share passed. A text without code has the verdict `format_error` and the reward -`format_coef`.
+    An outage is the verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
     """
     # Code is extracted here, not in the sandbox, so that every sandbox grades the same program.
     codes = [extract_code(text) for text in texts]
-    return await score_codes(judge, problem, codes, format_coef, priority=priority, fraction=fraction)
+    return await score_codes(judge, problem, codes, format_coef, priority=priority, fraction=fraction, only=only)
 
 
 async def score_codes(
@@ -181,10 +182,11 @@ async def score_codes(
     *,
     priority: Sequence[int] | None = None,
     fraction: bool = False,
+    only: Sequence[int] | None = None,
 ) -> list[ScoredCompletion]:
     """`score_group` for programs that are extracted already, None where there was none."""
     distinct = list(dict.fromkeys(code for code in codes if code is not None))
-    grading = (judge.grade(problem, code, priority=priority, run_all=fraction) for code in distinct)
+    grading = (judge.grade(problem, code, priority=priority, run_all=fraction, only=only) for code in distinct)
     graded = await asyncio.gather(*grading)
     grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
     return [score(code, grades[code], format_coef, fraction=fraction) for code in codes]

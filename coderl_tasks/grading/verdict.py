@@ -60,6 +60,7 @@ class ScoredCompletion:
     correctness: float | None
     reward: float | None
     suspicion: str = ""  # the signs of `grading.suspicion`, of a program that passed a test
+    passes_held_back: bool | None = None  # of a program that passed, where tests are held back
 
 
 def shortened(text: str | bytes) -> str:

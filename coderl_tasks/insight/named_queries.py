@@ -76,6 +76,12 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     NamedQuery("suspicious", RUN, "Which programs seem to have taken their reward from the tests or the grader?", """
         SELECT run, step, problem_id, group_index, sample_index, verdict, reward, suspicion
         FROM rollouts WHERE suspicion IS NOT NULL ORDER BY run, step, group_index, sample_index"""),
+    NamedQuery("held_back", RUN, "Which problems reward programs that fail tests held back?", """
+        SELECT run, problem_id, count(*) AS passed, count(*) FILTER (NOT passes_held_back) AS failed_held_back,
+               max(step) AS last_step
+        FROM rollouts WHERE passes_held_back IS NOT NULL
+        GROUP BY run, problem_id HAVING failed_held_back > 0
+        ORDER BY run, failed_held_back DESC, problem_id LIMIT 25"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,

@@ -65,6 +65,11 @@ SHOWN = {
     "groups_all_one": Shown(column=("all 1", ".0%"), panel=EQUAL, curve="all 1"),
     "groups_refilled": Shown(column=("refilled", "d")),
     "tokens_without_signal": Shown(column=("tokens w/o signal", ".0%"), panel="Sampled tokens without signal"),
+    "holdback_gap": Shown(
+        line="held-back gap {:.0%}",
+        column=("held-back gap", ".1%"),
+        panel="Passed programs that fail held-back tests",
+    ),
     "n_datums": Shown(column=("datums", "d")),
     "signal_expected": Shown(line="expected {:.0%}", column=("signal expected", ".0%"), panel=SIGNAL, curve="expected"),
     "problems_seen": Shown(panel=_KNOWN, curve="seen"),

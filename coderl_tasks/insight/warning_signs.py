@@ -20,6 +20,7 @@ from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 from coderl_tasks.policy.step_metrics import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
 from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS
+from coderl_tasks.stats import wilson_interval
 
 WINDOW, QUIET = 10, 5
 FEWEST = 5
@@ -322,6 +323,22 @@ def _duplicates(history: History) -> Sign | None:
     )
 
 
+def _holdback_gap(history: History) -> Sign | None:
+    """Of the programs that passed in the last steps, more than one in fifty fails tests that gave no reward, by the
+    lower bound of its interval (95%)."""
+    rows = [row for row in history.steps[-WINDOW:] if row.get("holdback_checked")]
+    checked = sum(row["holdback_checked"] for row in rows)
+    failed = round(sum(row["holdback_checked"] * row["holdback_gap"] for row in rows))
+    low, high = wilson_interval(failed, checked)
+    if not checked or low <= 0.02:
+        return None
+    return Sign(
+        f"{failed / checked:.0%} [{low:.0%}, {high:.0%}] of the last {checked} programs that passed fail tests held "
+        "back: the tests are weak, or the policy learns what they do not see (named query: held_back)",
+        failed / checked,
+    )
+
+
 class Rule(NamedTuple):
     """Something that can be off: how it is found in the rows so far, and what mends it."""
 
@@ -373,6 +390,7 @@ RULES = (
     Rule("truncation", _truncation, (LONGER,)),
     Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
     *(Rule(name, partial(_counted, name=name, what=what)) for name, what in COUNTED.items()),
+    Rule("holdback_gap", _holdback_gap, (Remedy("pool", "problems with more tests"),)),
     Rule("suspicious", _suspicious, (Remedy("on_hack", "quarantine, so that they have no reward"),)),
     Rule("clones", _duplicates),
 )

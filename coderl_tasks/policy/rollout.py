@@ -125,6 +125,11 @@ GRADED_COLUMNS = {
         "with `on_hack=quarantine` it has no reward; else null",
         lambda scored: scored.suspicion or None,
     ),
+    "passes_held_back": Column(
+        pl.Boolean(),
+        "whether a program that passed also passes the tests that `holdback` keeps from its reward; else null",
+        lambda scored: scored.passes_held_back,
+    ),
 }
 """What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its

@@ -216,6 +216,10 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         ), INT),
     Metric("suspicious", "programs that seem to have taken their reward from the tests or the grader (`suspicion`)",
         lambda step: int(step.rows["suspicion"].is_not_null().sum()), INT),
+    Metric("holdback_checked", "programs that passed and were run on the tests held back (`holdback`); null without",
+        lambda step: int(step.rows["passes_held_back"].count()) or None, INT),
+    Metric("holdback_gap", "share of these that fail a test held back: what the rewards saw too good",
+        lambda step: None if (mean := step.rows["passes_held_back"].mean()) is None else 1 - mean),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (

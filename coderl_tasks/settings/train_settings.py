@@ -152,6 +152,9 @@ class TrainSettings(FlowSettings):
     """weight of the format score in the reward"""
     reward: Literal["binary", "fraction"] = setting("binary", environments=ONLY_CODE)
     """correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"""
+    holdback: float = setting(0.0, ge=0, le=0.5, environments=ONLY_CODE)
+    """share of each problem's tests that gives no reward: programs that pass the others are run on these, and the
+    metric holdback_gap says how many fail"""
     on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=ONLY_CODE)
     """of programs that seem to take their reward from the tests or the grader: warn; give them no reward; or stop the
     run after the step that they are found in"""

@@ -220,6 +220,8 @@ class TrainingRun:
                 fraction=is_fraction,
                 priorities=test_orders,
                 quarantine=settings.on_hack == "quarantine",
+                holdback=settings.holdback,
+                seed=settings.seed,
             )
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
