@@ -97,10 +97,12 @@ class CodeEnvironment(Environment):
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
         earned = {each.code for each in scored if each.code is not None and each.correctness}
-        signs = {code: suspicion(code, problem) for code in earned}
+        signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}
         passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed and held_back})
         grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
-        outcomes = {code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable}
+        outcomes: dict[str | None, bool] = {
+            code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
+        }
         return [
             replace(
                 each,

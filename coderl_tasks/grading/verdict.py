@@ -1,6 +1,6 @@
 """What grading says of a program: the verdict, how far it got and why."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
 SHOWN_CHARS = 1000
@@ -59,6 +59,7 @@ class ScoredCompletion:
     format_score: float | None
     correctness: float | None
     reward: float | None
+    _: KW_ONLY
     suspicion: str = ""  # the signs of `grading.suspicion`, of a program that passed a test
     passes_held_back: bool | None = None  # of a program that passed, where tests are held back
 

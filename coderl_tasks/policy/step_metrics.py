@@ -219,7 +219,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("holdback_checked", "programs that passed and were run on the tests held back (`holdback`); null without",
         lambda step: int(step.rows["passes_held_back"].count()) or None, INT),
     Metric("holdback_gap", "share of these that fail a test held back: what the rewards saw too good",
-        lambda step: None if (mean := step.rows["passes_held_back"].mean()) is None else 1 - mean),
+        lambda step: None if (passing := _mean(step.rows["passes_held_back"].drop_nulls())) is None else 1 - passing),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (

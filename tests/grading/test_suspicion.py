@@ -4,6 +4,7 @@ Tests that are held back from the reward."""
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import polars as pl
 import pytest
@@ -137,7 +138,7 @@ def test_an_honest_program_shows_nothing(name: str) -> None:
     assert suspicion(code, problem) == ""
 
 
-def references(dataset: str, role: str) -> Iterator[tuple[Problem, str]]:
+def references(dataset: str, role: Literal["train", "test"]) -> Iterator[tuple[Problem, str]]:
     for problem in load_problems(dataset, role=role).problems:
         for solution in problem.solutions:
             yield problem, solution
