@@ -75,7 +75,7 @@ $(SMOLLM2): $(DEMO)
 # 620 problems x 4, 40 steps of 8 x 16 and the evaluations are 8,300 completions: with 50 tokens each 29 minutes at 240
 # tokens per second, and at most 26 to train on 5,120 of them, 60 tokens each, at 200 (two busy cores).
 demo-smollm2: $(SMOLLM2)
-	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2
+	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 train.schedule=cosine:40
 
 docs: $(INSTALLED)
 	@$(BIN)/python tools/tables.py

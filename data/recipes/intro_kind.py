@@ -83,10 +83,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One problem; `cases` are its tests, the arguments and the expected value of each. `failed` counts the slips, all
-    of which fail a test."""
+    """One problem; `said` is its statement without an example, `cases` are its tests, the arguments and the expected
+    value of each. `failed` counts the slips, all of which fail a test."""
 
     statement: str
+    said: str
     wording: str
     function: str
     starter_code: str
@@ -169,10 +170,9 @@ def draw_problem(kind: Kind, variant: Variant, wording: str, rng: random.Random)
     cases, failed = _cases(kind, v, solution, slips, function, rng)
     ticked = slots | {name: f"`{slots[name]}`" for name in "abcdf" if name in slots}
     said = QUESTION.sub(_asked, fill(text, ticked))
-    statement = said[0].upper() + said[1:]
-    if rng.random() < SHARE_WITH_EXAMPLE:
-        statement += _example(function, cases, rng)
-    return Drawn(statement, wording, function, head + "    ", solution, tuple(cases), failed)
+    said = said[0].upper() + said[1:]
+    example = _example(function, cases, rng) if rng.random() < SHARE_WITH_EXAMPLE else ""
+    return Drawn(said + example, said, wording, function, head + "    ", solution, tuple(cases), failed)
 
 
 def _asked(match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ classes allow. The same passes give the same bytes.
 import argparse
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ MOST_KINDS = 45
 training has to see several."""
 NEVER = NEARLY_ALWAYS = 0.25
 """Of the rows, of the latter at most. Where the others, sometimes solved, are too few, more are never solved."""
+NUMBERS = re.compile(r"\d+")
 LEAST_ALWAYS = 0.85
 """The share of its samples from which a candidate is nearly always solved: 7 of 8."""
 
@@ -55,8 +57,12 @@ def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], siz
     name = side[0].side
     rng = random.Random(f"{SEED} {name}-choice")
     left: dict[str, list[Candidate]] = {of: [] for of in ("never", "sometimes", "nearly always")}
+    said: set[str] = set()
     for candidate in rng.sample(side, len(side)):
-        if candidate.name in passes:
+        words = NUMBERS.sub("0", candidate.drawn.said)
+        # Statements differ in words, and not in numbers alone.
+        if candidate.name in passes and words not in said:
+            said.add(words)
             left[solved(*passes[candidate.name])].append(candidate)
     always = min(len(left["nearly always"]), round(NEARLY_ALWAYS * size))
     sometimes = min(len(left["sometimes"]), size - round(NEVER * size) - always)

@@ -173,7 +173,9 @@ def test_the_choice_has_the_wanted_shares_of_the_best_kinds(all_candidates: tupl
         assert classes["never"] == round(NEVER * SIZES[side])
         of_side = [each for each in all_candidates if each.side == side and each.kind.name in best]
         there_are = sum(solved(*passes[each.name]) == "nearly always" for each in of_side)
-        assert classes["nearly always"] == min(there_are, round(NEARLY_ALWAYS * SIZES[side]))
+        # A statement that differs from another in its numbers alone is left out.
+        most = min(there_are, round(NEARLY_ALWAYS * SIZES[side]))
+        assert 0.9 * most <= classes["nearly always"] <= most
         kinds = Counter(name.split(".")[0] for name in rows)
         assert kinds.keys() == best
         assert max(kinds.values()) <= 3 * SIZES[side] / len(best)

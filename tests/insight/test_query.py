@@ -46,9 +46,27 @@ def test_every_named_query_answers(name: str, run_dir: Path, pool_dir: Path, run
     over_curation = NAMED_QUERIES[name].over == CURATION
     frame = query(pool_dir if over_curation else run_dir, name=name)
     assert "run" not in frame.columns
-    assert len(frame) or name in ("losses", "acts")
+    assert len(frame) or name in ("losses", "acts", "suspicious", "held_back")
     assert "run" in query(runs_dir, name=name).columns
     query(run_dir if over_curation else pool_dir, NAMED_QUERIES[name].sql)  # its views are there, and empty
+
+
+def test_programs_written_for_the_tests_are_named_by_both_queries(run_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_dir, tmp_path / "run")
+    (file,) = (tmp_path / "run").glob("steps/000002/scored.parquet")
+    passed = pl.col("verdict") == "passed"
+    table = pl.read_parquet(file).with_columns(
+        suspicion=pl.when(passed).then(pl.lit("ignores_input: line 1: print(5)")),
+        passes_held_back=pl.when(passed).then(pl.col("sample_index") > 0),
+    )
+    table.write_parquet(file)
+    suspicious = query(tmp_path / "run", name="suspicious")
+    assert suspicious.height == table.filter(passed).height > 0
+    assert set(suspicious["suspicion"]) == {"ignores_input: line 1: print(5)"}
+    assert set(suspicious["step"]) == {2}
+    held_back = query(tmp_path / "run", name="held_back")
+    failed = table.filter(passed & (pl.col("sample_index") == 0))
+    assert sum(held_back["failed_held_back"]) == failed.height > 0
 
 
 def test_every_named_query_answers_where_no_file_has_a_column_yet(run_dir: Path, tmp_path: Path) -> None:

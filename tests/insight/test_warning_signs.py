@@ -178,6 +178,11 @@ RECORDS: dict[str, tuple[list[Row], str]] = {
     ),
     "truncation": (changed(truncated_rate=from_step(15, 0.4, "truncated_rate")), "max_tokens: raise (now 128"),
     "reward errors": (changed(reward_errors=lambda step, row: 3 * (step > 9)), "do not train through it"),
+    "suspicious": (changed(suspicious=lambda step, row: int(step == 9)), "on_hack: quarantine"),
+    "holdback gap": (
+        changed(holdback_checked=lambda *_: 40, holdback_gap=lambda step, row: 0.2 * (step > 19)),
+        "pool: problems with more tests",
+    ),
     "samples skipped": (changed(samples_skipped=lambda step, row: int(step == 9)), "log-probabilities"),
     "equal groups": (
         changed(groups_skipped=lambda *_: 8, groups_all_zero=lambda *_: 0.0, groups_all_one=lambda *_: 0.1),
