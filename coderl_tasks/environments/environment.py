@@ -89,10 +89,11 @@ class CodeEnvironment(Environment):
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         held_back = self.held_back(problem)
-        rewarded = [index for index in range(len(problem.tests)) if index not in held_back]
+        rewarded = sorted(set(range(len(problem.tests))).difference(held_back))
         priority = self.priorities.get(problem.problem_id)
-        if priority is not None:
-            priority = [index for index in priority if index not in held_back]
+        if priority is not None and held_back:
+            kept = set(rewarded)
+            priority = [index for index in priority if index in kept]
         scored = await score_group(
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )

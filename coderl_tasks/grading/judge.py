@@ -147,7 +147,7 @@ class Judge:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
         except CheckerFault as error:
             verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {error}"
-        counts, failed = (run.tests_passed, run.tests_run, len(all_indices)), run.failed
+        counts, failed = (run.tests_passed, run.tests_run, len(problem.tests)), run.failed
         if failed is None or verdict in UNGRADED:  # no test is to blame
             return Grade(verdict, *counts, first_failed=None, run_seconds=run.cpu_s, reason=reason, python=run.python)
         output = failed.answer if failed.ended == "exit" else None  # else it was cut off

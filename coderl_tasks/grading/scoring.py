@@ -122,16 +122,23 @@ def _closed_within_a_line(lines: Sequence[str]) -> str | None:
 
 
 def score(
-    code: str | None, grade: Grade, format_coef: float = FORMAT_COEF, *, fraction: bool = False
+    code: str | None,
+    grade: Grade,
+    format_coef: float = FORMAT_COEF,
+    *,
+    fraction: bool = False,
+    n_tests: int | None = None,
 ) -> ScoredCompletion:
-    """The completion scored by the table. ValueError if it has code and the verdict `format_error`, or neither."""
+    """The completion scored by the table, `fraction` as a share of `n_tests`, all of the problem's unless given.
+    ValueError if it has code and the verdict `format_error`, or neither."""
     if (code is None) != (grade.verdict is Verdict.FORMAT_ERROR):
         raise ValueError(f"{grade.verdict} is no verdict for a completion {'without' if code is None else 'with'} code")
     if code is None:
         return ScoredCompletion(code, grade, -1.0, 0.0, -format_coef)
     if not grade.gradable:
         return ScoredCompletion(code, grade, None, None, None)
-    correctness = grade.tests_passed / grade.tests_total if fraction else float(grade.passed)
+    n_tests = n_tests or grade.tests_total
+    correctness = grade.tests_passed / n_tests if fraction else float(grade.passed)
     return ScoredCompletion(code, grade, 0.0, correctness, correctness)
 
 
@@ -189,4 +196,5 @@ async def score_codes(
     grading = (judge.grade(problem, code, priority=priority, run_all=fraction, only=only) for code in distinct)
     graded = await asyncio.gather(*grading)
     grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
-    return [score(code, grades[code], format_coef, fraction=fraction) for code in codes]
+    rewarded = None if only is None else len(only)
+    return [score(code, grades[code], format_coef, fraction=fraction, n_tests=rewarded) for code in codes]

@@ -140,8 +140,9 @@ class RunLogger:
             rewards, skipped = group["reward"].drop_nulls(), int(group["is_skipped"].sum())
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
             self.log.info("%s rewards %s", place, listed)
-            # A null reward: an infra error, or (`skipped`) no log-probabilities to train on, and so no grade.
-            if missing := len(group) - len(rewards) - skipped:
+            # A null reward: an infra error, (`skipped`) no log-probabilities to train on, or quarantined.
+            quarantined = int((group["reward"].is_null() & group["suspicion"].is_not_null()).sum())
+            if missing := len(group) - len(rewards) - skipped - quarantined:
                 self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
             if skipped:
                 left_out = "%s: %d of %d samples left out, no usable log-probabilities"

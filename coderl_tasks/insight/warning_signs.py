@@ -325,12 +325,12 @@ def _duplicates(history: History) -> Sign | None:
 
 def _holdback_gap(history: History) -> Sign | None:
     """Of the programs that passed in the last steps, more than one in fifty fails tests that gave no reward, by the
-    lower bound of its interval (95%)."""
+    lower bound of its interval (95%), and three at least: it is asked in every step."""
     rows = [row for row in history.steps[-WINDOW:] if row.get("holdback_checked")]
     checked = sum(row["holdback_checked"] for row in rows)
     failed = round(sum(row["holdback_checked"] * row["holdback_gap"] for row in rows))
     low, high = wilson_interval(failed, checked)
-    if not checked or low <= 0.02:
+    if failed < 3 or low <= 0.02:
         return None
     return Sign(
         f"{failed / checked:.0%} [{low:.0%}, {high:.0%}] of the last {checked} programs that passed fail tests held "

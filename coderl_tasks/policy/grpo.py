@@ -185,7 +185,9 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
     """The indices of the groups of which no update can learn, by the rewards that `count`; none of which a completion
     has no reward: what it was worth is not known."""
     # An outage must not decide what is trained on: a group that it hit would be replaced for no fault of its own.
-    known = [group for group in split_groups(graded) if not group["reward"].has_nulls()]
+    # One that `on_hack=quarantine` took the reward from is known.
+    unknown = pl.col("reward").is_null() & pl.col("suspicion").is_null()
+    known = [group for group in split_groups(graded) if not group.select(unknown.any()).item()]
     return [group["group_index"][0] for group in known if not _has_signal(count(group))]
 
 

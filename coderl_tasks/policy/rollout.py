@@ -85,7 +85,8 @@ GRADED_COLUMNS = {
         FLOAT,
         "`format_coef` * format_score + correctness_score; environment=gsm8k: 0.2 * "
         "(format_score + 1) + 0.8 * correctness_score; environment=custom: what compute_reward returns, 0 for a "
-        "reward_error; null for an infra_error and a checker_error",
+        "reward_error; null for an infra_error and a checker_error, and with `on_hack=quarantine` where there is a "
+        "`suspicion`",
         lambda scored: scored.reward,
     ),
     "advantage": Column(
@@ -122,7 +123,7 @@ GRADED_COLUMNS = {
     "suspicion": Column(
         TEXT,
         "signs that a program which passed a test took its reward from the tests or the grader, each with a line; "
-        "with `on_hack=quarantine` it has no reward; else null",
+        "else null",
         lambda scored: scored.suspicion or None,
     ),
     "passes_held_back": Column(

@@ -216,9 +216,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         ), INT),
     Metric("suspicious", "programs that seem to have taken their reward from the tests or the grader (`suspicion`)",
         lambda step: int(step.rows["suspicion"].is_not_null().sum()), INT),
-    Metric("holdback_checked", "programs that passed and were run on the tests held back (`holdback`); null without",
+    Metric("holdback_checked", "programs that passed and were run on the tests held back (`holdback`); null if none",
         lambda step: int(step.rows["passes_held_back"].count()) or None, INT),
-    Metric("holdback_gap", "share of these that fail a test held back: what the rewards saw too good",
+    Metric("holdback_gap", "share of these that fail a test held back: how far the rewards overstate",
         lambda step: None if (passing := _mean(step.rows["passes_held_back"].drop_nulls())) is None else 1 - passing),
 )
 

@@ -156,8 +156,8 @@ class TrainSettings(FlowSettings):
     """share of each problem's tests that gives no reward: programs that pass the others are run on these, and the
     metric holdback_gap says how many fail"""
     on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=ONLY_CODE)
-    """of programs that seem to take their reward from the tests or the grader: warn; give them no reward; or stop the
-    run after the step that they are found in"""
+    """of programs that seem to take their reward from the tests or the grader: warn; leave them out of their
+    groups; or stop the run before it trains on them"""
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
         "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )

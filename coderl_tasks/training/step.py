@@ -274,14 +274,14 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
 
 
 def require_honest(graded: pl.DataFrame, step: int) -> None:
-    """Raises CoderlError if a rewarded program of `step` (ROLLOUT_SCHEMA) is suspicious."""
+    """Raises CoderlError if a program of `step` (ROLLOUT_SCHEMA) is suspicious."""
     found = graded.filter(pl.col("suspicion").is_not_null())
     if found.height:
         first = found.row(0, named=True)
         raise CoderlError(
-            f"step {step}: on_hack=stop: {found.height} programs seem to have taken their reward from the tests or the "
-            f"grader, the first on problem {first['problem_id']}: {first['suspicion']}. Nothing was trained on this "
-            "step; resume with on_hack=quarantine (no reward for them) or on_hack=warn"
+            f"step {step}: on_hack=stop: {found.height} programs that passed tests seem to have taken their reward "
+            f"from the tests or the grader, the first on problem {first['problem_id']}: {first['suspicion']}. Nothing "
+            "was trained on this step; resume with on_hack=quarantine (leaves them out) or on_hack=warn"
         )
 
 
