@@ -133,7 +133,7 @@ class RunLogger:
         if clone_groups:
             clone_sizes = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
         # Without tokens and texts: partition_by copies each group.
-        columns = ("step", "group_index", "problem_id", "reward", "trained")
+        columns = ("step", "group_index", "problem_id", "reward", "suspicion", "trained")
         light = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
         for group in light.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
