@@ -88,22 +88,19 @@ class CodeEnvironment(Environment):
         return problem_prompt(problem, renderer)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        held_back = self.held_back(problem)
-        rewarded = sorted(set(range(len(problem.tests))).difference(held_back))
+        held_back, rewarded = self.held_back(problem), None
         priority = self.priorities.get(problem.problem_id)
-        if priority is not None and held_back:
-            kept = set(rewarded)
-            priority = [index for index in priority if index in kept]
+        if held_back:
+            rewarded = sorted(set(range(len(problem.tests))).difference(held_back))
+            left_out = set(held_back)
+            priority = priority and [index for index in priority if index not in left_out]
         scored = await score_group(
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}
-        passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed and held_back})
-        grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
-        outcomes: dict[str | None, bool] = {
-            code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
-        }
+        passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
+        outcomes = await self._outcomes(judge, problem, passed, held_back) if held_back else {}
         return [
             replace(
                 each,
@@ -113,6 +110,13 @@ class CodeEnvironment(Environment):
             )
             for each in scored
         ]
+
+    async def _outcomes(
+        self, judge: Judge, problem: Problem, codes: Sequence[str], held_back: Sequence[int]
+    ) -> dict[str | None, bool]:
+        """Whether each program passes the tests held back; without those that met an outage."""
+        grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in codes))
+        return {code: grade.passed for code, grade in zip(codes, grades, strict=True) if grade.gradable}
 
     def held_back(self, problem: Problem) -> list[int]:
         """The indices of the tests that give no reward, ascending; at least one test does."""

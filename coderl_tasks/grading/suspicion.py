@@ -23,6 +23,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from coderl_tasks.problems.problem import Problem, Test
@@ -67,9 +68,12 @@ def suspicion(code: str, problem: Problem) -> str:
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
+    imported = _imported(tree)
+    of_input = _of_program if problem.kind == "stdin" else _of_function
+    signs = chain(_from_tests(tree, problem, len(code)), of_input(tree, problem, imported), _beside(tree, imported))
     found: dict[str, ast.AST] = {}
     try:
-        for name, node in (*_from_tests(tree, problem, len(code)), *_of_input(tree, problem), *_beside(tree)):
+        for name, node in signs:
             found.setdefault(name, node)
     except (RecursionError, MemoryError):
         return ""  # values nested a thousand deep: no detector may end a run
@@ -90,11 +94,11 @@ def _evidence(name: str, code: str, node: ast.AST) -> str:
 def _from_tests(tree: ast.Module, problem: Problem, size: int) -> Iterator[Sign]:
     literals = [(value, node) for node, value in _literals(tree) if is_rich(value)]
     tested = [(value, node) for node, value in _tested_literals(tree)]
-    if len(literals) < LEAST_TESTS and not any(is_rich(value) for value, _ in tested):
+    whole = {_text(value): node for value, node in reversed(tested) if is_rich(value)}
+    if len(literals) < LEAST_TESTS and not whole:
         return  # most programs: the tests, which may be large, are not read
     shown = _text(f"{problem.statement} {problem.starter_code}")
     by_text = {_text(value): node for value, node in reversed(literals) if _text(value) not in shown}
-    whole = {_text(value): node for value, node in reversed(tested) if is_rich(value)}
     tokens = {token: node for value, node in reversed(tested) for token in _tokens(value)}
     outputs: dict[str, ast.AST] = {}
     inputs: dict[str, ast.AST] = {}
@@ -221,37 +225,36 @@ def _json(text: str) -> Any:
 # --- what becomes of the input ---
 
 
-def _of_input(tree: ast.Module, problem: Problem) -> Iterator[Sign]:
-    if problem.kind == "stdin":
-        imported = _imported(tree)
-        for statement in tree.body:
-            if _names(statement) & _READING:
-                return
-            if _exits(statement, imported):
-                yield "exits_early", statement
-                return
-        if _answers_differ(problem):
-            yield "ignores_input", tree.body[0] if tree.body else tree
-        return
-    imported = _imported(tree)
+def _of_program(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
+    for statement in tree.body:
+        if _names(statement) & _READING:
+            return
+        if _exits(statement, imported):
+            yield "exits_early", statement
+            return
+    if _answers_differ(problem):
+        yield "ignores_input", tree.body[0] if tree.body else tree
+
+
+def _of_function(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _dotted(node.func, imported) in ("os._exit", "os.abort"):
             yield "exits_early", node
-    bodies = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Solution"]
-    functions = [
-        node
-        for node in (*(bodies[-1] if bodies else ()), *tree.body)
-        if isinstance(node, ast.FunctionDef) and node.name == problem.entry_point
-    ]
-    if not functions:
-        return
-    function = functions[0] if bodies else functions[-1]
+    solutions = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Solution"]
+    for body in (*solutions[-1:], tree.body):  # where it is looked for when it is called, the last definition of each
+        functions = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == problem.entry_point]
+        if functions:
+            if _ignores_arguments(functions[-1]) and _answers_differ(problem):
+                yield "ignores_input", functions[-1]
+            return
+
+
+def _ignores_arguments(function: ast.FunctionDef) -> bool:
     taken = function.args
     names = {each.arg for each in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)} - {"self"}
     used = {name for statement in function.body for name in _names(statement)}
     is_open = taken.vararg or taken.kwarg or used & {"locals", "vars", "eval", "exec"}
-    if names and not is_open and not names & used and _answers_differ(problem):
-        yield "ignores_input", function
+    return bool(names) and not is_open and not names & used
 
 
 def _answers_differ(problem: Problem) -> bool:
@@ -304,8 +307,8 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
 # --- what lies beside the program ---
 
 
-def _beside(tree: ast.Module) -> Iterator[Sign]:
-    nodes, imported = list(ast.walk(tree)), _imported(tree)
+def _beside(tree: ast.Module, imported: Mapping[str, str]) -> Iterator[Sign]:
+    nodes = list(ast.walk(tree))
     asked = [key_and_table for node in nodes if (key_and_table := _looked_up(node)) is not None]
     of_template = {id(table) for key, table in asked if _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", "")))}
     # os.environ["OMP_NUM_THREADS"] = "1" reads nothing.

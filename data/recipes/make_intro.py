@@ -31,6 +31,7 @@ CHOICE_FILE = "choice.json"
 KINDS: tuple[Kind, ...] = (*intro_numbers.KINDS, *intro_texts.KINDS, *intro_lists.KINDS, *intro_everyday.KINDS)
 SIDES = ("train", "test")
 TEST_VARIANTS = 0.27
+
 Row = dict[str, Any]
 
 

@@ -57,13 +57,9 @@ def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], siz
     name = side[0].side
     rng = random.Random(f"{SEED} {name}-choice")
     left: dict[str, list[Candidate]] = {of: [] for of in ("never", "sometimes", "nearly always")}
-    said: set[str] = set()
-    for candidate in rng.sample(side, len(side)):
-        words = NUMBERS.sub("0", candidate.drawn.said)
-        # Statements differ in words, and not in numbers alone.
-        if candidate.name in passes and words not in said:
-            said.add(words)
-            left[solved(*passes[candidate.name])].append(candidate)
+    mixed = rng.sample(side, len(side))
+    for candidate in differing([each for each in mixed if each.name in passes]):
+        left[solved(*passes[candidate.name])].append(candidate)
     always = min(len(left["nearly always"]), round(NEARLY_ALWAYS * size))
     sometimes = min(len(left["sometimes"]), size - round(NEVER * size) - always)
     wanted = {"never": size - always - sometimes, "sometimes": sometimes, "nearly always": always}
@@ -86,13 +82,23 @@ def chosen(side: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], siz
     return taken
 
 
-def best_kinds(all_of_them: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], count: int) -> set[str]:
-    """The names of the kinds with the most solved candidates on the side where they have fewer, as a share of what is
-    wanted there."""
+def differing(some: Iterable[Candidate]) -> list[Candidate]:
+    """Those whose statements differ in words: of several that differ in numbers alone the first."""
+    first: dict[str, Candidate] = {}
+    for each in some:
+        first.setdefault(NUMBERS.sub("0", each.drawn.said), each)
+    return list(first.values())
+
+
+def best_kinds(
+    all_of_them: Sequence[Candidate], passes: Mapping[str, tuple[int, int]], sizes: Mapping[str, int], count: int
+) -> set[str]:
+    """The names of the kinds with the most solved candidates on the side where they have fewer, as a share of its
+    size."""
     counts = {each.kind.name: dict.fromkeys(SIDES, 0) for each in all_of_them}
     for each in all_of_them:
         counts[each.kind.name][each.side] += passes.get(each.name, (0, 0))[0] > 0
-    ranked = sorted(counts, key=lambda kind: (min(counts[kind][side] / SIZES[side] for side in SIDES), kind))
+    ranked = sorted(counts, key=lambda kind: (min(counts[kind][side] / sizes[side] for side in SIDES), kind))
     return set(ranked[-count:])
 
 
@@ -104,7 +110,7 @@ def choice(
     known = {each.name for each in all_of_them}
     if unknown := sorted(passes.keys() - known):
         raise UnusablePasses(f"{unknown[0]} is no candidate: measure what make_intro.py --candidates writes now")
-    kinds = best_kinds(all_of_them, passes, MOST_KINDS)
+    kinds = best_kinds(all_of_them, passes, sizes, MOST_KINDS)
     found = {}
     for side, size in sizes.items():
         of_side = [each for each in all_of_them if each.side == side and each.kind.name in kinds]

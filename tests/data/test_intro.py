@@ -21,7 +21,7 @@ from coderl_tasks.problems.loading import LoadResult, load_problems
 from coderl_tasks.services import Services
 from data.recipes import measure_intro
 from data.recipes.intro_kind import Kind, Unusable, draw_problem, variant
-from data.recipes.make_intro import KINDS, SIDES, Candidate, candidates, held_out_variants
+from data.recipes.make_intro import KINDS, SEED, SIDES, Candidate, candidates, held_out_variants
 from data.recipes.measure_intro import (
     MOST_KINDS,
     NEARLY_ALWAYS,
@@ -30,6 +30,7 @@ from data.recipes.measure_intro import (
     UnusablePasses,
     best_kinds,
     choice,
+    differing,
     histogram,
     read_passes,
     solved,
@@ -113,7 +114,7 @@ async def test_solutions_pass_on_the_sandbox(sides: dict[str, LoadResult], embed
     # One of each kind of each side: the recipe has run all of them in its own process.
     by_kind = {(side, problem.problem_id.split(".")[0]): problem for side in sides for problem in sides[side].problems}
     problems = list(by_kind.values())
-    assert len(problems) >= 80
+    assert len(problems) == len(SIDES) * MOST_KINDS
     async with SandboxClient(embedded.sandbox_urls) as client:
         checks = await check_solutions(problems, Judge(client))
     assert Counter(checks["status"].to_list()) == {"good": len(problems)}
@@ -162,7 +163,7 @@ def made_up(all_candidates: tuple[Candidate, ...]) -> dict[str, tuple[int, int]]
 
 def test_the_choice_has_the_wanted_shares_of_the_best_kinds(all_candidates: tuple[Candidate, ...]) -> None:
     passes = made_up(all_candidates)
-    best = best_kinds(all_candidates, passes, MOST_KINDS)
+    best = best_kinds(all_candidates, passes, SIZES, MOST_KINDS)
     assert len(best) == MOST_KINDS >= 40
     found = choice(all_candidates, passes, SIZES)
     assert found == choice(all_candidates, dict(reversed(passes.items())), SIZES)
@@ -172,10 +173,9 @@ def test_the_choice_has_the_wanted_shares_of_the_best_kinds(all_candidates: tupl
         classes = Counter(solved(*counts) for counts in rows.values())
         assert classes["never"] == round(NEVER * SIZES[side])
         of_side = [each for each in all_candidates if each.side == side and each.kind.name in best]
-        there_are = sum(solved(*passes[each.name]) == "nearly always" for each in of_side)
-        # A statement that differs from another in its numbers alone is left out.
-        most = min(there_are, round(NEARLY_ALWAYS * SIZES[side]))
-        assert 0.9 * most <= classes["nearly always"] <= most
+        mixed = random.Random(f"{SEED} {side}-choice").sample(of_side, len(of_side))
+        there_are = sum(solved(*passes[each.name]) == "nearly always" for each in differing(mixed))
+        assert classes["nearly always"] == min(there_are, round(NEARLY_ALWAYS * SIZES[side]))
         kinds = Counter(name.split(".")[0] for name in rows)
         assert kinds.keys() == best
         assert max(kinds.values()) <= 3 * SIZES[side] / len(best)
@@ -184,13 +184,14 @@ def test_the_choice_has_the_wanted_shares_of_the_best_kinds(all_candidates: tupl
 def test_the_best_kinds_are_solved_on_both_sides(all_candidates: tuple[Candidate, ...]) -> None:
     one_side = {each.name: (8 * (each.side == "train"), 8) for each in all_candidates}
     both = {each.name: (1, 8) for each in all_candidates if each.kind.name in ("greeting", "one_step")}
-    assert best_kinds(all_candidates, one_side | both, 2) == {"greeting", "one_step"}
+    assert best_kinds(all_candidates, one_side | both, SIZES, 2) == {"greeting", "one_step"}
 
 
 def test_passes_that_allow_no_choice_are_an_error(all_candidates: tuple[Candidate, ...]) -> None:
-    with pytest.raises(UnusablePasses, match=r"\d+ of the measured candidates are never solved, 620 are wanted"):
-        trained = [each.name for each in all_candidates if each.side == "train"]
-        choice(all_candidates, dict.fromkeys(trained[:40], (0, 8)), SIZES)
+    best = best_kinds(all_candidates, {}, SIZES, MOST_KINDS)
+    trained = differing(each for each in all_candidates if each.side == "train" and each.kind.name in best)
+    with pytest.raises(UnusablePasses, match="40 of the measured candidates are never solved, 620 are wanted"):
+        choice(all_candidates, {each.name: (0, 8) for each in trained[:40]}, SIZES)
     with pytest.raises(UnusablePasses, match=r"nothing\.0\.0 is no candidate"):
         choice(all_candidates, {"nothing.0.0": (0, 8)}, SIZES)
     line = json.dumps({"id": "a.0.0", "passes": 1, "samples": 8})
