@@ -228,7 +228,7 @@ class JudgePrograms:
             code=ASSERTION_JUDGE,
             files={"request.json": json.dumps(request).encode()},
             fetch_files=("results.json",),
-            run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5),
+            run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5),
             memory_limit_mb=_MEMORY_MB,
         )
         results = await self._results(job, request_id)
