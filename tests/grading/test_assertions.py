@@ -315,6 +315,12 @@ async def test_a_fault_of_one_test_is_not_that_of_another_program(embedded_judge
     assert [grade.verdict for grade in grades] == [Verdict.CHECKER_ERROR, *[Verdict.PASSED] * 5]
 
 
+async def test_many_tests_have_no_more_time_than_the_sandbox_allows(embedded_judge: Judge) -> None:
+    tests = problem(*(f"assert f({number}) == {number}" for number in range(70)))
+    grade = await embedded_judge.grade(tests, ECHO, run_all=True)
+    assert (grade.verdict, grade.tests_passed) == (Verdict.PASSED, 70), grade.reason
+
+
 async def test_partial_credit_counts_the_tests_that_pass(embedded_judge: Judge) -> None:
     tests = problem("assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3")
     grade = await embedded_judge.grade(tests, ECHO, run_all=True)
