@@ -141,7 +141,7 @@ async def infer_comparator(
     evidence = _Evidence(problem.whole(), said_of_answers(problem.statement))
     if not (disagree or evidence.named_freedoms()):
         return None
-    distinct = list({_shape(code): code for code in codes}.values())
+    distinct = list({shape(code): code for code in codes}.values())
     found = await asyncio.gather(*(judge.outputs(problem, code) for code in distinct))
     whole = [place for place, answers in enumerate(found) if len(answers) == len(problem.tests)]
     if not whole:
@@ -321,7 +321,7 @@ def _parts(elements: Iterable[Any]) -> Iterator[Any]:
     return iter(found[0] if len(found) == 1 and isinstance(found[0], list) else found)
 
 
-def _shape(code: str) -> str:
+def shape(code: str) -> str:
     """What two copies of a program have in common: its syntax, without layout and comments."""
     try:
         return ast.dump(ast.parse(code))

@@ -221,7 +221,7 @@ async def check_problem(
     problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None
 ) -> SolutionCheck | None:
     """The check of one problem, with a comparator that is inferred with the seed `infer`; None for an infra error."""
-    codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
+    codes = list(dict.fromkeys(reference_code(solution) for solution in problem.solutions))
     if problem.kind == "assert":
         try:
             await judge.programs.rehearsed(problem)
@@ -251,7 +251,7 @@ async def check_problem(
     if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
         return check
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
-    asked = replace(patient, wrong_solutions=tuple(map(_code, problem.wrong_solutions)))
+    asked = replace(patient, wrong_solutions=tuple(map(reference_code, problem.wrong_solutions)))
     try:
         inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
     except InfraError:
@@ -271,7 +271,7 @@ async def check_problem(
 
 async def _passing_wrong(problem: Problem, judge: Judge) -> str | None:
     """Which of a problem's known-wrong programs pass, empty if none does; None for an infra error."""
-    grades = await asyncio.gather(*(judge.grade(problem, _code(wrong)) for wrong in problem.wrong_solutions))
+    grades = await asyncio.gather(*(judge.grade(problem, reference_code(wrong)) for wrong in problem.wrong_solutions))
     if any(grade.verdict is Verdict.INFRA_ERROR for grade in grades):
         return None
     passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
@@ -358,7 +358,7 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
             if problem.kind == "assert":
                 await judge.programs.rehearsed(problem)
             elif problem.checker and problem.solutions:
-                grade = await judge.grade(problem, _code(problem.solutions[0]))
+                grade = await judge.grade(problem, reference_code(problem.solutions[0]))
                 if grade.verdict is Verdict.INFRA_ERROR:
                     raise InfraError(grade.reason)
                 if grade.verdict is Verdict.CHECKER_ERROR:
@@ -371,6 +371,6 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
     return {problem.problem_id: found for problem, found in zip(problems, faults, strict=True) if found is not None}
 
 
-def _code(solution: str) -> str:
+def reference_code(solution: str) -> str:
     """The program of a reference solution, which may be fenced; backticks in a comment of a bare one are no fence."""
     return (extract_code(solution) if _FENCE_LINE.search(solution) else None) or solution

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature
 from coderl_tasks.journal.atomic import replacing
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, Test
 
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 512
@@ -89,11 +89,12 @@ def dropped_file(part: Path) -> Path:
 @dataclass(frozen=True, slots=True)
 class KeptProblems:
     """Problems in a fixed order; `table` (KEPT_SCHEMA) names them and says where in `folder` they lie. `comparators`
-    replace the problems' own, by problem id: the id stays that of the raw row."""
+    replace the problems' own, and `generated` tests come after them, by problem id: that stays the raw row's."""
 
     folder: Path
     table: pl.DataFrame
     comparators: Mapping[str, str] = field(default_factory=dict)
+    generated: Mapping[str, Sequence[Test]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.table.height
@@ -142,14 +143,17 @@ class KeptProblems:
             row, size = next(places, (None, 0))
             with pq.ParquetFile(self.folder / str(key[0])) as file:
                 first = 0
+                present = [name for name in columns if name in file.schema_arrow.names]  # older parts have fewer
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
                     if row is not None and row < end:  # a group without a wanted row is not read
-                        table = file.read_row_group(group, columns=list(columns), use_threads=False)
+                        table = file.read_row_group(group, columns=present, use_threads=False)
                         while row is not None and row < end:
                             values = table.slice(row - first, 1).to_pylist()[0]
                             if name := self.comparators.get(values["problem_id"]):
                                 values["comparator"] = name
+                            if (tests := self.generated.get(values["problem_id"])) and "tests" in values:
+                                values = Problem.from_row(values).with_generated(tests).to_row()
                             yield values, size
                             row, size = next(places, (None, 0))
                     first = end

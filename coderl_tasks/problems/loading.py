@@ -161,11 +161,12 @@ def problems_in(
 
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
-    """The problem in `row`: a pool's row (PROBLEM_SCHEMA) is checked, others are read by `rows`. Raises RowDropped."""
+    """The problem in `row`: a pool's row (PROBLEM_SCHEMA) is checked, and its generated tests are left out; others are
+    read by `rows`. Raises RowDropped."""
     if isinstance(row.values, Unread):
         raise RowDropped(row.values.reason, row.values.detail)
     stored = stored_problem(row.values, rows.kinds)
-    return rows.read(row.values, split=row.split, source_row=row.source_row) if stored is None else stored
+    return rows.read(row.values, split=row.split, source_row=row.source_row) if stored is None else stored.given()
 
 
 def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:

@@ -32,12 +32,12 @@ PROBLEM_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "statement": TEXT, "starter_code": TEXT, "kind": TEXT, "entry_point": TEXT,
     "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "tests_total": pl.Int32(),
     "tests_original": pl.Int32(), "time_limit_s": pl.Float64(), "solutions": pl.List(TEXT), "source_row": pl.Int64(),
-    "comparator": TEXT, "checker": TEXT, "wrong_solutions": pl.List(TEXT),
+    "comparator": TEXT, "checker": TEXT, "wrong_solutions": pl.List(TEXT), "tests_generated": pl.Int32(),
 }  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
 PROGRAMS = ("solutions", "wrong_solutions")
 """The columns of programs, which nothing needs that only grades."""
-REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator", "checker", "wrong_solutions"}
+REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator", "checker", "wrong_solutions", "tests_generated"}
 """The columns without which a table has no problems: one that names no comparator has the default's."""
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
     "stage": TEXT, "reason": TEXT, "detail": TEXT, "problem_id": TEXT, "split": TEXT, "source_row": pl.Int64(),
@@ -68,7 +68,7 @@ class Problem:
     `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
     test, None where the data names none; `source_row` is the row number in the raw split; `comparator` says when an
     answer is right (`problems.comparators`), if no `checker` does (`Checker.to_text`; "" where there is none);
-    `wrong_solutions` are programs that are known not to pass.
+    `wrong_solutions` are programs that are known not to pass; the last `tests_generated` tests are not the data's.
     """
 
     problem_id: str
@@ -86,6 +86,20 @@ class Problem:
     comparator: str = "tokens"
     checker: str = ""
     wrong_solutions: tuple[str, ...] = ()
+    tests_generated: int = 0
+
+    def given(self) -> "Problem":
+        """The problem without its generated tests, as evaluations and curations have it."""
+        if not self.tests_generated:
+            return self
+        tests = tuple(self.tests)[: -self.tests_generated]
+        return replace(self, tests=tests, tests_total=len(tests), tests_generated=0)
+
+    def with_generated(self, tests: Sequence[Test]) -> "Problem":
+        """The problem with further tests, generated ones, after its own."""
+        more = len(tests)
+        whole = (*self.tests, *tests)
+        return replace(self, tests=whole, tests_total=len(whole), tests_generated=self.tests_generated + more)
 
     def whole(self) -> "Problem":
         """The problem with its tests in memory."""
@@ -104,6 +118,7 @@ class Problem:
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
         values = {name: row[name] for name in _FIELDS if name in REQUIRED or name in row}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
+        values["tests_generated"] = row.get("tests_generated") or 0
         for name in PROGRAMS:
             values[name] = tuple(row.get(name) or ())
         return cls(**values)

@@ -178,11 +178,11 @@ def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
-    values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), **values}
+    values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0, **values}
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
-    # These two may be null, if the data set has none; any other null is damage.
-    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", *PROGRAMS}
+    # These may be null, if the data set has none; any other null is damage.
+    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "tests_generated", *PROGRAMS}
     missing = [name for name in PROBLEM_SCHEMA if name in required and values[name] is None]
     if missing or not values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
@@ -190,6 +190,8 @@ def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(values[name])]
     if values["kind"] == "call" and not str(values["entry_point"]).isidentifier():
         wrong.append("entry_point")
+    if not wrong and (values["tests_generated"] or 0) >= len(values["tests"]):
+        wrong.append("tests_generated")
     if wrong:
         raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
     return Problem.from_row(values)
@@ -227,6 +229,7 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
         PROGRAMS, lambda value: value is None or (isinstance(value, list | tuple) and all(map(_is_text, value)))
     ),
     "tests": _are_tests,
+    "tests_generated": lambda value: value is None or (isinstance(value, int) and value >= 0),
     "comparator": _is_comparator,
     "checker": _is_checker,
 }

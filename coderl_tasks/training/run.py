@@ -414,4 +414,4 @@ def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[
 
     held_out = {problem.problem_id for problem in sorted(problems, key=key)[:size]}
     trained = [problem for problem in problems if problem.problem_id not in held_out]
-    return trained, [problem for problem in problems if problem.problem_id in held_out]
+    return trained, [problem.given() for problem in problems if problem.problem_id in held_out]

@@ -1,0 +1,519 @@
+"""New inputs for a problem's tests: mutations and recombinations of the given inputs.
+
+The values of an input (the arguments of a call, or the fields of a text that `input_formats` parses) form a record.
+
+1. *Constraints* are what all given records have in common: an integer that is the length of a list, lists of equal
+   length, a sorted list, distinct elements, a permutation, integers in order, a string with matching brackets, and so
+   on. A new record must satisfy every constraint. Wrongly inferred ones only make the new inputs less varied.
+2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
+   characters of strings, the lengths. Bounds in the statement narrow them. A range reaches down to 1 or 0 only if the
+   given values leave no doubt, and it never reaches up: a right but slow program must keep its time limit.
+3. A mutation changes one value by its type: to an extreme, to a neighbour, to the value of another place (ties), to
+   one with repeated, missing or further elements; or it takes over a value of another record.
+"""
+
+import copy
+import random
+import re
+import string
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise, permutations
+from typing import Any
+
+Record = list[Any]
+Place = tuple[int | str, ...]
+"""Where a value lies in a record: the field's index, then "*" for the elements of a list, or an index in short lists
+that all have one length; keys of a dict."""
+Constraint = Callable[[Record], bool]
+
+MOST_ELEMENTS = 2000  # of one list or string that is mutated: larger ones are only taken over whole
+_TRIES = 30  # mutations tried for each input that is wanted
+_EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
+_ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
+_BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
+_BOUND = r"(-?\d+(?:\s*(?:\*|\\cdot|\\times|×)\s*10)?(?:\s*(?:\^|\*\*)\s*\{?\d+\}?)?)"
+_LESS = r"\s*(<=|≤|⩽|\\leq?(?:slant)?|<)\s*"
+_STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)" + _LESS + _BOUND)
+
+
+def new_inputs(records: Sequence[Record], statement: str, seed: int, count: int) -> list[Record]:
+    """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated."""
+    inputs = _Inputs(records, statement, random.Random(seed))
+    found: dict[str, Record] = {}
+    given = {repr(record) for record in records}
+    for _ in range(count * _TRIES):
+        if len(found) == count:
+            break
+        record = inputs.mutated()
+        if (key := repr(record)) not in given and key not in found and inputs.allows(record):
+            found[key] = record
+    return list(found.values())
+
+
+class _Inputs:
+    """What the given records have in common, and how others like them are made."""
+
+    def __init__(self, records: Sequence[Record], statement: str, rng: random.Random) -> None:
+        self.records = records
+        self.rng = rng
+        self.rows = _rows(records)
+        self.given: dict[Place, list[Any]] = {}
+        for record in records:
+            for place, value in self.walk(record):
+                self.given.setdefault(place, []).append(value)
+        self.may_be_empty = bool(re.search(r"(?<!non-)(?<!not )\bempty\b", statement, re.IGNORECASE))
+        self.bounds = stated_bounds(statement)
+        self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
+        pairs = list(permutations(range(len(records[0])), 2))
+        # Each list is what its test holds for: (field, other field, difference), and (place, test).
+        self.lengths = [
+            (field, other, more)
+            for field, other in pairs
+            for more in (0, 1, -1)
+            if all(_is_length(record, field, other, more) for record in records)
+        ]
+        self.common = [
+            (place, test) for place, given in self.given.items() for test in _tests_at(given) if all(map(test, given))
+        ]
+        between = (partial(_between, test, *pair) for test in _OF_PAIRS for pair in pairs)
+        self.constraints: list[Constraint] = [each for each in between if all(map(each, records))]
+        self.constraints += [partial(_everywhere, self, place, test) for place, test in self.common]
+
+    def walk(self, record: Record) -> Iterator[tuple[Place, Any]]:
+        """Every value in a record with its place, the outer before the inner."""
+        waiting: list[tuple[Place, Any]] = [((number,), value) for number, value in enumerate(record)]
+        while waiting:
+            place, value = waiting.pop()
+            yield place, value
+            waiting += [((*place, step), inner) for step, inner in self.inside(place, value)]
+
+    def inside(self, place: Place, value: Any) -> list[tuple[int | str, Any]]:
+        if isinstance(value, dict):
+            return [(str(key), inner) for key, inner in value.items()]
+        if isinstance(value, list | tuple):
+            return [(number if place in self.rows else "*", inner) for number, inner in enumerate(value)]
+        return []
+
+    # Domains
+
+    def allows(self, record: Record) -> bool:
+        in_domain = all(self._is_in_domain(place, value) for place, value in self.walk(record))
+        has_lengths = in_domain and all(_is_length(record, *each) for each in self.lengths)
+        return has_lengths and all(constraint(record) for constraint in self.constraints)
+
+    def _is_in_domain(self, place: Place, value: Any) -> bool:
+        given = self.given.get(place)
+        if given is None:
+            return False
+        alike = [each for each in given if type(each) is type(value)]
+        if not alike:
+            return False
+        if isinstance(value, bool) or value is None:
+            return True
+        if isinstance(value, int | float):
+            low, high = self.range(place, alike)
+            return low <= value <= high and (len(set(alike)) > 2 or len(alike) < 6 or value in alike)
+        if isinstance(value, str):
+            least, most = self.sizes(alike)
+            return least <= len(value) <= most and (value in alike or set(value) <= self.characters(alike))
+        least, most = self.sizes(alike)
+        return least <= len(value) <= most or value in alike
+
+    def range(self, place: Place, given: Sequence[Any]) -> tuple[Any, Any]:
+        """The lowest and the highest number at a place."""
+        low, high = min(given), max(given)
+        if {0, 1} >= set(given):
+            return low, high
+        if isinstance(low, int) and 1 < low <= 10 and len(set(given)) > 1:
+            low = 1
+        elif low < 0:
+            low = min(low, -high if isinstance(high, int) else low)
+        containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
+        return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
+
+    def sizes(self, given: Sequence[Any]) -> tuple[int, int]:
+        """The least and the greatest length."""
+        lengths = [len(each) for each in given]
+        least, most = min(lengths), max(lengths)
+        if least == most > 1 and len(lengths) > 1 and len({repr(each) for each in given}) > 1:
+            return (0 if self.may_be_empty else least), most
+        least = 0 if self.may_be_empty else min(least, 1 if least < 4 else 2)
+        return least, max(most, min(most + 2, MOST_ELEMENTS))
+
+    def characters(self, given: Sequence[str]) -> set[str]:
+        """What strings are made of: the characters given, and of a kind with many all."""
+        found = set("".join(given))
+        if any(" " in each for each in given):  # words, of which the statement may name others
+            found |= set("".join(self.quoted))
+        for kind in (string.ascii_lowercase, string.ascii_uppercase, string.digits):
+            if len(found & set(kind)) > 5:
+                found |= set(kind)
+        return found
+
+    # Mutations
+
+    def mutated(self) -> Record:
+        record = copy.deepcopy(self.rng.choice(self.records))
+        for _ in range(self.rng.choice((1, 1, 1, 2, 2, 3))):
+            field = self.rng.randrange(len(record))
+            if self.rng.random() < 0.15:
+                record[field] = copy.deepcopy(self.rng.choice(self.records)[field])
+            else:
+                record[field] = self._changed((field,), record[field], record)
+        return self._repaired(record)
+
+    def _changed(self, place: Place, value: Any, record: Record) -> Any:
+        given = self.given.get(place, [value])
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int):
+            return self._integer(place, value, record)
+        if isinstance(value, float):
+            low, high = self.range(place, [each for each in given if isinstance(each, int | float)])
+            drawn = round(self.rng.uniform(low, high), self.rng.choice((0, 1, 2)))
+            return self.rng.choice([*given, float(low), float(high), drawn, -value])
+        if isinstance(value, str):
+            return self._string(value, [each for each in given if isinstance(each, str)])
+        if isinstance(value, dict):
+            return self._dict(place, value, record)
+        if isinstance(value, list | tuple):
+            return type(value)(self._list(place, list(value), record))
+        return self.rng.choice(given)  # sets, None, bytes: only values that were given
+
+    def _integer(self, place: Place, value: int, record: Record) -> int:
+        low, high = self.range(place, [each for each in self.given.get(place, [value]) if isinstance(each, int)])
+        others = [each for each in record if isinstance(each, int) and not isinstance(each, bool)]
+        lengths = [len(each) for each in record if isinstance(each, list | str | tuple)]
+        choices = [low, high, value + 1, value - 1, self.rng.randint(low, high), self.rng.randint(low, high)]
+        choices += [-value, value * 2, value // 2, 0, 1, *others, *lengths, low + 1, high - 1]
+        return self.rng.choice([each for each in choices if low <= each <= high] or [value])
+
+    def _string(self, value: str, given: Sequence[str]) -> str:
+        rng = self.rng
+        if len(value) > MOST_ELEMENTS:
+            return rng.choice(given)
+        if self.may_be_empty and rng.random() < _EMPTY:
+            return ""
+        characters = sorted(self.characters(given))
+        separator = next((each for each in (" ", ",", "-", "_", ":") if each in value), None)
+        if separator is not None and rng.random() < 0.5:  # words
+            words = value.split(separator)
+            more = [word for each in given for word in each.split(separator)] + self.quoted
+            return separator.join(self._elements(words, lambda: rng.choice(more)))
+        choice = rng.randrange(10)
+        if choice == 0:
+            return value[: rng.randrange(len(value) + 1)] + rng.choice(given)[rng.randrange(len(value) + 1) :]
+        if choice == 1 and value:
+            return rng.choice(value) * len(value)
+        if choice == 2:
+            return value + value[::-1]
+        if choice == 3:
+            half = len(value) // 2
+            return value[: half + len(value) % 2] + value[:half][::-1]
+        if choice == 4 and value.swapcase() != value:
+            place = rng.randrange(len(value))
+            return value[:place] + value[place:].swapcase() if rng.random() < 0.5 else value.swapcase()
+        if not characters:
+            return value
+        return "".join(self._elements(list(value), lambda: rng.choice(characters)))
+
+    def _dict(self, place: Place, value: dict[Any, Any], record: Record) -> dict[Any, Any]:
+        rng, changed = self.rng, dict(value)
+        others = [each for each in self.given.get(place, []) if isinstance(each, dict)]
+        if changed and rng.random() < 0.3:
+            del changed[rng.choice(list(changed))]
+        elif others and rng.random() < 0.4:
+            changed |= dict(list(rng.choice(others).items())[:2])
+        elif changed:
+            key = rng.choice(list(changed))
+            changed[key] = self._changed((*place, str(key)), changed[key], record)
+        return changed
+
+    def _list(self, place: Place, values: list[Any], record: Record) -> list[Any]:
+        rng, inner = self.rng, (*place, "*")
+        if self.may_be_empty and rng.random() < _EMPTY:
+            return []
+        if len(values) > MOST_ELEMENTS:
+            return list(rng.choice(self.given[place]))
+        if place in self.rows or (values and rng.random() < 0.3):
+            if not values:
+                return values
+            number = rng.randrange(len(values))
+            values[number] = self._changed((*place, number if place in self.rows else "*"), values[number], record)
+            return values
+        pool = self.given.get(inner, [])
+
+        def element() -> Any:
+            if not pool:
+                return None
+            value = copy.deepcopy(rng.choice(values if values and rng.random() < 0.2 else pool))
+            return self._changed(inner, value, record) if rng.random() < 0.5 else value
+
+        if not pool:
+            return values
+        if isinstance(pool[0], int | str) and rng.random() < 0.1:
+            return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
+        if rng.random() < 0.1:  # all of one random size
+            size = rng.randint(*self.sizes(self.given[place])) if place in self.given else len(values)
+            return [element() for _ in range(min(size, MOST_ELEMENTS))]
+        return self._elements(values, element)
+
+    def _elements(self, values: list[Any], element: Callable[[], Any]) -> list[Any]:
+        """`values` with elements dropped, repeated, exchanged, made equal, replaced or added."""
+        rng, choice = self.rng, self.rng.randrange(9)
+        place = rng.randrange(len(values)) if values else 0
+        if not values or choice == 0:
+            values.insert(place, element())
+        elif choice == 1:
+            del values[place]
+        elif choice == 2:
+            values[place] = element()
+        elif choice == 3:
+            values.insert(place, copy.deepcopy(rng.choice(values)))
+        elif choice == 4:
+            values[place] = copy.deepcopy(rng.choice(values))
+        elif choice == 5:
+            rng.shuffle(values)
+        elif choice == 6:
+            values = values[: rng.randint(0, len(values))]
+        elif choice == 7:
+            values = [copy.deepcopy(values[place]) for _ in values]
+        else:
+            values.reverse()
+        return values
+
+    def _repaired(self, record: Record) -> Record:
+        """`record` with the lengths that the constraints ask for."""
+        for field, other, more in self.lengths:
+            value = record[field]
+            if isinstance(value, int):
+                record[field] = len(record[other]) - more
+            elif isinstance(value, list) and len(value) != (size := len(record[other]) + more):
+                spare = self.given.get((field, "*"), [])
+                while spare and len(value) < size:
+                    value.append(copy.deepcopy(self.rng.choice(spare)))
+                del value[max(size, 0) :]
+        for place, test in self.common:
+            for at, value in list(self.walk(record)) if test in (_is_sorted, _is_falling, _is_distinct) else ():
+                if at == place and isinstance(value, list) and not test(value):
+                    if test is _is_distinct:
+                        value[:] = {repr(each): each for each in value}.values()
+                    elif _is_comparable(value):
+                        value.sort(reverse=test is _is_falling)
+        return record
+
+
+def _rows(records: Sequence[Record]) -> set[Place]:
+    """The places whose lists all have one small length, and more than one of which lies in a list or is a tuple."""
+    sizes: dict[Place, set[int]] = {}
+    waiting: list[tuple[Place, Any]] = [((number,), value) for each in records for number, value in enumerate(each)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, list | tuple):
+            if len(place) > 1 or isinstance(value, tuple):
+                sizes.setdefault(place, set()).add(len(value))
+            waiting += [((*place, "*"), inner) for inner in value]
+    # The elements of a row have places of their own, so what lies deeper is no row: its place has another name.
+    return {place for place, found in sizes.items() if len(found) == 1 and max(found) <= _ROW}
+
+
+def _is_length(record: Record, field: int, other: int, more: int) -> bool:
+    """Whether an integer is a list's length, or a list as long as another one, `more` elements apart."""
+    value, sized = record[field], record[other]
+    if not isinstance(sized, list | tuple | str):
+        return False
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value + more == len(sized)
+    return isinstance(value, list) and isinstance(sized, list) and field > other and len(value) == len(sized) + more
+
+
+def _between(test: Callable[[Any, Any], bool], one: int, two: int, record: Record) -> bool:
+    return test(record[one], record[two])
+
+
+def _everywhere(inputs: _Inputs, place: Place, test: Callable[[Any], bool], record: Record) -> bool:
+    return all(test(value) for other, value in inputs.walk(record) if other == place)
+
+
+def _tests_at(given: Sequence[Any]) -> list[Callable[[Any], bool]]:
+    """What the values at one place may have in common."""
+    kinds = {type(value) for value in given}
+    if kinds == {int}:
+        return [_is_even, _is_odd, _is_power_of_two]
+    if kinds <= {list, tuple}:
+        return [*_OF_LISTS]
+    if kinds != {str}:
+        return []
+    tests: list[Callable[[Any], bool]] = [*_OF_STRINGS]
+    forms, words = {_form(value) for value in given}, [word for value in given for word in value.split()]
+    if len(forms) == 1 and not (form := forms.pop()).isalnum():
+        tests.append(lambda value: _form(value) == form)
+    if len(vocabulary := set(words)) <= len(words) / 2:
+        tests.append(lambda value: set(value.split()) <= vocabulary)
+    return tests
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_at_most(value: Any, most: Any) -> bool:
+    return _is_number(value) and _is_number(most) and bool(value <= most)
+
+
+def _is_less(value: Any, limit: Any) -> bool:
+    return _is_at_most(value, limit) and value != limit
+
+
+def _is_comparable(values: Any) -> bool:
+    return all(isinstance(value, int | float) for value in values) or all(isinstance(value, str) for value in values)
+
+
+def _is_index(value: Any, sized: Any) -> bool:
+    return _is_position(value, sized) and value < len(sized)
+
+
+def _is_position(value: Any, sized: Any) -> bool:
+    return _is_number(value) and isinstance(sized, list | tuple | str) and 0 <= value <= len(sized)
+
+
+def _is_inside(value: Any, container: Any) -> bool:
+    if isinstance(container, str):
+        return isinstance(value, str) and value in container
+    return isinstance(container, list | tuple) and value in container
+
+
+def _bounds(most: Any, values: Any) -> bool:
+    """Whether integers, in a list or in lists in a list, are between 0 and an integer."""
+    if not isinstance(most, int) or not isinstance(values, list | tuple):
+        return False
+    inner = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+    return all(isinstance(each, int) and 0 <= each <= most for each in inner)
+
+
+def _is_rearranged(one: Any, other: Any) -> bool:
+    if not isinstance(one, list | str) or not isinstance(other, list | str):
+        return False
+    return sorted(map(repr, one)) == sorted(map(repr, other))
+
+
+def _is_even(value: int) -> bool:
+    return value % 2 == 0
+
+
+def _is_odd(value: int) -> bool:
+    return value % 2 == 1
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and not value & (value - 1)
+
+
+def _is_sorted(values: Any) -> bool:
+    return _is_comparable(values) and all(one <= other for one, other in pairwise(values))
+
+
+def _is_falling(values: Any) -> bool:
+    return _is_comparable(values) and all(one >= other for one, other in pairwise(values))
+
+
+def _is_distinct(values: Any) -> bool:
+    return len({repr(value) for value in values}) == len(values)
+
+
+def _is_permutation(values: Any) -> bool:
+    if not all(isinstance(value, int) for value in values):
+        return False
+    ordered = sorted(values)
+    return ordered in (list(range(len(values))), list(range(1, len(values) + 1)))
+
+
+def _is_rectangle(values: Any) -> bool:
+    return all(isinstance(value, list | tuple | str) for value in values) and len(set(map(len, values))) < 2
+
+
+def _is_square(values: Any) -> bool:
+    return all(isinstance(value, list | tuple | str) and len(value) == len(values) for value in values)
+
+
+def _has_indices(values: Any) -> bool:
+    return all(isinstance(value, int) and 0 <= value <= len(values) for value in values)
+
+
+def _has_one_kind(values: Any) -> bool:
+    return len(set(map(type, values))) < 2
+
+
+def _has_differing_neighbours(values: Any) -> bool:
+    return all(one != other for one, other in pairwise(values))
+
+
+def _first_is_less(values: Any) -> bool:
+    return len(values) == 2 and _is_comparable(values) and bool(values[0] < values[1])
+
+
+def _has_even_length(values: Any) -> bool:
+    return len(values) % 2 == 0
+
+
+def _has_odd_length(values: Any) -> bool:
+    return len(values) % 2 == 1
+
+
+def _has_brackets(text: str) -> bool:
+    """Whether the brackets of a text match."""
+    opened = []
+    for character in text:
+        if character in _BRACKETS.values():
+            opened.append(character)
+        elif character in _BRACKETS and (not opened or opened.pop() != _BRACKETS[character]):
+            return False
+    return not opened
+
+
+def _is_palindrome(text: str) -> bool:
+    return text == text[::-1]
+
+
+def _is_stripped(text: str) -> bool:
+    return text == text.strip()
+
+
+def _has_single_spaces(text: str) -> bool:
+    return "  " not in text
+
+
+def _form(text: str) -> str:
+    """What a text looks like: digits as 9, letters as a or A."""
+    return re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", text)))
+
+
+_OF_PAIRS = (_is_at_most, _is_less, _is_index, _is_position, _is_inside, _bounds, _is_rearranged)
+_OF_LISTS = (
+    _is_sorted, _is_falling, _is_distinct, _is_permutation, _is_rectangle, _is_square, _has_indices, _has_one_kind,
+    _has_differing_neighbours, _first_is_less, _has_even_length, _has_odd_length,
+)  # fmt: skip
+_OF_STRINGS = (
+    _has_brackets, str.isdigit, _is_palindrome, _is_stripped, _has_even_length, _has_odd_length, _has_single_spaces,
+    _is_distinct, _is_sorted,
+)  # fmt: skip
+
+
+def stated_bounds(statement: str) -> list[tuple[int, int]]:
+    """The intervals that a statement gives for its values, as in `1 <= n <= 10^5`, without the names."""
+    found = []
+    for low, less, _, below, high in _STATED.findall(statement.replace("$", "").replace(",", "")):
+        least, most = _number(low), _number(high)
+        if least is not None and most is not None:
+            found.append((least + (less == "<"), most - (below == "<")))
+    return [(least, most) for least, most in found if least < most]
+
+
+def _number(text: str) -> int | None:
+    factor, _, power = re.sub(r"\\cdot|\\times|×", "*", text).replace("**", "^").replace(" ", "").rpartition("^")
+    if not factor:
+        return int(power) if power.lstrip("-").isdigit() else None
+    exponent = int(power.strip("{}"))
+    times, _, base = factor.rpartition("*")
+    return int(times or 1) * int(base) ** exponent if exponent <= 18 else None

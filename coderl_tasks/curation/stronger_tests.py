@@ -1,0 +1,348 @@
+"""strengthen=N: up to N generated tests per problem, which fail wrong programs that the given tests pass.
+
+1. Inputs come from `new_inputs`, by the problem's given ones. The references run on them. An input counts only if each
+   reference answers, at least two independent ones agree under the problem's comparator, and, where there is only one,
+   it answers the same in two runs. (Two programs are independent if their syntax differs.)
+2. Programs known to pass the given tests run on these inputs: the profile's own completions first, then mutants of the
+   references. A test is kept for each program that it fails, the first that does. Only a wrong answer or a runtime
+   error counts: a slow program may be right.
+3. At the end all references must pass the kept tests, or the tests that they fail are dropped.
+
+Problems are left alone whose right answers no reference can give: those with a checker, and those suspected of several
+right answers. Generated tests decide rewards and never evaluations (`Problem.given`).
+"""
+
+import ast
+import asyncio
+import json
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coderl_tasks.curation.inferred_comparators import shape
+from coderl_tasks.curation.input_formats import InputFormat, infer_format
+from coderl_tasks.curation.mutants import mutants
+from coderl_tasks.curation.new_inputs import Record, new_inputs
+from coderl_tasks.curation.solutions import reference_code, suspicion
+from coderl_tasks.errors import InfraError
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.assertions import NOT_PYTHON, entry_point_of, with_given_code
+from coderl_tasks.problems.comparators import TOLERANCE, comparator, parse_value
+from coderl_tasks.problems.problem import Problem, Test
+
+INPUTS = 64  # tried per problem
+REFERENCES = 3
+COMPLETIONS = 32  # different programs of the profile's
+MUTANTS = 48
+LIMIT_S = 2.0  # CPU time per test, if the problem has more: a mutant without end costs this
+MOST_BYTES = 64 << 10  # of a generated input or output
+_LONGEST_EXAMPLE = 2000  # characters of a call in a statement
+_RESTARTS = 16  # of a reference, after inputs that it does not answer
+_CATCHES = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Strengthened:
+    """The generated tests of a problem; why there are none, if the inputs or references do not allow any (`reason`);
+    how many programs passed the given tests (`survivors`) and fail with the generated ones (`caught`); and those of the
+    completions that do, by their text."""
+
+    tests: tuple[Test, ...] = ()
+    reason: str = ""
+    inputs: int = 0
+    survivors: int = 0
+    caught: int = 0
+    caught_completions: tuple[str, ...] = field(default=(), repr=False)
+
+
+async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str], most: int, seed: int) -> Strengthened:
+    """At most `most` further tests for `problem`. `completions` are programs that pass the given ones. Raises
+    InfraError if the sandbox fails."""
+    problem = problem.whole()
+    if problem.checker or problem.comparator == "exact":
+        return Strengthened(reason="a checker decides" if problem.checker else "the comparator is exact")
+    if why := suspicion(problem):
+        return Strengthened(reason=f"several answers may be right: {why}")
+    limit_s = min(LIMIT_S, problem.time_limit_s or judge.timeout_s)
+    quick = replace(problem, time_limit_s=limit_s)
+    form = _form(problem)
+    if form is None or not form.records:
+        return Strengthened(reason="the format of the inputs is not understood")
+    references = await _references(problem, judge)
+    if not references:
+        return Strengthened(reason="no reference passes the given tests")
+    own_seed = seed_for(seed, "strengthen", problem.problem_id)
+    records = new_inputs(form.records, problem.statement, own_seed, INPUTS)
+    tests = await _agreed(quick, form, records, references, judge)
+    if not tests:
+        return Strengthened(reason="the references agree on no new input")
+    wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
+    grades = await asyncio.gather(*(judge.grade(quick, code) for code in wrong))
+    for grade in grades:
+        _require(grade.verdict, grade.reason)
+    passing = list(dict.fromkeys(completions))[:COMPLETIONS]
+    survivors = [*passing, *(code for code, grade in zip(wrong, grades, strict=True) if grade.passed)]
+    known = {shape(reference) for reference in references}
+    survivors = [code for code in survivors if shape(code) not in known]
+    candidates = replace(quick, tests=tests, tests_total=len(tests))
+    kept = await _catching(candidates, survivors, most, judge)
+    kept = await _without_false(candidates, kept, references, judge)
+    if not kept:
+        return Strengthened(inputs=len(tests), survivors=len(survivors))
+    final = replace(candidates, tests=tuple(tests[number] for number in kept), tests_total=len(kept))
+    grades = await asyncio.gather(*(judge.grade(final, code) for code in survivors))
+    for grade in grades:
+        _require(grade.verdict, grade.reason)
+    caught = [code for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES]
+    of_completions = tuple(code for code in caught if code in set(passing))
+    return Strengthened(tuple(final.tests), "", len(tests), len(survivors), len(caught), of_completions)
+
+
+def _require(verdict: Verdict, reason: str) -> None:
+    if verdict is Verdict.INFRA_ERROR:
+        raise InfraError(f"the sandbox cannot grade programs: {reason}")
+
+
+async def _references(problem: Problem, judge: Judge) -> list[str]:
+    """The independent reference solutions that pass the given tests."""
+    codes = list({shape(code): code for code in map(reference_code, problem.solutions)}.values())[:REFERENCES]
+    grades = await asyncio.gather(*(judge.grade(problem, code) for code in codes))
+    for grade in grades:
+        _require(grade.verdict, grade.reason)
+    return [code for code, grade in zip(codes, grades, strict=True) if grade.passed]
+
+
+async def _agreed(
+    problem: Problem, form: "_Form", records: Sequence[Record], references: Sequence[str], judge: Judge
+) -> tuple[Test, ...]:
+    """The tests of the inputs that count."""
+    longest = max([1 << 10, *(2 * len(test.input) for test in problem.tests)])
+    inputs = list(dict.fromkeys(form.input(record) for record in records))
+    inputs = [each for each in inputs if len(each) <= min(longest, MOST_BYTES)]
+    codes = [*references, references[0]] if len(references) == 1 else references
+    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in codes))
+    tests = []
+    for given, found in zip(inputs, zip(*answers, strict=True), strict=True):
+        first = found[0]
+        if first is None or len(first) > MOST_BYTES or None in found:
+            continue
+        if all(form.agree(problem, first, other) for other in found[1:]):
+            test = form.test(given, first)
+            if test is not None:
+                tests.append(test)
+    return tuple(tests)
+
+
+async def _catching(problem: Problem, survivors: Sequence[str], most: int, judge: Judge) -> list[int]:
+    """The tests that fail these programs, at most one for each: a program that fails one already adds none."""
+    kept: list[int] = []
+    for code in survivors:
+        if len(kept) == most:
+            break
+        order = [*kept, *(number for number in range(len(problem.tests)) if number not in kept)]
+        grade = await judge.grade(problem, code, priority=order)
+        _require(grade.verdict, grade.reason)
+        if grade.verdict in _CATCHES and grade.first_failed is not None and grade.first_failed not in kept:
+            kept.append(grade.first_failed)
+    return kept
+
+
+async def _without_false(problem: Problem, kept: list[int], references: Sequence[str], judge: Judge) -> list[int]:
+    """`kept` without the tests that a reference fails after all."""
+    for code in references:
+        while kept:
+            grade = await judge.grade(problem, code, only=kept)
+            _require(grade.verdict, grade.reason)
+            if grade.passed:
+                break
+            if grade.first_failed is None:  # the tests fail by themselves
+                return []
+            kept = [number for number in kept if number != grade.first_failed]
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How records become inputs and answers become tests, by the kind of the problem."""
+
+    records: Sequence[Record]
+
+    def input(self, record: Record) -> str:
+        raise NotImplementedError
+
+    def test(self, given: str, answer: str) -> Test | None:
+        """The test that expects this answer; None if no test can."""
+        return Test(given, answer)
+
+    def agree(self, problem: Problem, one: str, other: str) -> bool:
+        return comparator(problem.comparator).text(one, other.encode("utf-8", "surrogatepass")) is None
+
+    async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
+        """What a program answers to inputs; None where it does not end well, or was not tried."""
+        found: list[str | None] = []
+        for _ in range(_RESTARTS):
+            rest = inputs[len(found) :]
+            if not rest:
+                break
+            asked = replace(problem, tests=tuple(Test(each, "") for each in rest), tests_total=len(rest))
+            found += await judge.outputs(asked, code)
+            if len(found) < len(inputs):
+                found.append(None)  # the answer that ended the list
+        return found + [None] * (len(inputs) - len(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _TextForm(_Form):
+    """A problem of standard input."""
+
+    format: InputFormat
+
+    def input(self, record: Record) -> str:
+        return self.format.render([record])
+
+    def test(self, given: str, answer: str) -> Test | None:
+        return Test(given, answer) if answer.strip() else None
+
+
+class _CallForm(_Form):
+    """A problem of calls, whose inputs are JSON arrays of arguments."""
+
+    def input(self, record: Record) -> str:
+        return json.dumps(record)
+
+    def agree(self, problem: Problem, one: str, other: str) -> bool:
+        return comparator(problem.comparator).value(parse_value(one), parse_value(other)) is None
+
+
+@dataclass(frozen=True, slots=True)
+class _AssertionForm(_Form):
+    """A problem of assertions on a function's values. Inputs are tuples of arguments as Python writes them."""
+
+    name: str  # of the function
+    imports: str  # that the given tests need
+    is_truth: bool  # the given tests only ask whether a value is true
+
+    def input(self, record: Record) -> str:
+        return repr(tuple(record))
+
+    async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
+        # As a program that reads the arguments: values of Python that JSON lacks, such as tuples, come back whole.
+        code = with_given_code(problem.starter_code, code) + _PRINTING.format(name=self.name)
+        printed = await _Form.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
+        return [None if text is None or not _is_literal(text) else text.strip() for text in printed]
+
+    def agree(self, problem: Problem, one: str, other: str) -> bool:
+        value, found = ast.literal_eval(one), ast.literal_eval(other)
+        if isinstance(value, float) and isinstance(found, int | float):
+            return math.isclose(value, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return bool(value == found)
+
+    def test(self, given: str, answer: str) -> Test | None:
+        value, call = ast.literal_eval(answer), f"{self.name}({', '.join(map(repr, ast.literal_eval(given)))})"
+        if self.is_truth:
+            stated = call if value else f"not {call}"
+        elif isinstance(value, float):
+            stated = f"abs({call} - {value!r}) <= {TOLERANCE} * max(1.0, abs({value!r}))"
+        elif _has_decimals(value):  # another right program may differ in the last digit
+            if not isinstance(value, list | tuple) or not all(isinstance(each, int | float) for each in value):
+                return None
+            close = (
+                f"all(abs(one - other) <= {TOLERANCE} * max(1.0, abs(other)) for one, other in zip(found, {answer}))"
+            )
+            return Test("", f"{self.imports}found = {call}\nassert len(found) == {len(value)} and {close}")
+        else:
+            stated = f"{call} is None" if value is None else f"{call} == {answer}"
+        return Test("", f"{self.imports}assert {stated}")
+
+
+_PRINTING = """
+
+if __name__ == "__main__":
+    import ast as _ast, sys as _sys
+    try:
+        print(repr({name}(*_ast.literal_eval(_sys.stdin.read()))))
+    except Exception as _error:
+        print("raises", type(_error).__name__)
+"""
+
+
+def _has_decimals(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_decimals, [*value, *value.values()]))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_decimals, value))
+    return isinstance(value, float | complex)
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text.strip())
+    except NOT_PYTHON:
+        return False
+    return True
+
+
+def _form(problem: Problem) -> _Form | None:
+    """How new inputs of a problem are written; None if its given ones are not understood."""
+    inputs = [test.input for test in problem.tests]
+    if problem.kind == "stdin":
+        found = infer_format(inputs)
+        if found is None:
+            return None
+        cases = [found.parse(text) for text in inputs]
+        return _TextForm([record for records in cases for record in records or ()], found)
+    if problem.kind == "call":
+        records = [parse_value(text) for text in inputs]
+        return _CallForm(_of_one_length([*records, *_examples(problem.statement, problem.entry_point)]))
+    return _assertions(problem)
+
+
+def _examples(statement: str, name: str) -> list[Record]:
+    """The arguments of a function's calls in a statement, as `name([1, 2])` or `Input: a = [1, 2], b = 3`."""
+    found = []
+    calls = [statement[match.start() :] for match in re.finditer(rf"\b{re.escape(name)}\(", statement)] if name else []
+    calls += [f"{name}({line})" for line in re.findall(r"^\**Input:?\**:?\s*(\w+\s*=.*)$", statement, re.MULTILINE)]
+    for text in calls:
+        for end in [match.end() for match in re.finditer(r"\)", text[:_LONGEST_EXAMPLE])]:
+            with suppress(*NOT_PYTHON):  # the bracket that closes the call is the first that makes it one
+                call = ast.parse(text[:end].strip(), mode="eval").body
+                if isinstance(call, ast.Call):
+                    found.append(
+                        [ast.literal_eval(each) for each in [*call.args, *(one.value for one in call.keywords)]]
+                    )
+                break
+    return found
+
+
+def _of_one_length(records: Sequence[Record]) -> list[Record]:
+    """The records that have as many values as the first."""
+    return [record for record in records if len(record) == len(records[0])]
+
+
+def _assertions(problem: Problem) -> _Form | None:
+    """The calls with literal arguments in the tests of a problem, if all are of one function."""
+    scripts = [test.expected for test in problem.tests]
+    name = problem.entry_point or entry_point_of(scripts)
+    records: list[Record] = []
+    has_value = False
+    for script in scripts:
+        tree = ast.parse(script)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Assert):
+                continue
+            inner = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+            has_value = has_value or not isinstance(inner, ast.Call)
+            for call in ast.walk(node.test):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) in (name, "candidate") and not call.keywords:
+                    with suppress(*NOT_PYTHON):  # not literals: left out
+                        records.append([ast.literal_eval(argument) for argument in call.args])
+    records = _of_one_length([*records, *_examples(problem.statement, name)])
+    if not name or not records or not records[0]:
+        return None
+    lines = {line for script in scripts for line in script.splitlines() if line.startswith("from solution import")}
+    return _AssertionForm(records, name, "".join(f"{line}\n" for line in sorted(lines)), not has_value)

@@ -1,0 +1,138 @@
+"""Generated inputs: formats that are inferred and written back, and constraints that new records keep."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from coderl_tasks.curation.input_formats import infer_format
+from coderl_tasks.curation.new_inputs import Record, new_inputs, stated_bounds
+from coderl_tasks.paths import DATA
+
+
+@pytest.mark.parametrize(
+    ("texts", "records"),
+    [
+        (["3\n1 2 3\n", "2\n5 -4\n"], [[3, [1, 2, 3]], [2, [5, -4]]]),
+        (["2 7\n1 2\n", "3 0\n4 4 4\n"], [[2, 7, [1, 2]], [3, 0, [4, 4, 4]]]),
+        (["3 5 6 7\n", "1 9\n"], [[[5, 6, 7]], [[9]]]),
+        (["1,2,3\n", "-4\n"], [[[1, 2, 3]], [[-4]]]),
+        (["2\nab\ncd\n", "3\nx\nyy\nz\n"], [[2, ["ab", "cd"]], [3, ["x", "yy", "z"]]]),
+        (["3\n1 2\n2 3\n", "2\n1 2\n", "4\n1 2\n1 3\n3 4\n"], [
+            [3, [[1, 2], [2, 3]]], [2, [[1, 2]]], [4, [[1, 2], [1, 3], [3, 4]]],
+        ]),
+        (["2 3\n#.#\n...\n", "1 2\n##\n"], [[2, 3, ["#.#", "..."]], [1, 2, ["##"]]]),
+        (["1.50 2\n", "0.25 3\n"], [[1.5, 2.0], [0.25, 3.0]]),
+        (["2\n1 2\n3 4\n", "1\n5 6\n"], [[2, [[1, 2], [3, 4]]], [1, [[5, 6]]]]),
+        (["2\n2\n1 5\n3\n1 2 3\n", "1\n1\n7\n"], [[2, [1, 5]], [3, [1, 2, 3]], [1, [7]]]),
+    ],
+)  # fmt: skip
+def test_a_format_parses_what_it_was_inferred_from_and_writes_it_back(texts: list[str], records: list[Record]) -> None:
+    found = infer_format(texts)
+    assert found is not None
+    parsed = [found.parse(text) or [] for text in texts]
+    assert [record for each in parsed for record in each] == records
+    assert [found.render(each).split() for each in parsed] == [text.split() for text in texts]
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["1\n\n2\n"], ["a" * 10 + "\n" * 3 + "b"]])
+def test_inputs_with_gaps_have_no_format(texts: list[str]) -> None:
+    assert infer_format(texts) is None
+
+
+def test_the_formats_of_the_bundled_problems_are_found() -> None:
+    found, same = 0, 0
+    for file in sorted((DATA / "mini").glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            tests = json.loads(json.loads(line)["tests"])
+            texts = tests["inputs"] if isinstance(tests, dict) else [test["input"] for test in tests]
+            if not isinstance(texts[0], str) or 'testtype": "functional' in line.replace("\\", ""):
+                continue
+            form = infer_format(texts)
+            assert form is not None, texts[:2]
+            found += 1
+            same += all(form.render(form.parse(text) or []).split() == text.split() for text in texts)
+    assert found > 500 and same == found
+
+
+ROWS = [[[3, 1, 2], 2], [[5, 9, 4, 8], 1], [[7, 6], 0]]
+CONSTRAINTS: list[tuple[list[Record], Callable[[Record], bool]]] = [
+    ([[3, [5, 6, 7]], [1, [2]], [2, [9, 9]]], lambda record: record[0] == len(record[1])),
+    ([[[1, 2, 5]], [[2, 2, 3, 9]], [[4, 8]]], lambda record: sorted(record[0]) == record[0]),
+    ([[[9, 1, 5]], [[2, 7, 3, 4]], [[4, 8]]], lambda record: len(set(record[0])) == len(record[0])),
+    ([[[2, 1, 3]], [[1, 2]], [[4, 1, 3, 2]]], lambda record: sorted(record[0]) == [*range(1, len(record[0]) + 1)]),
+    ([[[1, 2], [3, 4]], [[5], [6]], [[7, 8, 9], [1, 1, 2]]], lambda record: len(record[0]) == len(record[1])),
+    (ROWS, lambda record: 0 <= record[1] < len(record[0])),
+    ([[2, 5], [1, 9], [3, 4]], lambda record: record[0] < record[1]),
+    ([["(())"], ["()()"], ["(()())"]], lambda record: record[0].count("(") == record[0].count(")")),
+    ([["12:30"], ["07:05"], ["23:59"]], lambda record: record[0][2] == ":" and record[0][:2].isdigit()),
+    ([[[[1, 2], [3, 4]]], [[[5, 6, 7], [1, 2, 3], [0, 0, 0]]]], lambda record: len({*map(len, record[0])}) == 1),
+    ([[[[1, 3], [2, 5]]], [[[0, 9]]], [[[4, 6], [4, 7], [1, 2]]]], lambda record: all(a < b for a, b in record[0])),
+    ([[[1, 2, 1]], [[3, 1]], [[2, 3, 2, 1]]], lambda record: all(a != b for a, b in pairwise(record[0]))),
+    ([["level"], ["abba"], ["x"]], lambda record: record[0] == record[0][::-1]),
+    ([[[0, 1, 1]], [[1, 0]], [[1, 1, 1]]], lambda record: set(record[0]) <= {0, 1}),
+]
+
+
+@pytest.mark.parametrize(("records", "holds"), CONSTRAINTS)
+def test_new_records_keep_what_the_given_ones_have_in_common(
+    records: list[Record], holds: Callable[[Record], bool]
+) -> None:
+    assert all(map(holds, records))
+    found = new_inputs(records, "", 1, 40)
+    assert len(found) >= 5 and all(map(holds, found)), [each for each in found if not holds(each)]
+    assert not [each for each in found if each in records]
+    assert len({repr(each) for each in found}) == len(found)
+
+
+def test_new_records_have_the_types_of_the_given_ones() -> None:
+    records: list[Record] = [[("a", 1), {"k": [1.5]}, None, True], [("b", 4), {"j": [2.0, 3.5]}, None, False]]
+    found = new_inputs(records, "", 3, 30)
+    assert len(found) > 10
+    for pair, table, nothing, truth in found:
+        assert isinstance(pair, tuple) and isinstance(pair[0], str) and isinstance(pair[1], int)
+        assert nothing is None and isinstance(truth, bool)
+        assert all(isinstance(each, float) for values in table.values() for each in values)
+
+
+def test_ranges_never_reach_up_and_lists_are_empty_only_where_the_statement_says_so() -> None:
+    records: list[Record] = [[[4, 9, 2]], [[7, 7]], [[3, 20, 5, 6]]]
+    plain, with_empty = (new_inputs(records, words, 1, 60) for words in ("Sum the list.", "It may be empty."))
+    assert max(value for (values,) in plain + with_empty for value in values) <= 20
+    assert [] not in [values for (values,) in plain] and [] in [values for (values,) in with_empty]
+    assert new_inputs(records, "A list that is not empty.", 1, 60) == plain
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    one, same, other = (new_inputs(ROWS, "", seed, 20) for seed in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize(
+    ("statement", "bounds"),
+    [
+        ("1 <= n <= 100", [(1, 100)]),
+        ("with $1 \\le n \\le 2 \\cdot 10^5$ and $-10^9 \\leq a_i \\leq 10^9$", [(1, 200_000), (-(10**9), 10**9)]),
+        ("0 < x < 10", [(1, 9)]),
+        ("1 ≤ k ≤ 1,000", [(1, 1000)]),
+        ("a < b and 3 items", []),
+    ],
+)
+def test_bounds_of_a_statement(statement: str, bounds: list[Any]) -> None:
+    assert stated_bounds(statement) == bounds
+
+
+def test_bounds_of_a_statement_narrow_the_range() -> None:
+    records: list[Record] = [[4, 9], [3, 12], [5, 7]]
+    lowest = [
+        min(value for record in new_inputs(records, words, 1, 60) for value in record[:1])
+        for words in ("", "3 <= k <= 9")
+    ]
+    assert lowest == [1, 3]
+
+
+def test_values_that_nothing_is_known_of_are_taken_over() -> None:
+    records: list[Record] = [[{1, 2}, 3], [{4}, 5]]
+    assert all(record[0] in ({1, 2}, {4}) for record in new_inputs(records, "", 1, 20))
