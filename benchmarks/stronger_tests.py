@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.assertions import read
 from coderl_tasks.curation.mutants import mutants
-from coderl_tasks.curation.solutions import reference_code
+from coderl_tasks.curation.solutions import program_of
 from coderl_tasks.curation.stronger_tests import Strengthened, strengthen
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems.loading import load_problems
@@ -71,7 +71,7 @@ def thinned(problem: Problem, keep: int) -> Problem:
 
 async def outcome(problem: Problem, judge: Judge, programs: Sequence[str], options: argparse.Namespace) -> Outcome:
     thin = thinned(problem, options.keep)
-    reference = reference_code(problem.solutions[0])
+    reference = program_of(problem.solutions[0])
     quick = replace(problem, time_limit_s=2.0)
     codes = list(dict.fromkeys([*programs, *mutants(reference, options.seed, options.mutants)]))
     at_first = await asyncio.gather(*(judge.grade(replace(thin, time_limit_s=2.0), code) for code in codes))
@@ -89,7 +89,7 @@ async def outcome(problem: Problem, judge: Judge, programs: Sequence[str], optio
     found = await strengthen(thin, judge, profiled, options.most, seed=7)
     result = Outcome(problem, found, time.monotonic() - began)
     stronger = replace(thin, tests=found.tests, tests_total=len(found.tests))
-    solutions = [reference_code(each) for each in problem.solutions]
+    solutions = [program_of(each) for each in problem.solutions]
     own = await asyncio.gather(*(judge.grade(quick, code) for code in solutions))
     right += [code for code, grade in zip(solutions, own, strict=True) if grade.passed]
     result.right = len(right)

@@ -12,6 +12,7 @@ from prefect import flow
 from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
+from coderl_tasks.curation.audit import split_by_audit
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
@@ -24,6 +25,7 @@ from coderl_tasks.curation.tasks import (
     ALL_ALIKE,
     Asked,
     Shard,
+    audit_shard,
     check_shard,
     filter_problems,
     profile,
@@ -31,9 +33,10 @@ from coderl_tasks.curation.tasks import (
     stopping_rule,
 )
 from coderl_tasks.filtering.parts import KeptProblems
+from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
-from coderl_tasks.insight.report import write_report
+from coderl_tasks.insight.report import write_audit, write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
 from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
@@ -41,7 +44,7 @@ from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems.loading import LoadResult, same_source
 from coderl_tasks.problems.problem import Drop
-from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, SHARD_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.runtime.display import (
     Display,
@@ -151,6 +154,19 @@ class Curation:
             )
         return checks
 
+    async def audit(self, problems: KeptProblems, checks: pl.DataFrame) -> pl.DataFrame | None:
+        """The audit (AUDIT_SCHEMA) of all `problems`, shard by shard, also written as table and page; None if off.
+        `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
+        if self.settings.audit == "off":
+            return None
+        frames, shards = [pl.DataFrame(schema=AUDIT_SCHEMA)], self.shards(problems, "audit")
+        for number, shard in enumerate(shards):
+            async with self.display.bar(f"auditing, shard {number + 1} of {len(shards)}") as on_progress:
+                frames.append(await audit_shard(shard, number, checks, on_progress))
+        audits = pl.concat(frames)
+        self.display.say(f"{audit_in_words(audits)}: {write_audit(self.folder, audits, pool_name(self.folder))}")
+        return audits
+
     async def profile_problems(self, problems: KeptProblems, asked: Asked = ALL_ALIKE) -> pl.DataFrame:
         """Profiles those of `problems` that are asked for, shard by shard, and returns the profiles (SHARD_SCHEMA)."""
         shards = self.shards(problems, "shards", asked)
@@ -243,6 +259,12 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             limits = {"max_tokens": settings.max_tokens, "context": session.context}
             fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
             whole = kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
+            # Before the profile too: nothing is sampled of what is dropped, and the mix is made of what is left.
+            audits = await curation.audit(whole, checks)
+            doubtful: list[Drop] = []
+            if audits is not None and settings.audit == "drop":
+                fitting, doubtful = split_by_audit(fitting, audits)
+                whole = whole.only([problem.problem_id for problem in fitting])
             screen: Screen | None = None
             unlearnable: list[Drop] = []
             profiled: pl.DataFrame | None = None
@@ -273,8 +295,9 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     pool = build_pool(
         loaded,
         profiled,
-        drops=[*unsound, *too_long, *unlearnable],
+        drops=[*unsound, *too_long, *doubtful, *unlearnable],
         checks=checks,
+        audits=audits,
         band_low=settings.band_low,
         band_high=settings.band_high,
         mix=Mix(dict(settings.mix.items()), settings.mix_splits, size, settings.seed),

@@ -309,6 +309,26 @@ def _grade_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=6.0, help=limit)
 
 
+@_subcommand("record_commands", "how far the tests of a pool can be trusted: weak, contradictory, samples missing")
+def _audit_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Audit problems by their reference solutions: small mistakes in them that the tests do not
+    catch, tests that contradict or repeat each other, samples of the statement, several right answers. A stopped audit
+    goes on where it stopped."""
+    add, count = parser.add_argument, _number(1, None, "a number")
+    add("pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them")
+
+    def most(word: str) -> int:
+        return count(word.removeprefix("mutants="))
+
+    add("mutants", nargs="?", metavar="mutants=N", type=most, default=24, help="mutants per problem (default: 24)")
+    add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
+    add("--seed", type=_number(0, None, "a number"), default=0, help="which mutants are drawn (default: 0)")
+    usual = "the pool's folder; of other data audit-NAME here"
+    add("--out", type=Path, help=f"folder for audit.parquet and audit.html (default: {usual})")
+    limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
+    add("--timeout", type=float, default=6.0, help=limit)
+
+
 @_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
 def _runs_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "The runs there are, newest first. Their names are taken wherever a run is asked for."

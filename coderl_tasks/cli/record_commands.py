@@ -1,10 +1,11 @@
-"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `show`, `report` and `power`: what was recorded. `validate` and
-`grade`: a user's own rows, of problems and of completions."""
+"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `show`, `report` and `power`: what was recorded. `validate`,
+`grade` and `audit`: a user's own rows, of problems and of completions."""
 
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -205,3 +206,64 @@ def grade(options: Namespace) -> int:
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
     print(f"{grades.height} completions graded ({said}): {options.out}")
     return 0
+
+
+def audit(options: Namespace) -> int:
+    """Audits the problems of a pool or of data, and writes what it found; the summary is printed."""
+    import asyncio
+
+    from coderl_tasks.curation.audit import audit_problems
+    from coderl_tasks.curation.find_pool import named_problems
+    from coderl_tasks.grading import Judge, SandboxClient
+    from coderl_tasks.insight.audit_view import audit_in_words, findings_table, worst_table
+    from coderl_tasks.insight.report import write_audit
+    from coderl_tasks.insight.tables import rich_table
+    from coderl_tasks.journal.atomic import make_folder
+    from coderl_tasks.journal.directory_lock import DirectoryLock
+    from coderl_tasks.services import services
+
+    found = named_problems(options.pool, options.limit)
+    folder = (options.out or found.folder or Path(f"audit-{found.name}")).absolute()
+    lock = DirectoryLock(make_folder(folder / "audit"), instead="choose another --out")
+
+    async def audited(urls: Sequence[str], most: int) -> pl.DataFrame:
+        async with SandboxClient(urls, most) as client:
+            judge = Judge(client, options.timeout)
+            how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
+            with _bar("auditing") as on_progress:
+                return await audit_problems(
+                    found.problems, judge, **how, folder=folder / "audit", on_progress=on_progress
+                )
+
+    try:
+        with services(None) as used:
+            print("\n".join([*used.lines, *filter(None, [found.unusable])]), file=sys.stderr)
+            audits = asyncio.run(audited(used.sandbox_urls, used.sandbox_concurrency))
+        page = write_audit(folder, audits, found.name)
+    finally:
+        lock.release()
+    console = Console()
+    if (counts := findings_table(audits)).rows:
+        console.print(rich_table(counts, "findings"))
+        console.print(rich_table(worst_table(audits), "the worst problems"))
+    print(f"{audit_in_words(audits)}\n{page}")
+    return 0
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal's stderr; yields a callback for what is done, and how much there is in all."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -3,6 +3,7 @@ the one that `train` makes where there is none: all problems of a data set, with
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,10 +13,13 @@ import polars as pl
 
 from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.atomic import read_parquet
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
-from coderl_tasks.problems.loading import SIDES, evaluation_side, same_side, same_source
+from coderl_tasks.problems.loading import SIDES, evaluation_side, load_problems, same_side, same_source
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
@@ -95,6 +99,40 @@ def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
         return FoundPool(path / POOL_FILE, read_shaped(path / MANIFEST_FILE, Manifest))
     manifest = path.with_name(MANIFEST_FILE)
     return FoundPool(path, read_shaped(manifest, Manifest) if path.name == POOL_FILE and manifest.is_file() else {})
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProblems:
+    """The problems of a pool, or of data: `folder` is the pool's, None for other data; `checks` (rows of
+    SOLUTION_SCHEMA) is what the curation found out about their solutions; `unusable` says which rows give none."""
+
+    name: str
+    problems: list[Problem]
+    folder: Path | None = None
+    checks: Sequence[dict[str, Any]] = ()
+    unusable: str = ""
+
+
+def named_problems(name: str, limit: int = -1) -> NamedProblems:
+    """The problems, solutions included, of the pool that `name` names or of a data file or folder here, of at most
+    `limit` rows (-1: all). Raises ConfigError, with the near names, if there is neither, or no problem with tests to
+    run, and DataError for data that cannot be read."""
+    path = find_local(str(POOLS / name)) or find_local(name)
+    is_pool = path is None or path.name == POOL_FILE or path.parent == POOLS.resolve()
+    if path is not None and not is_pool and not any((path / mark).is_file() for mark in (POOL_FILE, MANIFEST_FILE)):
+        loaded = load_problems(str(path), role="train", limit=limit)
+        found = NamedProblems(path.stem, loaded.problems, unusable=loaded.unusable)
+    else:
+        pool = find_pool(name)
+        loaded = load_problems(str(pool.file), role="train", limit=limit)
+        folder = pool.file.parent if pool.manifest else None
+        solutions = pool.file.with_name("solutions.parquet")
+        has_checks = folder is not None and solutions.is_file()
+        checks = read_parquet(solutions, SOLUTION_SCHEMA).to_dicts() if has_checks else []
+        found = NamedProblems(Path(pool.name).stem, loaded.problems, folder, checks, loaded.unusable)
+    if not found.problems:
+        raise ConfigError(f"{name} has no problem with tests to run{f': {found.unusable}' if found.unusable else ''}")
+    return found
 
 
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:

@@ -244,7 +244,7 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
     """A program that is known to be wrong (rule 4) and passes under the comparator, in words; "" if none does."""
     problem = replace(evidence.problem, comparator=name)
     for number, code in enumerate(problem.wrong_solutions, 1):
-        if (await _graded(judge, problem, code)).passed and not (await _graded(judge, evidence.problem, code)).passed:
+        if (await graded(judge, problem, code)).passed and not (await graded(judge, evidence.problem, code)).passed:
             return f"known-wrong program {number}"
     relations = () if evidence.one_line and name in UNORDERED else _FINER.get(name.partition(":")[0], ())
     kept = [each for each in relations if all(_holds(each, evidence.expected, one) for one in evidence.references)]
@@ -256,7 +256,7 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
     problem = replace(problem, time_limit_s=limit_s)
 
     async def is_wrong(code: str) -> bool:
-        if not (await _graded(judge, problem, code)).passed:
+        if not (await graded(judge, problem, code)).passed:
             return False
         answers = await judge.outputs(problem, code)
         return len(answers) == len(problem.tests) and not all(_holds(each, evidence.expected, answers) for each in kept)
@@ -265,7 +265,8 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
     return "a wrong mutant of a reference" if any(wrong) else ""
 
 
-async def _graded(judge: Judge, problem: Problem, code: str) -> Grade:
+async def graded(judge: Judge, problem: Problem, code: str) -> Grade:
+    """The grade of a program. Raises InfraError if it could not be run."""
     grade = await judge.grade(problem, code)
     if grade.verdict is Verdict.INFRA_ERROR:
         raise InfraError(grade.reason)

@@ -1,4 +1,5 @@
-"""Mutants of a program: copies with one small mistake each, most of which are wrong programs."""
+"""Mutants of a program: copies with one small mistake each, most of which are wrong programs; and what of a program can
+be wrong at all."""
 
 import ast
 import random
@@ -15,6 +16,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitOr,
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
+
+_UNORDERED_ARGUMENTS = frozenset({"max", "min", "gcd", "lcm", "isclose"})
 
 
 def mutants(code: str, seed: int, most: int) -> list[str]:
@@ -38,6 +41,56 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
         if text != ast.unparse(tree):
             found.setdefault(text)
     return list(found)
+
+
+def live_code(code: str, entry_point: str = "") -> str:
+    """`code` without comments, docstrings and what no run of it reaches: functions that nothing names but `entry_point`
+    and, if a function is tested, what the program does as a script. Tests cannot catch a mistake there. Returns `code`
+    as it is if it does not compile."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return code
+    if entry_point:
+        tree.body = [node for node in tree.body if not _is_script_part(node)]
+    while True:
+        loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {entry_point}
+        live = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name in loaded]
+        if len(live) == len(tree.body):
+            break
+        tree.body = live
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            stated = [
+                part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            ]
+            body[:] = stated or [ast.Pass()] * (not isinstance(node, ast.Module))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def is_same_program(one: str, other: str) -> bool:
+    """Whether two programs obviously do the same: they differ in the order of arguments that have none (max(a, b))."""
+
+    def normal(code: str) -> str:
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and not node.keywords and _name(node.func) in _UNORDERED_ARGUMENTS:
+                node.args.sort(key=ast.dump)
+        return ast.dump(tree)
+
+    return normal(one) == normal(other)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _is_script_part(node: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
 
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:

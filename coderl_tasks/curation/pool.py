@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,16 @@ from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
-from coderl_tasks.problems.problem import Drop, Problem, count_drops, dropped_frame, problems_frame, require_all_rows
-from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
+from coderl_tasks.problems.problem import (
+    PROBLEM_SCHEMA,
+    Drop,
+    Problem,
+    count_drops,
+    dropped_frame,
+    problems_frame,
+    require_all_rows,
+)
+from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, AUDIT_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
 BAND_LOW, BAND_HIGH = 0.1, 0.9
 TABLES = ("pool", "dropped", "profile")
@@ -95,8 +103,8 @@ class EmptyPoolError(CoderlError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool's tables: `pool` (PROBLEM_SCHEMA, PROFILE_COLUMNS and ANSWER_COLUMNS), `dropped` (DROPPED_SCHEMA),
-    `profile` (PROFILE_SCHEMA), and how many rows were read.
+    """A pool's tables: `pool` (PROBLEM_SCHEMA, PROFILE_COLUMNS, ANSWER_COLUMNS and, if audited, AUDIT_COLUMNS),
+    `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and how many rows were read.
 
     `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
     (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
@@ -127,6 +135,7 @@ def build_pool(
     *,
     drops: Iterable[Drop] = (),
     checks: pl.DataFrame | None = None,
+    audits: pl.DataFrame | None = None,
     band_low: float = BAND_LOW,
     band_high: float = BAND_HIGH,
     mix: Mix = EVERYTHING,
@@ -136,9 +145,10 @@ def build_pool(
     """Keeps the loaded problems whose pass rate lies in the band (ends included) and that `mix` takes.
 
     `drops` are the problems dropped between loading and profiling, `checks` (SOLUTION_SCHEMA) what their solutions
-    showed. `profile` (PROFILE_SCHEMA, its labels by `prior`)
-    has one row per other problem of `loaded`, else ValueError. Without a profile there is no band, and PROFILE_COLUMNS
-    are null. With `screened`, the chance that a problem is learnable decides instead of its pass rate.
+    showed, `audits` (AUDIT_SCHEMA) what an audit found, whose AUDIT_COLUMNS the pool then has too. `profile`
+    (PROFILE_SCHEMA, its labels by `prior`) has one row per other problem of `loaded`, else ValueError. Without a
+    profile there is no band, and PROFILE_COLUMNS are null. With `screened`, the chance that a problem is learnable
+    decides instead of its pass rate.
     """
     all_drops = list(drops)
     remaining = {problem.problem_id: problem for problem in loaded.problems}
@@ -162,10 +172,12 @@ def build_pool(
     not_taken = [problem for problem in in_band if problem.problem_id in left_out]
     all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in not_taken]
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
-    checked = {} if checks is None else {row["problem_id"]: row for row in checks.iter_rows(named=True)}
-    ids = [problem.problem_id for problem in chosen]
-    rows = [{**checked.get(problem_id, {}), **measured.get(problem_id, {})} for problem_id in ids]
-    columns = PROFILE_COLUMNS | ANSWER_COLUMNS
+    found = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
+    known: dict[str, dict[str, Any]] = {}
+    for row in chain(*found, measured.values()):
+        known.setdefault(row["problem_id"], {}).update(row)
+    rows = [known.get(problem.problem_id, {}) for problem in chosen]
+    columns = PROFILE_COLUMNS | ANSWER_COLUMNS | ({} if audits is None else AUDIT_COLUMNS)
     extra = pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
     return Pool(
         pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
@@ -217,7 +229,7 @@ def write_pool(
     for name in TABLES:
         if name == "pool" and whole is not None:  # `pool.pool` has no tests then
             problems = whole.only(pool.pool["problem_id"].to_list())
-            problems.write(folder / "pool.parquet", pool.pool.select((PROFILE_COLUMNS | ANSWER_COLUMNS).keys()))
+            problems.write(folder / "pool.parquet", pool.pool.select(pl.exclude(PROBLEM_SCHEMA.keys())))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}

@@ -15,12 +15,10 @@
 """
 
 import asyncio
-import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +26,19 @@ import polars as pl
 
 from coderl_tasks.curation.inferred_comparators import infer_comparator
 from coderl_tasks.curation.phrases import multi_answer_phrase
+from coderl_tasks.curation.recorded_checks import Row, recorded_checks
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.judge_programs import CheckerFault
 from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
-from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
-from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.comparators import DEFAULT, UNORDERED
-from coderl_tasks.problems.problem import Drop, Problem, Test
+from coderl_tasks.problems.problem import Drop, Problem
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
-from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
+from coderl_tasks.rollouts.rounds import Progress
 
-logger = logging.getLogger(__name__)
-
-CHECKS_FILE = "checks.jsonl"
-PASSES_OVER = 3
 RUNS = 2  # of each solution, if it ends in time
 TIME_FACTOR = 5.0  # times the time limit, for a solution that does not end within it
-CONCURRENCY = 32  # problems checked at once: how many programs run at once is up to the sandbox client
-_PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 PLAUSIBLE_SHARE = 0.5
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 
@@ -107,32 +98,18 @@ async def check_solutions(
     order. With the seed `infer` comparators are inferred. `folder` records each check as it ends, so a second call with
     the same problems, number of solutions, seed and time limit of the judge runs only the missing ones. UNDECIDED: it
     could not be run. InfraError if the sandbox is down."""
-    request = _request(problems, judge, max_solutions) | {"infer": infer}
-    rows = {} if folder is None else _recorded_checks(make_folder(folder), request)
-    unchecked = [problem for problem in problems if problem.problem_id not in rows]
+    request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": infer}
 
-    def record(check: SolutionCheck) -> None:
-        row = check.to_row()
-        if folder is not None:
-            append_row(folder / CHECKS_FILE, row)
-        rows[check.problem_id] = row
-        if on_progress is not None:
-            on_progress(len(rows), len(problems))
+    async def check(problem: Problem) -> Row | None:
+        found = await check_problem(problem, judge, max_solutions, infer)
+        return None if found is None else found.to_row()
 
-    for _ in range(PASSES_OVER):
-        unchecked = await _check_all(unchecked, judge, max_solutions, infer, record)
-        if not unchecked:
-            break
-        # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
-        grade = await judge.grade(_PROBE, "print(input())")
-        if not grade.passed:
-            raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
-    if unchecked:
-        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
-    for problem in unchecked:  # not recorded, so another call tries them again
-        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-        check = SolutionCheck(*about, n_solutions=len(problem.solutions), n_tried=0, suspicion=suspicion(problem))
-        rows[problem.problem_id] = check.to_row()
+    rows = await recorded_checks(problems, check, judge, request, folder=folder, on_progress=on_progress)
+    for problem in problems:
+        if problem.problem_id not in rows:
+            about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+            undecided = SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem))
+            rows[problem.problem_id] = undecided.to_row()
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
 
@@ -159,69 +136,11 @@ def split_by_solutions(
     return kept, drops
 
 
-async def _check_all(
-    problems: Sequence[Problem],
-    judge: Judge,
-    max_solutions: int,
-    infer: int | None,
-    on_check: Callable[[SolutionCheck], None],
-) -> list[Problem]:
-    """Checks `problems` concurrently and calls `on_check` with each result. Returns those that could not be graded."""
-    # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
-    waiting = iter(problems)
-    ungraded: list[Problem] = []
-
-    async def work() -> None:
-        for problem in waiting:
-            check = await check_problem(problem, judge, max_solutions, infer)
-            if check is None:
-                ungraded.append(problem)
-            else:
-                on_check(check)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(work())
-    except ExceptionGroup as failures:
-        # Raise the error itself: retries depend on its type, and do not look into a group.
-        raise failures.exceptions[0] from failures
-    return ungraded
-
-
-def _request(problems: Sequence[Problem], judge: Judge, max_solutions: int) -> dict[str, Any]:
-    """What decides the checks, to be recorded beside them: problems and limits."""
-    digest = sha256()
-    for problem in problems:
-        tests = (text for test in problem.tests for text in (test.input, test.expected))
-        decides = (problem.kind, problem.starter_code, problem.comparator, problem.checker, str(problem.time_limit_s))
-        for text in (problem.problem_id, *decides, *problem.solutions, *problem.wrong_solutions, *tests):
-            digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
-    limits = {"max_solutions": max_solutions, "runs": RUNS, "timeout_s": judge.timeout_s, "time_factor": TIME_FACTOR}
-    return limits | {"problems": digest.hexdigest()}
-
-
-def _recorded_checks(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The checks recorded in `folder`, by problem id, none if they are of another `request`, or damaged."""
-    file = folder / CHECKS_FILE
-    if read_fingerprint(folder) != request:
-        # Delete checks first: a crash in between must not leave old checks under a new fingerprint.
-        if file.exists():
-            logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
-            file.unlink()
-        write_json(folder / FINGERPRINT_FILE, request)
-    try:
-        return {row["problem_id"]: row for row in read_rows(file)}
-    except DamagedFileError as error:
-        logger.warning("%s; set aside as %s", error, set_aside(file).name)
-        return {}
-
-
 async def check_problem(
     problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None
 ) -> SolutionCheck | None:
     """The check of one problem, with a comparator that is inferred with the seed `infer`; None for an infra error."""
-    codes = list(dict.fromkeys(reference_code(solution) for solution in problem.solutions))
+    codes = list(dict.fromkeys(program_of(solution) for solution in problem.solutions))
     if problem.kind == "assert":
         try:
             await judge.programs.rehearsed(problem)
@@ -251,7 +170,7 @@ async def check_problem(
     if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
         return check
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
-    asked = replace(patient, wrong_solutions=tuple(map(reference_code, problem.wrong_solutions)))
+    asked = replace(patient, wrong_solutions=tuple(map(program_of, problem.wrong_solutions)))
     try:
         inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
     except InfraError:
@@ -271,7 +190,7 @@ async def check_problem(
 
 async def _passing_wrong(problem: Problem, judge: Judge) -> str | None:
     """Which of a problem's known-wrong programs pass, empty if none does; None for an infra error."""
-    grades = await asyncio.gather(*(judge.grade(problem, reference_code(wrong)) for wrong in problem.wrong_solutions))
+    grades = await asyncio.gather(*(judge.grade(problem, program_of(wrong)) for wrong in problem.wrong_solutions))
     if any(grade.verdict is Verdict.INFRA_ERROR for grade in grades):
         return None
     passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
@@ -358,7 +277,7 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
             if problem.kind == "assert":
                 await judge.programs.rehearsed(problem)
             elif problem.checker and problem.solutions:
-                grade = await judge.grade(problem, reference_code(problem.solutions[0]))
+                grade = await judge.grade(problem, program_of(problem.solutions[0]))
                 if grade.verdict is Verdict.INFRA_ERROR:
                     raise InfraError(grade.reason)
                 if grade.verdict is Verdict.CHECKER_ERROR:
@@ -371,6 +290,6 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
     return {problem.problem_id: found for problem, found in zip(problems, faults, strict=True) if found is not None}
 
 
-def reference_code(solution: str) -> str:
+def program_of(solution: str) -> str:
     """The program of a reference solution, which may be fenced; backticks in a comment of a bare one are no fence."""
     return (extract_code(solution) if _FENCE_LINE.search(solution) else None) or solution

@@ -26,7 +26,7 @@ from coderl_tasks.curation.inferred_comparators import shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.new_inputs import Record, new_inputs
-from coderl_tasks.curation.solutions import reference_code, suspicion
+from coderl_tasks.curation.solutions import program_of, suspicion
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Verdict
@@ -110,7 +110,7 @@ def _require(verdict: Verdict, reason: str) -> None:
 
 async def _references(problem: Problem, judge: Judge) -> list[str]:
     """The independent reference solutions that pass the given tests."""
-    codes = list({shape(code): code for code in map(reference_code, problem.solutions)}.values())[:REFERENCES]
+    codes = list({shape(code): code for code in map(program_of, problem.solutions)}.values())[:REFERENCES]
     grades = await asyncio.gather(*(judge.grade(problem, code) for code in codes))
     for grade in grades:
         _require(grade.verdict, grade.reason)

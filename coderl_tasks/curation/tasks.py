@@ -1,4 +1,4 @@
-"""The phases of a curation as retried tasks: filter, check solutions, profile. What is recorded is not done again."""
+"""The phases of a curation as retried tasks: filter, check solutions, audit, profile. None repeats what is recorded."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,7 @@ import polars as pl
 from prefect import task
 from pydantic import TypeAdapter
 
+from coderl_tasks.curation.audit import audit_problems
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import check_solutions
@@ -90,6 +91,14 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
     work = (list(shard.problems), shard.session.judge, shard.settings.max_solutions)
     infer = shard.settings.seed if shard.settings.checkers == "infer" else None
     return await check_solutions(*work, infer=infer, folder=shard.folder, on_progress=on_progress)
+
+
+@task(name="audit", task_run_name="audit-{number}", **PHASE)
+@supervised
+async def audit_shard(shard: Shard, number: int, checks: pl.DataFrame, on_progress: Progress) -> pl.DataFrame:
+    """The audit (AUDIT_SCHEMA) of one shard's problems; `checks` (SOLUTION_SCHEMA) has what is known of solutions."""
+    work, seed, known = (list(shard.problems), shard.session.judge), shard.settings.seed, checks.iter_rows(named=True)
+    return await audit_problems(*work, seed=seed, checks=known, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)

@@ -99,19 +99,25 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
     if is_assertions or problem.checker:
         return None
+    for first, number in same_inputs(problem):
+        one, other = problem.tests[first].expected, problem.tests[number].expected
+        if one != other and not agree(problem, one, other):
+            return "contradictory_tests", f"tests {first} and {number} have one input and different answers"
+    return None
+
+
+def same_inputs(problem: Problem) -> Iterator[tuple[int, int]]:
+    """The index of each test whose input an earlier test has, but for white space at its end, after that test's."""
     # Keyed by hash, because stripped copies of all inputs can be as large as the row. Equal hashes are checked below.
     first_with_input: dict[int, int] = {}
     for number, test in enumerate(problem.tests):
         stripped = test.input.rstrip()
         first = first_with_input.setdefault(hash(stripped), number)
-        earlier = problem.tests[first]
-        differs = earlier.expected != test.expected and earlier.input.rstrip() == stripped
-        if differs and not _agree(problem, earlier.expected, test.expected):
-            return "contradictory_tests", f"tests {first} and {number} have one input and different answers"
-    return None
+        if first != number and problem.tests[first].input.rstrip() == stripped:
+            yield first, number
 
 
-def _agree(problem: Problem, one: str, other: str) -> bool:
+def agree(problem: Problem, one: str, other: str) -> bool:
     """Whether an answer can be right for both expectations."""
     compare = comparator(problem.comparator)
     if problem.kind == "stdin":

@@ -30,19 +30,26 @@ from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_file
 from coderl_tasks.paths import shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
-from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import (
+    ANSWER_COLUMNS,
+    AUDIT_SCHEMA,
+    PROFILE_COLUMNS,
+    PROFILE_SCHEMA,
+    SOLUTION_SCHEMA,
+)
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS,
     "dropped": DROPPED_SCHEMA,
     "profile": PROFILE_SCHEMA,
     "solutions": SOLUTION_SCHEMA,
+    "audit": AUDIT_SCHEMA,
 }
 """The tables of a curation: NAME.parquet."""
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
 STAGES = (
-    "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "screen", "profile", "band",
-    "mix",
+    "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "audit", "screen",
+    "profile", "band", "mix",
 )  # fmt: skip
 """The stages of a curation in order; others follow in the order of the file."""
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()

@@ -18,11 +18,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
+from pygments.lexers.diff import DiffLexer
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight import diagnosis, plots
+from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
@@ -30,7 +32,7 @@ from coderl_tasks.insight.shown_metrics import SHOWN
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
-from coderl_tasks.journal.atomic import output_file, write_bytes
+from coderl_tasks.journal.atomic import make_folder, output_file, write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
@@ -39,7 +41,7 @@ from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.untrusted_text import printable
 
-REPORT = "report.html"
+REPORT, AUDIT_REPORT = "report.html", "audit.html"
 HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
 _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 """A Python block, also one that is not closed, as of a truncated completion."""
@@ -81,6 +83,15 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
     return target
 
 
+def write_audit(folder: Path, audits: pl.DataFrame, name: str) -> Path:
+    """Write what an audit of the problems called `name` found (AUDIT_SCHEMA) to audit.parquet and, as a page, to
+    audit.html in `folder`; the page's path."""
+    write_parquet(make_folder(folder) / "audit.parquet", audits)
+    page = _render("audit.html.j2", audit_page(folder, audits, name)).encode(errors=HALF)
+    write_bytes(folder / AUDIT_REPORT, page)
+    return folder / AUDIT_REPORT
+
+
 def render_report(path: Path) -> str:
     """The HTML page of the run or curation directory `path`; ConfigError if it is neither."""
     if path.is_dir() and is_curation(path):
@@ -114,6 +125,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
         points=lambda share: f"{share * 100:+.1f}",  # a difference of shares, in hundredths
         count=lambda number: f"{number:,}",
         highlighted=highlighted,
+        diff=lambda text: Markup(highlight(text, DiffLexer(), _FORMATTER)),
     )
     return environment.get_template(template).render(page)
 

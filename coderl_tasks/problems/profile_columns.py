@@ -49,3 +49,20 @@ comparator that was inferred, and what from (`curation.inferred_comparators`), a
 
 ANSWER_COLUMNS = {name: SOLUTION_SCHEMA[name] for name in ("comparator_from", "suspicion")}
 """What a pool says of its problems' right answers beside `comparator`; null where nothing was inferred or suspected."""
+
+AUDIT_COLUMNS: dict[str, pl.DataType] = {
+    "audit": pl.List(TEXT), "mutants": COUNT, "mutants_survive": COUNT, "contradictory_tests": COUNT,
+    "duplicate_tests": COUNT, "samples": COUNT, "samples_missing": COUNT, "samples_failed": COUNT,
+}  # fmt: skip
+"""What an audit says of a problem: the names of its findings (`curation.audit`), the worst first, and counts. Counts
+that need a reference solution are null where none passes; all are null for an undecided problem."""
+
+AUDIT_SCHEMA: dict[str, pl.DataType] = {
+    "problem_id": TEXT, "split": TEXT,
+    **AUDIT_COLUMNS,
+    "several_answers": TEXT, "reference": TEXT, "evidence": pl.List(TEXT), "survivors": pl.List(TEXT),
+    "statement": TEXT,
+}  # fmt: skip
+"""`several_answers`: why several answers may be right, or null; `reference`: what the problem's own solutions show, a
+`Status` of `curation.solutions`; `evidence`: a text per finding, in the order of `audit`; `survivors`: some mutants
+that pass all tests, as unified diffs to the reference."""

@@ -78,6 +78,9 @@ class CurateSettings(FlowSettings):
     """infer: problems that name no comparator get the one that their statement and solutions show to be right"""
     multi_answer: Literal["keep", "drop"] = setting("keep", environments=ONLY_CODE)
     """problems that seem to have several right answers, and no comparator for them, are only flagged, or dropped"""
+    audit: Literal["off", "flag", "drop"] = setting("off", environments=ONLY_CODE)
+    """before the profile, find tests that reward wrong programs or fail right ones; flag: as columns of the pool; drop:
+    such problems are dropped"""
     # The notebook trains on all of its data.
     profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
     """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look

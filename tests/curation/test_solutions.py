@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coderl_tasks.curation import solutions
+from coderl_tasks.curation import recorded_checks, solutions
 from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
@@ -137,7 +137,7 @@ async def test_tests_and_checkers_that_fail_by_themselves_drop_their_problem(jud
 
 async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [doubling(f"p{n}", f"{RIGHT}  # {n}") for n in range(6)]
-    monkeypatch.setattr(solutions, "CONCURRENCY", 1)
+    monkeypatch.setattr(recorded_checks, "CONCURRENCY", 1)
 
     class Stop(Exception):
         pass

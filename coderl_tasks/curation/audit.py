@@ -1,0 +1,236 @@
+"""Audits problems: how far a reward can be trusted that says "passes all tests".
+
+    contradictory_tests   tests with one input expect answers that exclude each other
+    samples_failed        the reference answers a sample of the statement in another way
+    several_answers       several answers seem to be right, and nothing accepts all of them
+    weak                  programs with a small mistake pass all tests
+    own_solution_fails, tests_fail, flaky_solution, too_slow, slow   what `curation.solutions` says of the references
+    samples_missing       a sample of the statement is not among the tests
+    duplicate_tests       tests repeat an earlier one
+    undecided             the sandbox could not run what it takes: no finding, and no fault of the problem
+
+With the first four a reward can be wrong. A mutant that survives may be a right program: which one, nobody can tell in
+general. What obviously does the same is not counted, nor is code that no test can reach. The others are shown, and a
+problem is called weak if at least WEAK_SHARE of its mutants survive, LEAST_SURVIVORS or more.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import unified_diff
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.curation.inferred_comparators import MUTANT_LIMIT_S, graded
+from coderl_tasks.curation.mutants import is_same_program, live_code, mutants
+from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.solutions import Status, check_problem, program_of
+from coderl_tasks.errors import InfraError
+from coderl_tasks.filtering.rows import agree, same_inputs
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Verdict, shortened
+from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.comparators import DEFAULT
+from coderl_tasks.problems.problem import Drop, Kind, Problem
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA
+from coderl_tasks.problems.samples import Sample, asserted, given_in_tests, samples
+from coderl_tasks.rollouts.rounds import Progress
+
+MUTANTS = 24
+WEAK_SHARE, LEAST_SURVIVORS = 0.25, 2
+SHOWN = 3  # surviving mutants, and of other evidence the first ones
+MAX_SOLUTIONS = 3
+WRONG_REWARDS = ("contradictory_tests", "samples_failed", "several_answers", "weak")
+_REFERENCES = (Status.FAILS, Status.TESTS_FAIL, Status.FLAKY, Status.TOO_SLOW, Status.SLOW)
+UNDECIDED = Status.UNDECIDED.value
+FINDINGS = (*WRONG_REWARDS, *(status.value for status in _REFERENCES), "samples_missing", "duplicate_tests")
+"""The worst first."""
+_DECIMALS = re.compile(r"\d\.(\d+)")
+
+
+async def audit_problems(
+    problems: Sequence[Problem],
+    judge: Judge,
+    *,
+    seed: int = 0,
+    most: int = MUTANTS,
+    checks: Iterable[Mapping[str, Any]] = (),
+    folder: Path | None = None,
+    on_progress: Progress | None = None,
+) -> pl.DataFrame:
+    """Audits each problem with at most `most` mutants, drawn by `seed`; returns AUDIT_SCHEMA, one row per problem, in
+    order. `checks` are rows of SOLUTION_SCHEMA: what they say of references is not run again. `folder` records each row
+    as it ends, so a second call with the same arguments runs only what is missing. Raises InfraError if the sandbox is
+    down."""
+    known = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
+    known = {each.problem_id: known[each.problem_id] for each in problems if each.problem_id in known}
+
+    async def audited(problem: Problem) -> Row | None:
+        try:
+            check = known.get(problem.problem_id)
+            if check is None:
+                if (found := await check_problem(problem, judge, MAX_SOLUTIONS)) is None:
+                    return None
+                check = found.to_row()
+            return await _audit(problem.whole(), judge, seed, most, check)
+        except InfraError:
+            return None
+
+    told = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": told}
+    rows = await recorded_checks(problems, audited, judge, request, folder=folder, on_progress=on_progress)
+    unable = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
+    whole = [
+        {"split": problem.split} | rows.get(problem.problem_id, unable)
+        | {"problem_id": problem.problem_id, "statement": problem.statement}
+        for problem in problems
+    ]  # fmt: skip
+    return pl.DataFrame([{name: row.get(name) for name in AUDIT_SCHEMA} for row in whole], schema=AUDIT_SCHEMA)
+
+
+def split_by_audit(problems: Iterable[Problem], audits: pl.DataFrame) -> tuple[list[Problem], list[Drop]]:
+    """The problems that stay, and the drops of those with a finding that makes rewards wrong. `audits` is of
+    AUDIT_SCHEMA."""
+    found = {row["problem_id"]: row for row in audits.iter_rows(named=True)}
+    kept, drops = [], []
+    for problem in problems:
+        row = found.get(problem.problem_id, {"audit": [], "evidence": []})
+        wrong = {name: text for name, text in zip(*_findings(row), strict=True) if name in WRONG_REWARDS}
+        if wrong:
+            reason = next(iter(wrong))
+            drops.append(Drop.of(problem, "audit", reason, "; ".join(wrong.values())))
+        else:
+            kept.append(problem)
+    return kept, drops
+
+
+def _findings(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    return row["audit"], row["evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A passing solution, without code that no test reaches, and its problem with a time limit for mutants of it."""
+
+    problem: Problem
+    code: str
+
+
+async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Row) -> Row:
+    """The row of one problem, without its statement. Raises InfraError if the sandbox could not run a program."""
+    contradictory, duplicate = _repeated_tests(problem)
+    shown, given = samples(problem), given_in_tests(problem)
+    missing = [each for each in shown if given is not None and each.given not in given]
+    row: Row = {
+        "problem_id": problem.problem_id,
+        "split": problem.split,
+        "reference": check["status"],
+        "several_answers": check["suspicion"],
+        "contradictory_tests": len(contradictory),
+        "duplicate_tests": len(duplicate),
+        "samples": len(shown),
+        "samples_missing": None if given is None else len(missing),
+        "survivors": [],
+    }
+    found = {
+        "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
+        "several_answers": check["suspicion"],
+        "samples_missing": "; ".join(f"{_said(each)} is no test" for each in missing[:SHOWN]),
+        "duplicate_tests": _in_words("test {1} repeats test {0}", duplicate),
+    }
+    if check["status"] in _REFERENCES:
+        found[check["status"]] = check["detail"]
+    reference = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
+    if reference is not None:
+        failed = [] if check["suspicion"] or problem.checker else await _failed_samples(reference, judge, shown)
+        row["samples_failed"], found["samples_failed"] = len(failed), "; ".join(failed[:SHOWN])
+        drawn = mutants(reference.code, seed_for(seed, "mutants", problem.problem_id), most)
+        drawn = [code for code in drawn if not is_same_program(code, reference.code)]
+        grades = await asyncio.gather(*(graded(judge, reference.problem, code) for code in drawn))
+        # A checker may fail with a mutant's answer, which then is neither right nor wrong.
+        row["mutants"] = sum(grade.gradable for grade in grades)
+        survivors = [code for code, grade in zip(drawn, grades, strict=True) if grade.passed]
+        row["mutants_survive"] = len(survivors)
+        row["survivors"] = [_diff(reference.code, code) for code in survivors[:SHOWN]]
+        if len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * row["mutants"]:
+            found["weak"] = f"{len(survivors)} of {row['mutants']} mutants pass all {len(problem.tests)} tests"
+    row["audit"] = [name for name in FINDINGS if found.get(name)]
+    row["evidence"] = [found[name] for name in row["audit"]]
+    return row
+
+
+async def _passing_reference(problem: Problem, judge: Judge) -> _Reference | None:
+    """The first of the references that passes, None if none does: slow ones have no mutants, each of which may take as
+    long."""
+    own_limit = problem.time_limit_s or judge.timeout_s
+    for code in list(dict.fromkeys(map(program_of, problem.solutions)))[:MAX_SOLUTIONS]:
+        live = live_code(code, "" if problem.kind == "stdin" else problem.entry_point)
+        for limit_s in dict.fromkeys((min(own_limit, MUTANT_LIMIT_S), own_limit)):
+            limited = replace(problem, time_limit_s=limit_s)
+            for program in dict.fromkeys((live, code)):
+                grade = await graded(judge, limited, program)
+                if grade.passed:
+                    return _Reference(limited, program)
+            if grade.verdict is not Verdict.TIME_LIMIT:
+                break
+    return None
+
+
+async def _failed_samples(reference: _Reference, judge: Judge, shown: Sequence[Sample]) -> list[str]:
+    """Which samples the reference does not reproduce, in words. Only a wrong answer counts: what crashes, or takes too
+    long, may be no whole sample."""
+    failed = []
+    for sample in shown:
+        if not sample.is_exact:
+            continue
+        problem = reference.problem
+        kind: Kind = "stdin" if problem.kind == "stdin" else "call"
+        digits = [len(found[1]) for found in _DECIMALS.finditer(sample.test.expected)]
+        rounded = f"float:{10.0 ** -min(digits):g}" if digits and problem.comparator == DEFAULT else problem.comparator
+        asked = replace(problem, kind=kind, tests=(sample.test,), tests_total=1, comparator=rounded)
+        grade = await graded(judge, asked, reference.code)
+        if grade.verdict is Verdict.WRONG_ANSWER:
+            failed.append(f"{_said(sample)}: {grade.reason.partition(': ')[2]}")
+    return failed
+
+
+def _repeated_tests(problem: Problem) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Pairs of tests that contradict each other, and of those that repeat each other."""
+    if problem.kind == "assert":
+        scripts = replace(problem, tests=tuple(replace(test, input=test.expected) for test in problem.tests))
+        said = [asserted(test.expected, problem.entry_point) for test in problem.tests]
+        pairs = [(first, number) for number in range(len(said)) for first in range(number)]
+        contradictory = [
+            (first, number)
+            for first, number in pairs
+            if (a := said[first]) and (b := said[number]) and a[0] == b[0] and a[1] != b[1]
+        ]
+        return contradictory, list(same_inputs(scripts))
+    contradictory, duplicate = [], []
+    for first, number in same_inputs(problem):
+        one, other = problem.tests[first].expected, problem.tests[number].expected
+        if one == other or agree(problem, one, other):
+            duplicate.append((first, number))
+        elif not problem.checker:  # which decides
+            contradictory.append((first, number))
+    return contradictory, duplicate
+
+
+def _in_words(form: str, pairs: Sequence[tuple[int, int]]) -> str:
+    more = f"; and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+    return "; ".join(form.format(*pair) for pair in pairs[:SHOWN]) + more
+
+
+def _said(sample: Sample) -> str:
+    text = " ".join(sample.test.input.split())
+    return f"the sample {text if len(text) <= 80 else text[:79] + '…'}"
+
+
+def _diff(reference: str, mutant: str) -> str:
+    lines = unified_diff(reference.splitlines(), mutant.splitlines(), "reference", "mutant", lineterm="")
+    return shortened("\n".join(lines))

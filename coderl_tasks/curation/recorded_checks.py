@@ -1,0 +1,118 @@
+"""Checks of problems in the sandbox, one recorded row per problem, so that a stopped check goes on where it stopped.
+
+Problems that could not be graded are tried again when all others are through. If the sandbox grades nothing at all,
+that is an InfraError; what alone cannot be graded is left to the caller, and tried again by another call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from coderl_tasks.errors import InfraError
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
+from coderl_tasks.journal.steps import FINGERPRINT_FILE
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
+
+logger = logging.getLogger(__name__)
+
+CHECKS_FILE = "checks.jsonl"
+PASSES_OVER = 3
+CONCURRENCY = 32  # problems checked at once: how many programs run at once is up to the sandbox client
+_PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
+
+Row = dict[str, Any]
+Check = Callable[[Problem], Awaitable[Row | None]]
+"""What is found out about a problem, with its `problem_id`; None if the sandbox could not run what that takes."""
+
+
+async def recorded_checks(
+    problems: Sequence[Problem],
+    check: Check,
+    judge: Judge,
+    request: Mapping[str, Any],
+    *,
+    folder: Path | None = None,
+    on_progress: Progress | None = None,
+) -> dict[str, Row]:
+    """The row that `check` gives each problem, by problem id; missing are those that could not be run. `folder` records
+    each row as it comes: a second call with the same problems, `request` (JSON, what else decides the rows) and time
+    limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
+    request = {**request, "timeout_s": judge.timeout_s, "problems": _digest(problems)}
+    rows = {} if folder is None else _read_checks(make_folder(folder), request)
+    unchecked = [problem for problem in problems if problem.problem_id not in rows]
+
+    def record(row: Row) -> None:
+        if folder is not None:
+            append_row(folder / CHECKS_FILE, row)
+        rows[row["problem_id"]] = row
+        if on_progress is not None:
+            on_progress(len(rows), len(problems))
+
+    for _ in range(PASSES_OVER):
+        unchecked = await _check_all(unchecked, check, record)
+        if not unchecked:
+            break
+        # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
+        grade = await judge.grade(_PROBE, "print(input())")
+        if not grade.passed:
+            raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
+    if unchecked:
+        logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
+    return rows
+
+
+async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable[[Row], None]) -> list[Problem]:
+    """Checks `problems` concurrently and calls `on_row` with each row. Returns those that could not be graded."""
+    # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
+    waiting = iter(problems)
+    ungraded: list[Problem] = []
+
+    async def work() -> None:
+        for problem in waiting:
+            row = await check(problem)
+            if row is None:
+                ungraded.append(problem)
+            else:
+                on_row(row)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONCURRENCY):
+                group.create_task(work())
+    except ExceptionGroup as failures:
+        # Raise the error itself: retries depend on its type, and do not look into a group.
+        raise failures.exceptions[0] from failures
+    return ungraded
+
+
+def _digest(problems: Sequence[Problem]) -> str:
+    """A hash of what decides the checks of `problems`."""
+    digest = sha256()
+    for problem in problems:
+        tests = (text for test in problem.tests for text in (test.input, test.expected))
+        about = (problem.kind, problem.entry_point, problem.statement, problem.starter_code)
+        decides = (*about, problem.comparator, problem.checker, str(problem.time_limit_s))
+        for text in (problem.problem_id, *decides, *problem.solutions, *problem.wrong_solutions, *tests):
+            digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _read_checks(folder: Path, request: Mapping[str, Any]) -> dict[str, Row]:
+    """The rows recorded in `folder`, by problem id, none if they are of another `request`, or damaged."""
+    file = folder / CHECKS_FILE
+    if read_fingerprint(folder) != request:
+        # Delete checks first: a crash in between must not leave old checks under a new fingerprint.
+        if file.exists():
+            logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
+            file.unlink()
+        write_json(folder / FINGERPRINT_FILE, dict(request))
+    try:
+        return {row["problem_id"]: row for row in read_rows(file)}
+    except DamagedFileError as error:
+        logger.warning("%s; set aside as %s", error, set_aside(file).name)
+        return {}

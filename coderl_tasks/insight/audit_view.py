@@ -1,0 +1,155 @@
+"""What people see of an audit: counts per finding, the worst problems on the terminal, and a page with each problem's
+evidence."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from coderl_tasks.curation.audit import FINDINGS, UNDECIDED, WRONG_REWARDS
+from coderl_tasks.insight import plots
+from coderl_tasks.insight.plots import Plot
+from coderl_tasks.insight.record import is_curation
+from coderl_tasks.insight.tables import Column, Table, Tag, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ON_PAGE, IN_TERMINAL = 300, 5
+STATEMENT_CHARS = 4000
+MEANINGS = {
+    "contradictory_tests": "tests with one input expect different answers",
+    "samples_failed": "the reference does not reproduce a sample of the statement",
+    "several_answers": "several answers seem to be right",
+    "weak": "many programs with a small mistake pass all tests",
+    "own_solution_fails": "no reference passes the tests",
+    "tests_fail": "tests or checker fail with every program",
+    "flaky_solution": "the reference answers differently from run to run",
+    "too_slow": "the reference does not end, even with more time",
+    "slow": "the reference passes, but not within the time limit",
+    "samples_missing": "a sample of the statement is not among the tests",
+    "duplicate_tests": "tests repeat an earlier one",
+    UNDECIDED: "the sandbox could not run what it takes",
+}
+Row = Mapping[str, Any]
+Key = Callable[[Row], Any]
+"""What rows are sorted by, the smallest first."""
+COLUMNS: dict[str, tuple[str, Key]] = {
+    "findings": ("findings", lambda row: (min(map([*MEANINGS].index, row["audit"])), -len(row["audit"]), -_share(row))),
+    "problem_id": ("problem", lambda row: row["problem_id"]),
+    "mutants_survive": ("mutants that pass", lambda row: -_share(row)),
+    "contradictory_tests": ("contradictory tests", lambda row: -(row["contradictory_tests"] or 0)),
+    "samples_failed": ("samples failed", lambda row: -(row["samples_failed"] or 0)),
+    "samples_missing": ("samples missing", lambda row: -(row["samples_missing"] or 0)),
+    "duplicate_tests": ("duplicate tests", lambda row: -(row["duplicate_tests"] or 0)),
+}
+"""The columns of the page's list: heading, and the order that a click on it gives."""
+
+
+def _share(row: Row) -> float:
+    return (row["mutants_survive"] or 0) / (row["mutants"] or 1)
+
+
+def worst_first(audits: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows of problems with findings."""
+    found = [row for row in audits.iter_rows(named=True) if row["audit"]]
+    return sorted(found, key=lambda row: (COLUMNS["findings"][1](row), row["problem_id"]))
+
+
+def findings_table(audits: pl.DataFrame) -> Table[tuple[str, int]]:
+    """Problems per finding, the worst finding first."""
+    counts = _counts(audits)
+    return Table(
+        (
+            Column("finding", lambda row: Tag(row[0], tone(row[0]))),
+            Column("problems", lambda row: row[1], ",", "num"),
+            Column("share", lambda row: row[1] / max(1, len(audits)), ".1%", "num"),
+            Column("meaning", lambda row: MEANINGS[row[0]], "", "muted"),
+        ),
+        list(counts.items()),
+    )
+
+
+def worst_table(audits: pl.DataFrame) -> Table[dict[str, Any]]:
+    """The IN_TERMINAL worst problems."""
+    return Table(
+        (
+            Column("problem", lambda row: row["problem_id"], "", "name"),
+            Column("findings", lambda row: ", ".join(row["audit"])),
+            Column("evidence", lambda row: shorten(row["evidence"][0], 160)),
+        ),
+        worst_first(audits)[:IN_TERMINAL],
+    )
+
+
+def tone(finding: str) -> str:
+    """How bad a finding is, as `Tag` has it."""
+    return "bad" if finding in WRONG_REWARDS else "warn"
+
+
+def _counts(audits: pl.DataFrame) -> dict[str, int]:
+    counts = dict(audits["audit"].explode().drop_nulls().value_counts().iter_rows())
+    return {name: counts[name] for name in (*FINDINGS, UNDECIDED) if name in counts}
+
+
+def audit_in_words(audits: pl.DataFrame) -> str:
+    """How many problems there are, and how many with a finding that makes rewards wrong, in one line."""
+    wrong = audits["audit"].list.eval(pl.element().is_in(WRONG_REWARDS)).list.any().sum()
+    tried, survive = int(audits["mutants"].sum()), int(audits["mutants_survive"].sum())
+    share = f"; {survive:,} of {tried:,} mutants pass all tests ({survive / tried:.0%})" if tried else ""
+    return f"{len(audits):,} problems audited, {wrong:,} with a finding that can make rewards wrong{share}"
+
+
+def findings_plot(audits: pl.DataFrame) -> Plot:
+    """Bars of the problems per finding."""
+    counts = _counts(audits)
+    places, sizes = range(len(counts)), list(counts.values())
+
+    def draw(axes: "Axes") -> None:
+        plots.prepare(axes, "Problems per finding")
+        axes.grid(visible=False)
+        colours = [plots.ROSE if tone(name) == "bad" else plots.ORANGE for name in counts]
+        axes.barh(places, sizes, height=0.68, color=colours)
+        for place, size in zip(places, sizes, strict=True):
+            axes.annotate(f"{size:,}", (size, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.set_yticks(places, list(counts))
+        axes.tick_params(axis="y", labelcolor=plots.INK)
+        axes.set_xlim(0, 1.1 * max(sizes, default=1))
+        axes.invert_yaxis()
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+
+    alt = f"Problems per finding: {', '.join(f'{name} {size}' for name, size in counts.items()) or 'none'}."
+    return plots.draw_panels([draw], 1, (9.4, 0.6 + 0.27 * len(counts)), alt, left=1.7, bottom=0.1)
+
+
+def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
+    """The variables of the template audit.html.j2, which lays out an audit's page. `audits` is of AUDIT_SCHEMA."""
+    rows = worst_first(audits)
+    shown = rows[:ON_PAGE]
+    ranks = [{} for _ in shown]  # type: list[dict[str, int]]
+    for column, (_, key) in COLUMNS.items():
+        # Stable: equal ones stay in the order of the worst first.
+        for rank, place in enumerate(sorted(range(len(shown)), key=lambda place: key(shown[place]))):
+            ranks[place][column] = rank
+    quoted = shlex.quote(str(folder))
+    ask = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
+    return {
+        "title": name,
+        "folder": folder,
+        "audits": audits,
+        "summary": audit_in_words(audits),
+        "plot": findings_plot(audits) if rows else None,
+        "findings": findings_table(audits),
+        "columns": {column: heading for column, (heading, _) in COLUMNS.items()},
+        "numbers": {column: heading for column, (heading, _) in list(COLUMNS.items())[2:]},
+        "rows": list(zip(shown, ranks, strict=True)),
+        "hidden": len(rows) - len(shown),
+        "clean": len(audits) - len(rows),
+        "tones": {name: tone(name) for name in MEANINGS},
+        "most_chars": STATEMENT_CHARS,
+        "queries": [],
+        "sql": ask if is_curation(folder) else f"coderl audit {shlex.quote(name)} --out {quoted}",
+    }
