@@ -12,6 +12,7 @@ from prefect import flow
 from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
+from coderl_tasks.addresses import joined
 from coderl_tasks.curation.audit import split_by_audit
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
@@ -21,6 +22,7 @@ from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, inferred_comparators, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further
+from coderl_tasks.curation.stronger_tests import counted_again, generated_tests, strengthened_in_words
 from coderl_tasks.curation.tasks import (
     ALL_ALIKE,
     Asked,
@@ -31,6 +33,7 @@ from coderl_tasks.curation.tasks import (
     profile,
     profile_plan,
     stopping_rule,
+    strengthen_shard,
 )
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.audit_view import audit_in_words
@@ -44,7 +47,7 @@ from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems.loading import LoadResult, same_source
 from coderl_tasks.problems.problem import Drop
-from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, SHARD_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, SHARD_SCHEMA, SOLUTION_SCHEMA, STRENGTH_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.runtime.display import (
     Display,
@@ -191,6 +194,22 @@ class Curation:
                 frames.append(await profile(shard, number, on_progress))
         return pl.concat(frames)
 
+    async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
+        """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
+        also written to strengthened.parquet. None if off."""
+        most = self.settings.strengthen
+        if not most:
+            return None
+        frames, shards = [pl.DataFrame(schema=STRENGTH_SCHEMA)], self.shards(problems, "strengthened")
+        for number, shard in enumerate(shards):
+            rollouts = joined(self.settings.record_address(self.folder), "shards", f"{number:04d}", "rollouts.parquet")
+            async with self.display.bar(f"strengthening tests, shard {number + 1} of {len(shards)}") as on_progress:
+                frames.append(await strengthen_shard(shard, number, rollouts, on_progress))
+        table = pl.concat(frames)
+        write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
+        self.display.say(strengthened_in_words(table))
+        return table
+
     async def screened_profile(self, problems: KeptProblems, screen: Screen) -> tuple[pl.DataFrame, list[Drop]]:
         """Returns the profiles (SHARD_SCHEMA) of the problems worth sampling, and the drops of the others. The profiles
         so far decide what is sampled of each next part: only recorded samples count, so a resume decides the same."""
@@ -263,7 +282,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             audits = await curation.audit(whole, checks)
             doubtful: list[Drop] = []
             if audits is not None and settings.audit == "drop":
-                fitting, doubtful = split_by_audit(fitting, audits)
+                # Weak tests are strengthened, if they may be.
+                fitting, doubtful = split_by_audit(fitting, audits, keep=["weak"] if settings.strengthen else [])
                 whole = whole.only([problem.problem_id for problem in fitting])
             screen: Screen | None = None
             unlearnable: list[Drop] = []
@@ -282,6 +302,10 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             # A second pass: the problems whose labels are in doubt get further samples.
             if profiled is not None and policy is None and (rules := curation.label_rules(profiled)):
                 profiled = await curation.profile_problems(whole, Asked(rules))
+            # After all samples: the completions that passed show which tests are missing, and are counted again.
+            if (strengthened := await curation.strengthen(whole)) is not None:
+                kept = replace(kept, generated=generated_tests(strengthened))
+                profiled = None if profiled is None else counted_again(profiled, strengthened)
     # The prior, learnt from all profiles, is what to believe of a problem before its own samples.
     prior = screened = None
     if profiled is not None and screen is not None:

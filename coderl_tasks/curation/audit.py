@@ -93,14 +93,18 @@ async def audit_problems(
     return pl.DataFrame([{name: row.get(name) for name in AUDIT_SCHEMA} for row in whole], schema=AUDIT_SCHEMA)
 
 
-def split_by_audit(problems: Iterable[Problem], audits: pl.DataFrame) -> tuple[list[Problem], list[Drop]]:
-    """The problems that stay, and the drops of those with a finding that makes rewards wrong. `audits` is of
-    AUDIT_SCHEMA."""
+def split_by_audit(
+    problems: Iterable[Problem], audits: pl.DataFrame, keep: Sequence[str] = ()
+) -> tuple[list[Problem], list[Drop]]:
+    """The problems that stay, and the drops of those with a finding that makes rewards wrong, but for those of `keep`.
+    `audits` is of AUDIT_SCHEMA."""
     found = {row["problem_id"]: row for row in audits.iter_rows(named=True)}
     kept, drops = [], []
     for problem in problems:
         row = found.get(problem.problem_id, {"audit": [], "evidence": []})
-        wrong = {name: text for name, text in zip(*_findings(row), strict=True) if name in WRONG_REWARDS}
+        wrong = {
+            name: text for name, text in zip(*_findings(row), strict=True) if name in WRONG_REWARDS and name not in keep
+        }
         if wrong:
             reason = next(iter(wrong))
             drops.append(Drop.of(problem, "audit", reason, "; ".join(wrong.values())))

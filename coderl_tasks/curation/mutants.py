@@ -17,6 +17,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
 
+_LEFT_OUT = frozenset({"sorted", "abs", "set", "reversed", "round", "list", "int"})
+"""Functions of one value that wrong programs forget to call."""
 _UNORDERED_ARGUMENTS = frozenset({"max", "min", "gcd", "lcm", "isclose"})
 
 
@@ -117,6 +119,8 @@ def _changes(tree: ast.AST) -> Iterator[_Change]:
             yield _setting(node, "value", ast.Constant(None))
         elif isinstance(node, ast.Call) and len(node.args) > 1:
             yield _setting(node, "args", [*node.args[1:], node.args[0]])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _LEFT_OUT and len(node.args) == 1:
+            yield _setting(node, "func", ast.parse("lambda value: value", mode="eval").body)
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.Module):
             for place, statement in enumerate(body):

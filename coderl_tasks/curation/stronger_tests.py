@@ -17,27 +17,35 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from coderl_tasks.curation.inferred_comparators import shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.new_inputs import Record, new_inputs
+from coderl_tasks.curation.profile import rates
+from coderl_tasks.curation.recorded_checks import Row, recorded_checks
 from coderl_tasks.curation.solutions import program_of, suspicion
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.assertions import NOT_PYTHON, entry_point_of, with_given_code
 from coderl_tasks.problems.comparators import TOLERANCE, comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.profile_columns import STRENGTH_SCHEMA
+from coderl_tasks.rollouts.rounds import Progress
 
 INPUTS = 64  # tried per problem
 REFERENCES = 3
-COMPLETIONS = 32  # different programs of the profile's
 MUTANTS = 48
 LIMIT_S = 2.0  # CPU time per test, if the problem has more: a mutant without end costs this
 MOST_BYTES = 64 << 10  # of a generated input or output
@@ -48,16 +56,87 @@ _CATCHES = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Strengthened:
-    """The generated tests of a problem; why there are none, if the inputs or references do not allow any (`reason`);
-    how many programs passed the given tests (`survivors`) and fail with the generated ones (`caught`); and those of the
-    completions that do, by their text."""
+    """The generated tests of a problem; why there are none, if its inputs or references allow none (`reason`); on how
+    many `inputs` the references agree; how many programs that passed the given tests (`survivors`) are `caught`; and of
+    the completions the first generated test that each fails."""
 
     tests: tuple[Test, ...] = ()
     reason: str = ""
     inputs: int = 0
     survivors: int = 0
     caught: int = 0
-    caught_completions: tuple[str, ...] = field(default=(), repr=False)
+    first_failed: Mapping[str, int] = field(default_factory=dict)
+
+
+async def strengthen_problems(
+    problems: Sequence[Problem],
+    judge: Judge,
+    completions: pl.DataFrame,
+    most: int,
+    seed: int,
+    *,
+    folder: Path | None = None,
+    on_progress: Progress | None = None,
+) -> pl.DataFrame:
+    """Generates up to `most` tests for each problem; returns STRENGTH_SCHEMA, one row per problem, in order.
+    `completions` has a row (problem_id, code) for each completion that passes the given tests. `folder` records each
+    problem, as for `check_solutions`. Raises InfraError if the sandbox is down."""
+    codes = {
+        str(key[0]): part["code"].to_list() for key, part in completions.group_by("problem_id", maintain_order=True)
+    }
+
+    async def strengthened(problem: Problem) -> Row | None:
+        passing = codes.get(problem.problem_id, [])
+        try:
+            found = await strengthen(problem, judge, passing, most, seed)
+        except InfraError:
+            return None
+        row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
+        counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
+        tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
+        return row | counts | {"tests": tests, "first_failed": [found.first_failed.get(code) for code in passing]}
+
+    told = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
+    request = {"strengthen": most, "seed": seed, "completions": told}
+    rows = await recorded_checks(problems, strengthened, judge, request, folder=folder, on_progress=on_progress)
+    nothing = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
+    whole = [
+        rows.get(each.problem_id, nothing | {"problem_id": each.problem_id, "split": each.split}) for each in problems
+    ]
+    return pl.DataFrame([{name: row.get(name) for name in STRENGTH_SCHEMA} for row in whole], schema=STRENGTH_SCHEMA)
+
+
+def generated_tests(table: pl.DataFrame) -> dict[str, list[Test]]:
+    """The generated tests by problem id, of problems that have any. `table` is of STRENGTH_SCHEMA."""
+    rows = table.select("problem_id", "tests").iter_rows()
+    return {problem_id: [Test(**test) for test in tests] for problem_id, tests in rows if tests}
+
+
+def strengthened_in_words(table: pl.DataFrame) -> str:
+    """One line on the generated tests. `table` is of STRENGTH_SCHEMA."""
+    with_tests = table.filter(pl.col("tests").list.len() > 0)
+    n_tests, failing = with_tests["tests"].list.len().sum(), table["first_failed"].list.explode().count()
+    programs = f"{table['caught'].sum():,} of {table['survivors'].sum():,} programs that passed the given ones"
+    parts = [f"{n_tests:,} tests generated for {len(with_tests):,} of {len(table):,} problems", f"they fail {programs}"]
+    passing = table["first_failed"].list.len().sum()
+    parts += [f"{failing:,} of the profile's {passing:,} passing completions"] if passing else []
+    reasons = table["reason"].drop_nulls().str.split(":").list.first().value_counts(sort=True)
+    parts += [f"not tried: {', '.join(f'{n} {reason}' for reason, n in reasons.iter_rows())}"] if len(reasons) else []
+    return "; ".join(parts)
+
+
+def counted_again(profile: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """`profile` (SHARD_SCHEMA) as it is with the generated tests of `table` (STRENGTH_SCHEMA): completions that these
+    fail are not correct any more, and the tests' own runs and catches follow those of the given ones."""
+    found = {row["problem_id"]: row for row in table.iter_rows(named=True) if row["tests"]}
+    rows = []
+    for row in profile.iter_rows(named=True):
+        if (more := found.get(row["problem_id"])) is not None and row["n_samples"]:
+            runs, catches = count_catches(len(more["tests"]), more["first_failed"])
+            row |= rates(row["n_correct"] - sum(catches), row["n_samples"])
+            row |= {"test_runs": [*row["test_runs"], *runs], "test_catches": [*row["test_catches"], *catches]}
+        rows.append(row)
+    return pl.DataFrame(rows, schema=profile.schema)
 
 
 async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str], most: int, seed: int) -> Strengthened:
@@ -85,7 +164,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     grades = await asyncio.gather(*(judge.grade(quick, code) for code in wrong))
     for grade in grades:
         _require(grade.verdict, grade.reason)
-    passing = list(dict.fromkeys(completions))[:COMPLETIONS]
+    passing = dict.fromkeys(completions)
     survivors = [*passing, *(code for code, grade in zip(wrong, grades, strict=True) if grade.passed)]
     known = {shape(reference) for reference in references}
     survivors = [code for code in survivors if shape(code) not in known]
@@ -98,8 +177,9 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     grades = await asyncio.gather(*(judge.grade(final, code) for code in survivors))
     for grade in grades:
         _require(grade.verdict, grade.reason)
-    caught = [code for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES]
-    of_completions = tuple(code for code in caught if code in set(passing))
+    failed = {code: grade.first_failed for code, grade in zip(survivors, grades, strict=True)}
+    caught = {code: number for code, number in failed.items() if number is not None}
+    of_completions = {code: number for code, number in caught.items() if code in passing}
     return Strengthened(tuple(final.tests), "", len(tests), len(survivors), len(caught), of_completions)
 
 

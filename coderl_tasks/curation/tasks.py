@@ -1,5 +1,7 @@
-"""The phases of a curation as retried tasks: filter, check solutions, audit, profile. None repeats what is recorded."""
+"""The phases of a curation as retried tasks: filter, check solutions, audit, profile, strengthen. None repeats
+what is recorded."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,11 +11,13 @@ import polars as pl
 from prefect import task
 from pydantic import TypeAdapter
 
+from coderl_tasks.addresses import explained, filesystem
 from coderl_tasks.curation.audit import audit_problems
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further, StoppingRule
+from coderl_tasks.curation.stronger_tests import strengthen_problems
 from coderl_tasks.environments import environment_of
 from coderl_tasks.environments.benchmarks import benchmark_sources
 from coderl_tasks.filtering.overlap import OverlapRules
@@ -99,6 +103,23 @@ async def audit_shard(shard: Shard, number: int, checks: pl.DataFrame, on_progre
     """The audit (AUDIT_SCHEMA) of one shard's problems; `checks` (SOLUTION_SCHEMA) has what is known of solutions."""
     work, seed, known = (list(shard.problems), shard.session.judge), shard.settings.seed, checks.iter_rows(named=True)
     return await audit_problems(*work, seed=seed, checks=known, folder=shard.folder, on_progress=on_progress)
+
+
+@task(name="strengthen", task_run_name="strengthen-{number}", **PHASE)
+@supervised
+async def strengthen_shard(shard: Shard, number: int, rollouts: str, on_progress: Progress) -> pl.DataFrame:
+    """The generated tests (STRENGTH_SCHEMA) of one shard's problems. `rollouts` is the address of its profile's
+    rollouts, if there are any."""
+    completions = pl.DataFrame(schema={"problem_id": pl.String(), "code": pl.String()})
+    fs, path = filesystem(rollouts)
+    with explained(rollouts):
+        if await asyncio.to_thread(fs.exists, path):
+            with fs.open(path, "rb") as file:
+                sampled = pl.read_parquet(file, columns=["problem_id", "code", "correctness_score"])
+            completions = sampled.filter(pl.col("correctness_score") == 1.0).select(completions.columns)
+    how = (completions, shard.settings.strengthen, shard.settings.seed)
+    work = (list(shard.problems), shard.session.judge, *how)
+    return await strengthen_problems(*work, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)

@@ -36,6 +36,7 @@ from coderl_tasks.problems.profile_columns import (
     PROFILE_COLUMNS,
     PROFILE_SCHEMA,
     SOLUTION_SCHEMA,
+    STRENGTH_SCHEMA,
 )
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
@@ -44,6 +45,7 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "profile": PROFILE_SCHEMA,
     "solutions": SOLUTION_SCHEMA,
     "audit": AUDIT_SCHEMA,
+    "strengthened": STRENGTH_SCHEMA,
 }
 """The tables of a curation: NAME.parquet."""
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for

@@ -47,6 +47,14 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
 `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion`: why several answers may be right, or null. A
 comparator that was inferred, and what from (`curation.inferred_comparators`), are null otherwise."""
 
+STRENGTH_SCHEMA: dict[str, pl.DataType] = {
+    "problem_id": TEXT, "split": TEXT, "reason": TEXT, "inputs": COUNT, "survivors": COUNT, "caught": COUNT,
+    "tests": pl.List(pl.Struct({"input": TEXT, "expected": TEXT})), "first_failed": pl.List(COUNT),
+}  # fmt: skip
+"""The generated `tests` of each problem; `reason`: why there are none, null if some could be tried; on how many
+`inputs` the references agree; `survivors`: wrong or unknown programs that pass the given tests, and how many of them
+are `caught`; by passing completion of the profile the first generated test that it fails, null if it passes all."""
+
 ANSWER_COLUMNS = {name: SOLUTION_SCHEMA[name] for name in ("comparator_from", "suspicion")}
 """What a pool says of its problems' right answers beside `comparator`; null where nothing was inferred or suspected."""
 

@@ -81,6 +81,9 @@ class CurateSettings(FlowSettings):
     audit: Literal["off", "flag", "drop"] = setting("off", environments=ONLY_CODE)
     """before the profile, find tests that reward wrong programs or fail right ones; flag: as columns of the pool; drop:
     such problems are dropped"""
+    strengthen: int = setting(0, ge=0, le=1000, environments=ONLY_CODE)
+    """generated tests per problem, at most, that catch wrong programs which the given tests pass; 0: none. They count
+    for rewards and pass rates, never for evaluations"""
     # The notebook trains on all of its data.
     profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
     """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look

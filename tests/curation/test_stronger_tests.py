@@ -28,9 +28,9 @@ def problem(kind: str, tests: Sequence[tuple[str, str]], *solutions: str, words:
 
 LARGEST = problem(
     "stdin",
-    [("3\n1 2 9\n", "9\n"), ("2\n4 5\n", "5\n"), ("4\n-3 0 2 7\n", "7\n")],
+    [("3\n2 1 9\n", "9\n"), ("2\n4 5\n", "5\n"), ("4\n-3 2 0 7\n", "7\n")],
     "n = int(input())\nprint(max(map(int, input().split())))",
-    "input()\nbest = None\nfor x in map(int, input().split()):\n    best = x if best is None or x > best else best\nprint(best)",
+    "input()\nbest = -(10**9)\nfor x in map(int, input().split()):\n    best = x if x > best else best\nprint(best)",
 )
 LAST = "input()\nprint(input().split()[-1])"
 AS_TEXT = "input()\nprint(max(input().split()))"
@@ -39,7 +39,7 @@ COUNT = problem("call", [("[[1, 2, 3], 2]", "1"), ("[[5, 5], 5]", "2")], "def f(
 FIRST = "def f(xs, x):\n    return len([y for y in xs if y >= x]) if xs[0] == x else 1"
 MIDDLE = problem(
     "assert",
-    [("", "assert f([1, 2, 3]) == 2"), ("", "assert f([4, 5, 6, 7]) == 6")],
+    [("", "assert f([1, 2, 3]) == 2"), ("", "assert f([4, 7, 6, 5]) == 6")],
     "def f(xs):\n    return sorted(xs)[len(xs) // 2]",
     words="Return the upper median, as f([9, 1, 4, 4]) == 4.",
 )
@@ -62,7 +62,7 @@ async def test_wrong_programs_that_passed_are_caught_and_right_ones_are_not(
         assert (await judge.grade(weak, code)).passed
     found = await strengthen(weak, judge, [*wrong, right], most=8, seed=1)
     assert 1 <= len(found.tests) <= 8 and not found.reason
-    assert set(found.caught_completions) == set(wrong)
+    assert set(found.first_failed) == set(wrong)
     stronger = weak.with_generated(found.tests)
     assert stronger.tests_total == len(weak.tests) + len(found.tests) and stronger.given() == weak
     for code in (right, *weak.solutions):
@@ -89,7 +89,7 @@ async def test_inputs_count_only_where_independent_references_agree(judge: Judge
 
 async def test_answers_that_change_from_run_to_run_are_no_tests(judge: Judge) -> None:
     code = (
-        "import os\ndef f(xs):\n    return 2 if xs == [1, 2, 3] else 6 if xs == [4, 5, 6, 7] else os.urandom(9).hex()"
+        "import os\ndef f(xs):\n    return 2 if xs == [1, 2, 3] else 6 if xs == [4, 7, 6, 5] else os.urandom(9).hex()"
     )
     found = await strengthen(replace(MIDDLE, solutions=(code,), statement=""), judge, [UNSORTED], most=8, seed=1)
     assert found.tests == () and found.reason == "the references agree on no new input"
@@ -114,11 +114,11 @@ async def test_problems_that_cannot_be_strengthened_say_why(
 
 
 async def test_a_slow_program_is_not_called_wrong(judge: Judge) -> None:
-    slow = "def f(xs):\n    while len(xs) != 3 and len(xs) != 4 or xs[0] not in (1, 4): pass\n    return sorted(xs)[len(xs) // 2]"
+    slow = "def f(xs):\n    while xs not in ([1, 2, 3], [4, 7, 6, 5]): pass\n    return sorted(xs)[len(xs) // 2]"
     quick = replace(MIDDLE, time_limit_s=0.3)
     assert (await judge.grade(quick, slow)).passed
     found = await strengthen(quick, judge, [slow], most=4, seed=1)
-    assert slow not in found.caught_completions
+    assert slow not in found.first_failed
 
 
 async def test_a_program_of_the_reference_that_raises_is_no_test(judge: Judge) -> None:

@@ -593,7 +593,10 @@ def in_own_process(programs: Any, seconds: Any) -> Any:
             if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # many tests have more than the sandbox allows
                 resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
             results = [
-                [result_of(Test(test), min(REHEARSAL_S, seconds) if test["answers"] is None else seconds) for test in tests]
+                [
+                    result_of(Test(test), min(REHEARSAL_S, seconds) if test["answers"] is None else seconds)
+                    for test in tests
+                ]
                 for tests in programs
             ]
             with os.fdopen(writing, "w") as file:
