@@ -17,6 +17,7 @@ from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.insight.report import write_audit
 from coderl_tasks.problems import Problem, Test
+from coderl_tasks.problems.problem import Kind
 from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA
 from tests.curation.conftest import Stack
 from tests.curation.test_solutions import QUICK_S, RANDOM, SLOW, serving
@@ -40,7 +41,7 @@ def problem(
 
 
 def function(name: str, statement: str, *tests: Test, code: str = "def twice(n):\n    return n * 2") -> Problem:
-    kind = "call" if tests[0].input else "assert"
+    kind: Kind = "call" if tests[0].input else "assert"
     return Problem(name, "s", statement, "", kind, "twice", tests, len(tests), len(tests), None, (code,), 0)
 
 
