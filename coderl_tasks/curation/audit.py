@@ -37,7 +37,7 @@ from coderl_tasks.grading.verdict import Verdict, shortened
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT
 from coderl_tasks.problems.problem import Drop, Kind, Problem
-from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, FINDINGS, UNDECIDED, WRONG_REWARDS
 from coderl_tasks.problems.samples import Sample, asserted, given_in_tests, samples
 from coderl_tasks.rollouts.rounds import Progress
 
@@ -45,11 +45,7 @@ MUTANTS = 24
 WEAK_SHARE, LEAST_SURVIVORS = 0.25, 3
 SHOWN = 3  # surviving mutants, and of other evidence the first ones
 MAX_SOLUTIONS = 3
-WRONG_REWARDS = ("contradictory_tests", "samples_failed", "several_answers", "weak")
 _REFERENCES = (Status.FAILS, Status.TESTS_FAIL, Status.FLAKY, Status.TOO_SLOW, Status.SLOW)
-UNDECIDED = Status.UNDECIDED.value
-FINDINGS = (*WRONG_REWARDS, *(status.value for status in _REFERENCES), "samples_missing", "duplicate_tests")
-"""The worst first."""
 _DECIMALS = re.compile(r"\d\.(\d+)")
 
 
