@@ -239,7 +239,7 @@ def audit(options: Namespace) -> int:
         with services(None) as used:
             print("\n".join([*used.lines, *filter(None, [found.unusable])]), file=sys.stderr)
             audits = asyncio.run(audited(used.sandbox_urls, used.sandbox_concurrency))
-        page = write_audit(folder, audits, found.name)
+        page = write_audit(folder, audits, options.pool)
     finally:
         lock.release()
     console = Console()

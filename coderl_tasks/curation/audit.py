@@ -37,19 +37,15 @@ from coderl_tasks.grading.verdict import Verdict, shortened
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT
 from coderl_tasks.problems.problem import Drop, Kind, Problem
-from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, FINDINGS, UNDECIDED, WRONG_REWARDS
 from coderl_tasks.problems.samples import Sample, asserted, given_in_tests, samples
 from coderl_tasks.rollouts.rounds import Progress
 
 MUTANTS = 24
-WEAK_SHARE, LEAST_SURVIVORS = 0.25, 2
+WEAK_SHARE, LEAST_SURVIVORS = 0.25, 3
 SHOWN = 3  # surviving mutants, and of other evidence the first ones
 MAX_SOLUTIONS = 3
-WRONG_REWARDS = ("contradictory_tests", "samples_failed", "several_answers", "weak")
 _REFERENCES = (Status.FAILS, Status.TESTS_FAIL, Status.FLAKY, Status.TOO_SLOW, Status.SLOW)
-UNDECIDED = Status.UNDECIDED.value
-FINDINGS = (*WRONG_REWARDS, *(status.value for status in _REFERENCES), "samples_missing", "duplicate_tests")
-"""The worst first."""
 _DECIMALS = re.compile(r"\d\.(\d+)")
 
 
@@ -162,7 +158,7 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
         row["mutants_survive"] = len(survivors)
         row["survivors"] = [_diff(reference.code, code) for code in survivors[:SHOWN]]
         if len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * row["mutants"]:
-            found["weak"] = f"{len(survivors)} of {row['mutants']} mutants pass all {len(problem.tests)} tests"
+            found["weak"] = f"{len(survivors)} of {row['mutants']} mutants pass all tests ({len(problem.tests)})"
     row["audit"] = [name for name in FINDINGS if found.get(name)]
     row["evidence"] = [found[name] for name in row["audit"]]
     return row

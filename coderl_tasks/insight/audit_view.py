@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from coderl_tasks.curation.audit import FINDINGS, UNDECIDED, WRONG_REWARDS
 from coderl_tasks.insight import plots
 from coderl_tasks.insight.plots import Plot
 from coderl_tasks.insight.record import is_curation
 from coderl_tasks.insight.tables import Column, Table, Tag, shorten
+from coderl_tasks.problems.profile_columns import FINDINGS, UNDECIDED, WRONG_REWARDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +91,7 @@ def tone(finding: str) -> str:
 
 def _counts(audits: pl.DataFrame) -> dict[str, int]:
     counts = dict(audits["audit"].explode().drop_nulls().value_counts().iter_rows())
-    return {name: counts[name] for name in (*FINDINGS, UNDECIDED) if name in counts}
+    return {name: counts[name] for name in FINDINGS if name in counts}
 
 
 def audit_in_words(audits: pl.DataFrame) -> str:

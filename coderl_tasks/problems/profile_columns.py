@@ -58,6 +58,14 @@ are `caught`; by passing completion of the profile the first generated test that
 ANSWER_COLUMNS = {name: SOLUTION_SCHEMA[name] for name in ("comparator_from", "suspicion")}
 """What a pool says of its problems' right answers beside `comparator`; null where nothing was inferred or suspected."""
 
+WRONG_REWARDS = ("contradictory_tests", "samples_failed", "several_answers", "weak")
+UNDECIDED = "undecided"
+FINDINGS = (
+    *WRONG_REWARDS, "own_solution_fails", "tests_fail", "flaky_solution", "too_slow", "slow", "samples_missing",
+    "duplicate_tests", UNDECIDED,
+)  # fmt: skip
+"""What an audit can find (`curation.audit`), the worst first; with WRONG_REWARDS a reward can be wrong."""
+
 AUDIT_COLUMNS: dict[str, pl.DataType] = {
     "audit": pl.List(TEXT), "mutants": COUNT, "mutants_survive": COUNT, "contradictory_tests": COUNT,
     "duplicate_tests": COUNT, "samples": COUNT, "samples_missing": COUNT, "samples_failed": COUNT,

@@ -12,7 +12,7 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
 
 TEXT = (PROJECT_ROOT / "docs" / "file-formats.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in TEXT.split("\n## ")[1:])
@@ -38,6 +38,7 @@ def cells(section: str) -> list[list[str]]:
         ("Profile columns", PROFILE_COLUMNS),
         ("The profile", OWN),
         ("Dropped rows", DROPPED_SCHEMA),
+        ("Audit columns", AUDIT_SCHEMA),
     ],
 )
 def test_the_columns_are_those_of_the_files(section: str, schema: dict[str, pl.DataType]) -> None:

@@ -127,3 +127,40 @@ def test_what_inference_needs_is_said_at_once(refused: Refused, tmp_path: Path) 
     for words in ("checkers=infer", "multi_answer=drop"):
         said = refused("curate", "preset=nano", words, "check_solutions=false", f"name={tmp_path / 'none'}")
         assert "use check_solutions=true" in said
+
+
+def test_an_audit_drops_or_flags_what_makes_rewards_wrong(coderl: Coderl, tmp_path: Path) -> None:
+    def row(name: str, statement: str, given: tuple[int, ...]) -> dict[str, object]:
+        tests = [{"input": f"{n}\n", "output": f"{2 * n if n > 3 else n}\n"} for n in given]
+        solution = "n = int(input())\nprint(2 * n if n > 3 else n)"
+        return {"problem_id": name, "statement": statement, "tests": tests, "solutions": [solution]}
+
+    example = "Numbers above 3 are doubled.\n\nExample\nInput\n5\n\nOutput\n{}\n"
+    rows = [
+        row("clean", example.format(10), (5, 4, 3, 2, 1, 0, -7)),
+        row("weak", "The input is large. What is it twice?", (9, 8, 7, 6, 11)),
+        row("failed", example.format(11), (3, 4, 5, 0, 6)),
+        row("several", "If there are several answers, print any of them.", (2, 3, 4, 5, 1, 0)),
+    ]
+    dataset = tmp_path / "planted.jsonl"
+    dataset.write_text("\n".join(map(json.dumps, rows)))
+    asked = ("curate", "preset=nano", f"dataset={dataset}", "profile_mode=none", "near_duplicate=1", "shard_size=3")
+    for audit in ("drop", "flag"):
+        done = coderl(*asked, f"audit={audit}", f"name={tmp_path / audit}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "4 problems audited, 3 with a finding that can make rewards wrong" in done.stdout
+        audits = pl.read_parquet(tmp_path / audit / "audit.parquet")
+        assert audits.height == 4 and (tmp_path / audit / "audit.html").is_file()
+    dropped = pl.read_parquet(tmp_path / "drop" / "dropped.parquet")
+    assert {tuple(each) for each in dropped.select("problem_id", "stage", "reason").iter_rows()} == {
+        ("weak", "audit", "weak"),
+        ("failed", "audit", "samples_failed"),
+        ("several", "audit", "several_answers"),
+    }
+    assert dropped["detail"].str.len_chars().min() > 10  # type: ignore[operator]
+    assert pl.read_parquet(tmp_path / "drop" / "pool.parquet")["problem_id"].to_list() == ["clean"]
+    pool = pl.read_parquet(tmp_path / "flag" / "pool.parquet")
+    found = dict(pool.select("problem_id", "audit").iter_rows())
+    assert found["clean"] == [] and found["weak"] == ["weak"] and found["failed"] == ["samples_failed"]
+    assert pool.height == len(read_pool(tmp_path / "flag" / "pool.parquet")) == 4
+    assert (pool["mutants_survive"] <= pool["mutants"]).all()
