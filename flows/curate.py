@@ -13,11 +13,11 @@ from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.addresses import joined
-from coderl_tasks.curation.audit import split_by_audit
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool_audit import split_by_audit
 from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, inferred_comparators, split_by_solutions

@@ -212,8 +212,8 @@ def audit(options: Namespace) -> int:
     """Audits the problems of a pool or of data, and writes what it found; the summary is printed."""
     import asyncio
 
-    from coderl_tasks.curation.audit import audit_problems
     from coderl_tasks.curation.find_pool import named_problems
+    from coderl_tasks.curation.pool_audit import audit_problems
     from coderl_tasks.grading import Judge, SandboxClient
     from coderl_tasks.insight.audit_view import audit_in_words, findings_table, worst_table
     from coderl_tasks.insight.report import write_audit

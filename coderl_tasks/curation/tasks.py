@@ -12,8 +12,8 @@ from prefect import task
 from pydantic import TypeAdapter
 
 from coderl_tasks.addresses import explained, filesystem
-from coderl_tasks.curation.audit import audit_problems
 from coderl_tasks.curation.from_run import RunPolicy
+from coderl_tasks.curation.pool_audit import audit_problems
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further, StoppingRule

@@ -64,14 +64,14 @@ FINDINGS = (
     *WRONG_REWARDS, "own_solution_fails", "tests_fail", "flaky_solution", "too_slow", "slow", "samples_missing",
     "duplicate_tests", UNDECIDED,
 )  # fmt: skip
-"""What an audit can find (`curation.audit`), the worst first; with WRONG_REWARDS a reward can be wrong."""
+"""What an audit can find (`curation.pool_audit`), the worst first; with WRONG_REWARDS a reward can be wrong."""
 
 AUDIT_COLUMNS: dict[str, pl.DataType] = {
     "audit": pl.List(TEXT), "mutants": COUNT, "mutants_survive": COUNT, "contradictory_tests": COUNT,
     "duplicate_tests": COUNT, "samples": COUNT, "samples_missing": COUNT, "samples_failed": COUNT,
 }  # fmt: skip
-"""What an audit says of a problem: the names of its findings (`curation.audit`), the worst first, and counts. Counts
-that need a reference solution are null where none passes; all are null for an undecided problem."""
+"""What an audit says of a problem: the names of its findings (`curation.pool_audit`), the worst first, and counts, null
+for an undecided problem. Counts that need a reference solution are null where none passes."""
 
 AUDIT_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT,

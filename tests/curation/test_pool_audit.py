@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 
 from coderl_tasks.cli import main
 from coderl_tasks.curation import recorded_checks
-from coderl_tasks.curation.audit import audit_problems, split_by_audit
+from coderl_tasks.curation.pool_audit import audit_problems, split_by_audit
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.insight.report import write_audit
