@@ -72,9 +72,9 @@ def thinned(problem: Problem, keep: int) -> Problem:
 async def outcome(problem: Problem, judge: Judge, programs: Sequence[str], options: argparse.Namespace) -> Outcome:
     thin = thinned(problem, options.keep)
     reference = program_of(problem.solutions[0])
-    quick = replace(problem, time_limit_s=2.0)
+    quick = replace(problem, time_limit_s=1.0)
     codes = list(dict.fromkeys([*programs, *mutants(reference, options.seed, options.mutants)]))
-    at_first = await asyncio.gather(*(judge.grade(replace(thin, time_limit_s=2.0), code) for code in codes))
+    at_first = await asyncio.gather(*(judge.grade(replace(thin, time_limit_s=1.0), code) for code in codes))
     passing = [code for code, grade in zip(codes, at_first, strict=True) if grade.passed]
     grades = await asyncio.gather(*(judge.grade(quick, code) for code in passing))
     right = [code for code, grade in zip(passing, grades, strict=True) if grade.passed and code in set(programs)]

@@ -47,7 +47,8 @@ from coderl_tasks.rollouts.rounds import Progress
 INPUTS = 64  # tried per problem
 REFERENCES = 3
 MUTANTS = 48
-LIMIT_S = 2.0  # CPU time per test, if the problem has more: a mutant without end costs this
+LIMIT_S, PATIENT_S = 0.5, 4.0  # CPU time per test, which a mutant without end costs; and where references are slow
+SLOW_S = 0.1  # CPU time per test from which on a reference is slow
 MOST_BYTES = 64 << 10  # of a generated input or output
 _LONGEST_EXAMPLE = 2000  # characters of a call in a statement
 _RESTARTS = 16  # of a reference, after inputs that it does not answer
@@ -147,14 +148,14 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         return Strengthened(reason="a checker decides" if problem.checker else "the comparator is exact")
     if why := suspicion(problem):
         return Strengthened(reason=f"several answers may be right: {why}")
-    limit_s = min(LIMIT_S, problem.time_limit_s or judge.timeout_s)
-    quick = replace(problem, time_limit_s=limit_s)
     form = _form(problem)
     if form is None or not form.records:
         return Strengthened(reason="the format of the inputs is not understood")
-    references = await _references(problem, judge)
+    references, are_slow = await _references(problem, judge)
     if not references:
         return Strengthened(reason="no reference passes the given tests")
+    limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
+    quick = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
     records = new_inputs(form.records, problem.statement, own_seed, INPUTS)
     tests = await _agreed(quick, form, records, references, judge)
@@ -188,13 +189,14 @@ def _require(verdict: Verdict, reason: str) -> None:
         raise InfraError(f"the sandbox cannot grade programs: {reason}")
 
 
-async def _references(problem: Problem, judge: Judge) -> list[str]:
-    """The independent reference solutions that pass the given tests."""
+async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
+    """The independent reference solutions that pass the given tests, and whether one of them is slow."""
     codes = list({shape(code): code for code in map(program_of, problem.solutions)}.values())[:REFERENCES]
     grades = await asyncio.gather(*(judge.grade(problem, code) for code in codes))
     for grade in grades:
         _require(grade.verdict, grade.reason)
-    return [code for code, grade in zip(codes, grades, strict=True) if grade.passed]
+    passing = {code: grade for code, grade in zip(codes, grades, strict=True) if grade.passed}
+    return list(passing), any(grade.run_seconds > SLOW_S * len(problem.tests) for grade in passing.values())
 
 
 async def _agreed(

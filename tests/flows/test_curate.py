@@ -9,7 +9,13 @@ import polars as pl
 
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, read_pool
-from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.problems.profile_columns import (
+    ANSWER_COLUMNS,
+    PROFILE_COLUMNS,
+    PROFILE_SCHEMA,
+    SOLUTION_SCHEMA,
+    STRENGTH_SCHEMA,
+)
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import wait_for
 
@@ -164,3 +170,29 @@ def test_an_audit_drops_or_flags_what_makes_rewards_wrong(coderl: Coderl, tmp_pa
     assert found["clean"] == [] and found["weak"] == ["weak"] and found["failed"] == ["samples_failed"]
     assert pool.height == len(read_pool(tmp_path / "flag" / "pool.parquet")) == 4
     assert (pool["mutants_survive"] <= pool["mutants"]).all()
+
+
+def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, tmp_path: Path) -> None:
+    sizes = ("limit=24", "max_tests=1", "min_tests=1", "profile_mode=fixed", "profile_samples=8", "shard_size=10")
+    band = ("band_low=0", "band_high=1")  # what is kept does not depend on what is caught
+    plain, strong = tmp_path / "plain", tmp_path / "strong"
+    for words in (("strengthen=0", f"name={plain}"), ("strengthen=4", f"name={strong}")):
+        done = coderl("curate", "preset=nano", *sizes, *band, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "tests generated for" in done.stdout and "no reference passes the given tests" in done.stdout
+    table = pl.read_parquet(strong / "strengthened.parquet")
+    assert table.schema == pl.Schema(STRENGTH_SCHEMA)
+    before, after = (pl.read_parquet(folder / "pool.parquet") for folder in (plain, strong))
+    assert before["problem_id"].to_list() == after["problem_id"].to_list() == table["problem_id"].to_list()
+    generated = table["tests"].list.len()
+    assert 0 < generated.sum() and generated.max() <= 4  # type: ignore[operator]
+    assert after["tests_generated"].to_list() == generated.to_list() and before["tests_generated"].sum() == 0
+    assert (after["tests_total"] - after["tests_generated"] == before["tests_total"]).all()
+    caught = table["first_failed"].list.drop_nulls().list.len()
+    assert caught.sum() > 0 and (before["n_correct"] - after["n_correct"] == caught).all()
+    assert (after["test_runs"].list.len() == after["tests_total"]).all()
+    # Training has all tests; what evaluates on the pool, or curates it again, has the given ones.
+    trained, given = read_pool(strong / "pool.parquet"), load_problems(str(strong / "pool.parquet"), role="test")
+    assert [len(problem.tests) for problem in trained] == after["tests_total"].to_list()
+    assert [problem.whole() for problem in given.problems] == [problem.given().whole() for problem in trained]
+    assert [len(problem.tests) for problem in given.problems] == before["tests_total"].to_list()
