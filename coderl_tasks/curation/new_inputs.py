@@ -7,7 +7,8 @@ The values of an input (the arguments of a call, or the fields of a text that `i
    on. A new record must satisfy every constraint. Wrongly inferred ones only make the new inputs less varied.
 2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
    characters of strings, the lengths. Bounds in the statement narrow them. A range reaches down to 1 or 0 only if the
-   given values leave no doubt, and it never reaches up: a right but slow program must keep its time limit.
+   given values leave no doubt. It does not reach up, since a right but slow program must keep its time limit; only a
+   small integer that is the only argument may double.
 3. A mutation changes one value by its type: to an extreme, to a neighbour, to the value of another place (ties), to
    one with repeated, missing or further elements; or it takes over a value of another record.
 """
@@ -29,6 +30,8 @@ Constraint = Callable[[Record], bool]
 
 MOST_ELEMENTS = 2000  # of one list or string that is mutated: larger ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
+_FEW = 4  # different values, of fewer of which some properties tell nothing
+_SMALL = 10  # the only argument, if it is an integer and no greater, may be twice as large
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
@@ -129,6 +132,8 @@ class _Inputs:
             low = 1
         elif low < 0:
             low = min(low, -high if isinstance(high, int) else low)
+        if len(place) == len(self.records[0]) == 1 and 0 < high <= _SMALL:
+            high *= 2
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
@@ -146,6 +151,8 @@ class _Inputs:
         found = set("".join(given))
         if any(" " in each for each in given):  # words, of which the statement may name others
             found |= set("".join(self.quoted))
+        if len(found) == 1:  # which tells nothing of what else there may be
+            found |= set("abcde") if found & set(string.ascii_lowercase) else set()
         for kind in (string.ascii_lowercase, string.ascii_uppercase, string.digits):
             if len(found & set(kind)) > 5:
                 found |= set(kind)
@@ -197,9 +204,10 @@ class _Inputs:
             return ""
         characters = sorted(self.characters(given))
         separator = next((each for each in (" ", ",", "-", "_", ":") if each in value), None)
-        if separator is not None and rng.random() < 0.5:  # words
+        more = [word for each in given for word in each.split(separator)] + self.quoted
+        # Words that the statement names are a vocabulary.
+        if separator is not None and (rng.random() < 0.5 or set(more) == set(self.quoted)):
             words = value.split(separator)
-            more = [word for each in given for word in each.split(separator)] + self.quoted
             return separator.join(self._elements(words, lambda: rng.choice(more)))
         choice = rng.randrange(10)
         if choice == 0:
@@ -339,14 +347,17 @@ def _everywhere(inputs: _Inputs, place: Place, test: Callable[[Any], bool], reco
 def _tests_at(given: Sequence[Any]) -> list[Callable[[Any], bool]]:
     """What the values at one place may have in common."""
     kinds = {type(value) for value in given}
+    is_chance = len({repr(value) for value in given}) < _FEW  # that all numbers are even, say
     if kinds == {int}:
-        return [_is_even, _is_odd, _is_power_of_two]
+        return [] if is_chance else [_is_even, _is_odd, _is_power_of_two]
     if kinds <= {list, tuple}:
-        return [*_OF_LISTS]
+        return [*_OF_LISTS] if is_chance else [*_OF_LISTS, _has_even_length, _has_odd_length]
     if kinds != {str}:
         return []
-    tests: list[Callable[[Any], bool]] = [*_OF_STRINGS]
-    forms, words = {_form(value) for value in given}, [word for value in given for word in value.split()]
+    tests: list[Callable[[Any], bool]] = (
+        [*_OF_STRINGS] if is_chance else [*_OF_STRINGS, _has_even_length, _has_odd_length]
+    )
+    forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]
     if len(forms) == 1 and not (form := forms.pop()).isalnum():
         tests.append(lambda value: _form(value) == form)
     if len(vocabulary := set(words)) <= len(words) / 2:
@@ -492,11 +503,10 @@ def _form(text: str) -> str:
 _OF_PAIRS = (_is_at_most, _is_less, _is_index, _is_position, _is_inside, _bounds, _is_rearranged)
 _OF_LISTS = (
     _is_sorted, _is_falling, _is_distinct, _is_permutation, _is_rectangle, _is_square, _has_indices, _has_one_kind,
-    _has_differing_neighbours, _first_is_less, _has_even_length, _has_odd_length,
+    _has_differing_neighbours, _first_is_less,
 )  # fmt: skip
 _OF_STRINGS = (
-    _has_brackets, str.isdigit, _is_palindrome, _is_stripped, _has_even_length, _has_odd_length, _has_single_spaces,
-    _is_distinct, _is_sorted,
+    _has_brackets, str.isdigit, _is_palindrome, _is_stripped, _has_single_spaces, _is_distinct, _is_sorted,
 )  # fmt: skip
 
 

@@ -178,8 +178,10 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     grades = await asyncio.gather(*(judge.grade(final, code) for code in survivors))
     for grade in grades:
         _require(grade.verdict, grade.reason)
-    failed = {code: grade.first_failed for code, grade in zip(survivors, grades, strict=True)}
-    caught = {code: number for code, number in failed.items() if number is not None}
+    wrong_now = {
+        code: grade.first_failed for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES
+    }
+    caught = {code: number for code, number in wrong_now.items() if number is not None}
     of_completions = {code: number for code, number in caught.items() if code in passing}
     return Strengthened(tuple(final.tests), "", len(tests), len(survivors), len(caught), of_completions)
 
@@ -380,14 +382,19 @@ def _form(problem: Problem) -> _Form | None:
         return _TextForm([record for records in cases for record in records or ()], found)
     if problem.kind == "call":
         records = [parse_value(text) for text in inputs]
-        return _CallForm(_of_one_length([*records, *_examples(problem.statement, problem.entry_point)]))
+        return _CallForm(_of_one_length([*records, *_examples(problem, problem.entry_point)]))
     return _assertions(problem)
 
 
-def _examples(statement: str, name: str) -> list[Record]:
-    """The arguments of a function's calls in a statement, as `name([1, 2])` or `Input: a = [1, 2], b = 3`."""
+def _examples(problem: Problem, name: str) -> list[Record]:
+    """The arguments of a function's calls in a statement, as `name([1, 2])` or `Input: a = [1, 2], b = 3`, and those of
+    a function of one parameter, as `a = [1, 2]`."""
+    statement = problem.statement
+    parameters = re.search(rf"def {re.escape(name)}\((\w+)(?::[^,()]*)?\)", problem.starter_code)
+    given = re.findall(rf"\b{parameters[1]}\s*=\s*(\[[^=\n]*\])", statement) if parameters else []
     found = []
     calls = [statement[match.start() :] for match in re.finditer(rf"\b{re.escape(name)}\(", statement)] if name else []
+    calls += [f"{name}({value})" for value in given]
     calls += [f"{name}({line})" for line in re.findall(r"^\**Input:?\**:?\s*(\w+\s*=.*)$", statement, re.MULTILINE)]
     for text in calls:
         for end in [match.end() for match in re.finditer(r"\)", text[:_LONGEST_EXAMPLE])]:
@@ -402,8 +409,8 @@ def _examples(statement: str, name: str) -> list[Record]:
 
 
 def _of_one_length(records: Sequence[Record]) -> list[Record]:
-    """The records that have as many values as the first."""
-    return [record for record in records if len(record) == len(records[0])]
+    """The different records that have as many values as the first."""
+    return list({repr(record): record for record in records if len(record) == len(records[0])}.values())
 
 
 def _assertions(problem: Problem) -> _Form | None:
@@ -423,7 +430,7 @@ def _assertions(problem: Problem) -> _Form | None:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) in (name, "candidate") and not call.keywords:
                     with suppress(*NOT_PYTHON):  # not literals: left out
                         records.append([ast.literal_eval(argument) for argument in call.args])
-    records = _of_one_length([*records, *_examples(problem.statement, name)])
+    records = _of_one_length([*records, *_examples(problem, name)])
     if not name or not records or not records[0]:
         return None
     lines = {line for script in scripts for line in script.splitlines() if line.startswith("from solution import")}
