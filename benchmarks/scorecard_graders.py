@@ -17,6 +17,13 @@ import sys
 from typing import Any
 
 Problem = dict[str, Any]
+RUN_UNITTEST = """
+import unittest as _unittest
+_result = _unittest.TestResult()
+_unittest.defaultTestLoader.loadTestsFromTestCase(TestTotal).run(_result)
+assert _result.wasSuccessful()
+"""
+"""What a file of tests has at its end, for the problem whose tests are a class of unittest."""
 _BLOCK = re.compile(r"```\w*[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
@@ -40,7 +47,7 @@ def bare_exec(problem: Problem, completion: str) -> bool:
 def _passes(problem: Problem, program: str, given: str, expected: str) -> bool:
     space: dict[str, Any] = {"__name__": "__main__" if problem["kind"] == "stdin" else "solution"}
     if problem["kind"] == "assert":
-        exec(f"{program}\n{expected}\n", space)
+        exec(f"{program}\n{_script(expected)}\n", space)
         return True
     if problem["kind"] == "call":
         exec(program, space)
@@ -55,6 +62,10 @@ def _passes(problem: Problem, program: str, given: str, expected: str) -> bool:
     return output.getvalue().split() == expected.split()
 
 
+def _script(test: str) -> str:
+    return test + RUN_UNITTEST if "TestCase" in test else test
+
+
 def _function(space: dict[str, Any], name: str) -> Any:
     return getattr(space["Solution"](), name) if "Solution" in space else space[name]
 
@@ -66,7 +77,7 @@ def human_eval(problem: Problem, completion: str) -> bool | None:
     program = _program(completion)
     if problem["kind"] != "assert" or program is None:
         return None if program else False
-    lines = "\n".join(test["expected"] for test in problem["tests"]).replace("\n", "\n    ")
+    lines = "\n".join(_script(test["expected"]) for test in problem["tests"]).replace("\n", "\n    ")
     row = {"task_id": "scorecard", "prompt": "", "entry_point": problem["entry_point"]}
     row["test"] = f"def check(candidate):\n    {lines}\n"
     return bool(check_correctness(row, program, timeout=3.0)["passed"])

@@ -29,9 +29,7 @@ def scorecard(options: Namespace) -> int:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"grading by {options.target}", total=len(cases))
         card = asyncio.run(
-            score_card(
-                options.target, cases, with_outages=options.outages, on_case=lambda: progress.advance(task)
-            )
+            score_card(options.target, cases, with_outages=options.outages, on_case=lambda: progress.advance(task))
         )
     if options.json is not None:
         with output_file(options.json) as file:

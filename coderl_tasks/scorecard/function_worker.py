@@ -29,34 +29,40 @@ MOST_DATA, MOST_FILE = 4 << 30, 256 << 20
 """Bytes of memory and of a file: what a program that floods its grader may take of this machine."""
 
 
-def verdict(value: object) -> dict[str, Any]:
-    """What a grade function returned, as a reward (None: no verdict), or the fault in it."""
+_float, _isinstance, _type, _isfinite, _write = float, isinstance, type, math.isfinite, os.write
+"""As they are before a program in this process can replace them."""
+Answer = tuple[float | None, str]
+"""The reward (None: no verdict) and the fault ("": none)."""
+
+
+def verdict(value: object) -> Answer:
+    """What a grade function has returned, as an answer."""
     if value is None:
-        return {"reward": None}
-    if isinstance(value, numbers.Real) and math.isfinite(value):
-        return {"reward": float(value)}
-    shown = value if isinstance(value, float) else f"a {type(value).__name__}"
-    return {"reward": None, "fault": f"returned {shown}, which is no reward"}
+        return None, ""
+    if _isinstance(value, numbers.Real) and _isfinite(value):
+        return _float(value), ""
+    shown = f"{value}" if _isinstance(value, numbers.Real) else f"a {_type(value).__name__}"
+    return None, f"returned {shown}, which is no reward"
 
 
-def called(target: str, call: dict[str, Any]) -> dict[str, Any]:
-    """The verdict of the function on this call, or the fault that kept it from one."""
+def called(target: str, call: dict[str, Any]) -> Answer:
+    """The answer of the function to this call."""
     name, _, function_name = target.partition(":")
     sys.path.insert(0, call["folder"])
     try:
         function = getattr(importlib.import_module(name), function_name)
     except Exception as error:  # whatever a user's module raises
-        return {"fault": f"cannot import {target}: {type(error).__name__}: {error}"}
+        return None, f"cannot import {target}: {type(error).__name__}: {error}"
     if not callable(function):
-        return {"fault": f"{target} is no function"}
+        return None, f"{target} is no function"
     if call["check"]:
-        return {"reward": None}
+        return None, ""
     try:
         value = function(call["problem"], call["completion"])
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except Exception as error:  # whatever a user's function raises: no verdict
-        return {"reward": None, "fault": f"{type(error).__name__}: {error}"[:300]}
+        return None, f"{_type(error).__name__}: {error}"[:300]
     return verdict(value)
 
 
@@ -66,9 +72,9 @@ async def _awaited(value: Any) -> Any:
 
 def _call_and_leave(target: str, call: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    token, descriptor, write = call.pop("token"), call.pop("descriptor"), os.write
-    answer = called(target, call)
-    write(descriptor, f"{token} {json.dumps(answer)}\n".encode())
+    token, descriptor = call.pop("token"), call.pop("descriptor")
+    reward, fault = called(target, call)
+    _write(descriptor, f"{token} {reward!r} {fault!r}\n".encode(errors="backslashreplace"))
     os._exit(0)
 
 
@@ -87,7 +93,11 @@ def _kill_children() -> None:
 def main(target: str) -> None:
     call = json.load(sys.stdin)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for kind, most in ((resource.RLIMIT_DATA, MOST_DATA), (resource.RLIMIT_FSIZE, MOST_FILE), (resource.RLIMIT_CORE, 0)):
+    for kind, most in (
+        (resource.RLIMIT_DATA, MOST_DATA),
+        (resource.RLIMIT_FSIZE, MOST_FILE),
+        (resource.RLIMIT_CORE, 0),
+    ):
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     child = os.fork()

@@ -1,5 +1,6 @@
 """The graders that a score card can be made of: coderl's own on any sandbox, and a user's function."""
 
+import ast
 import asyncio
 import json
 import os
@@ -109,18 +110,18 @@ class FunctionGrader:
             for descriptor in (reader, writer):
                 if descriptor >= 0:
                     os.close(descriptor)
-        answers = [line for line in lines.split(b"\n") if line.startswith(token.encode())]
+        answers = [line for line in lines.decode(errors="replace").split("\n") if line.startswith(token)]
         if not answers:
             return Outcome(None, f"grader hung: no verdict in {limit_s:.0f} s" if is_late else "grader died")
-        answer = json.loads(answers[-1].partition(b" ")[2])
-        return Outcome(answer.get("reward"), answer.get("fault", ""))
+        _, reward, fault = answers[-1].split(" ", 2)
+        return Outcome(None if reward == "None" else float(reward), ast.literal_eval(fault))
 
     async def _run(self, text: bytes, writer: int, folder: str, limit_s: float) -> bool:
         """Runs a call to its end; whether it took longer than it may."""
+        environment = {**os.environ, "PYTHONPATH": _absolute_path(), **self.environment}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(WORKER), self.target,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(writer,), cwd=folder, env={**os.environ, **self.environment}, start_new_session=True,
+            sys.executable, str(WORKER), self.target, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL, pass_fds=(writer,), cwd=folder, env=environment, start_new_session=True,
         )  # fmt: skip
         try:
             await asyncio.wait_for(process.communicate(text), limit_s)
@@ -134,6 +135,12 @@ class FunctionGrader:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         return False
+
+
+def _absolute_path() -> str:
+    """PYTHONPATH for a process with another working directory."""
+    named = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(str(Path(entry).absolute()) for entry in named.split(os.pathsep) if entry)
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -93,7 +93,13 @@ async def graded(
         on_case()
         return Scored(case, outcome)
 
-    return list(await asyncio.gather(*map(grade, cases)))
+    tasks = [asyncio.create_task(grade(case)) for case in cases]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:  # after an error or Ctrl-C the others end here, with the processes that they have started
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def score_card(
