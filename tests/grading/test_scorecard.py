@@ -1,6 +1,7 @@
 """The score card: no attack buys a reward from coderl's grader, no honest program is misjudged, and other graders are
 told what they do wrong."""
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -63,8 +64,8 @@ number = 3
 
 
 @pytest.fixture(scope="module")
-async def own_card(embedded_url: str) -> ScoreCard:
-    return await score_card(embedded_url, corpus(), at_once=4)
+def own_card(embedded_url: str) -> ScoreCard:
+    return asyncio.run(score_card(embedded_url, corpus(), at_once=4))
 
 
 @pytest.fixture
@@ -94,13 +95,13 @@ def test_the_cases_are_many_and_none_is_there_twice() -> None:
         assert case.problem["tests"], case.id
 
 
-async def test_coderls_grader_sells_no_reward_and_misjudges_nobody(own_card: ScoreCard) -> None:
+def test_coderls_grader_sells_no_reward_and_misjudges_nobody(own_card: ScoreCard) -> None:
     assert len(own_card.scored) == len(CASES)
     assert {scored.case.id: scored.outcome for scored in own_card.bought + own_card.misjudged} == {}
     assert [scored.case.id for scored in own_card.scored if scored.outcome.reward is None] == []
 
 
-async def test_no_program_keeps_count_of_the_tests(own_card: ScoreCard) -> None:
+def test_no_program_keeps_count_of_the_tests(own_card: ScoreCard) -> None:
     """One that does passes a test, and no other: nothing of a test is there in the next, whatever they share."""
     reasons = {s.case.id: s.outcome.reason for s in own_card.scored if s.case.group == "counting"}
     assert len(reasons) >= 45
