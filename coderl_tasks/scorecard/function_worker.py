@@ -35,7 +35,7 @@ Answer = tuple[float | None, str]
 """The reward (None: no verdict) and the fault ("": none)."""
 
 
-def verdict(value: object) -> Answer:
+def verdict(value: Any) -> Answer:
     """What a grade function has returned, as an answer."""
     if value is None:
         return None, ""
@@ -90,6 +90,11 @@ def _kill_children() -> None:
                 os.waitpid(int(child), 0)
 
 
+def _end(*_: object) -> None:
+    _kill_children()
+    os._exit(1)
+
+
 def main(target: str) -> None:
     call = json.load(sys.stdin)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -103,7 +108,7 @@ def main(target: str) -> None:
     child = os.fork()
     if child == 0:
         _call_and_leave(target, call)
-    signal.signal(signal.SIGTERM, lambda *_: (_kill_children(), os._exit(1)))  # the call takes too long
+    signal.signal(signal.SIGTERM, _end)  # the call takes too long
     os.close(call["descriptor"])
     os.waitpid(child, 0)
     _kill_children()
