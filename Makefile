@@ -23,7 +23,7 @@ DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 
 WORKERS ?= 3
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
-GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py trial.py) tests/problems/test_raw_tests.py
+GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py scorecard.py trial.py) tests/problems/test_raw_tests.py
 # Of the levels of isolation one is enough there: what differs between them are system calls, the same for each Python.
 HARM := tests/grading/test_programs.py::test_no_harm_is_done_by_all_attacks_at_once
 GRADING_TESTS += --deselect='$(HARM)[as an ordinary user]' --deselect='$(HARM)[without namespaces]'

@@ -1,5 +1,5 @@
-"""Writes the tables of docs/ that list what the code defines: metrics, rollout columns, and settings that may change on
-resume. `make docs` runs it."""
+"""Writes the tables of docs/ that list what the code defines: metrics, rollout columns, settings that may change on
+resume, and the cases of the score card. `make docs` runs it."""
 
 import re
 import sys
@@ -11,6 +11,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the checkout that the document is in, whatever is installed
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
+from coderl_tasks.scorecard import corpus
 from coderl_tasks.settings import TrainSettings, about, all_settings
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -39,6 +40,9 @@ def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
             "Metrics": [("step", "from 0"), *((metric.name, metric.meaning) for metric in METRICS)],
         },
         "recovery.md": {"What may change on resume": may_change},
+        "scorecard.md": {
+            "Cases": [(c.id, c.about, c.category, "yes" if c.deserves_reward else "no") for c in corpus()],
+        },
     }
 
 

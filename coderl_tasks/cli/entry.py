@@ -329,6 +329,21 @@ def _audit_options(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=6.0, help=limit)
 
 
+@_subcommand("scorecard", "attacks and honest programs against any grader")
+def _scorecard_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Grade attacks and odd but honest programs with a grader, and count the rewards that attacks
+    got and the honest programs that were misjudged. Exit 1 if there are any."""
+    add = parser.add_argument
+    graders = "coderl (default), the http address of a sandbox for coderl's grader, or module:function"
+    add("target", nargs="?", default="coderl", help=f"{graders}, which runs attacks with your rights")
+    add("--json", type=Path, metavar="FILE", help="write every case with its outcome")
+    kinds = "problems of this kind (may be repeated; default: all)"
+    add("--kind", action="append", choices=("stdin", "call", "assert"), help=kinds)
+    add("--only", default="", metavar="TEXT", help="cases whose id has this text (default: all)")
+    failing = "also grade right programs on sandboxes that fail (a function has to use SANDBOX_URL)"
+    add("--outages", action="store_true", help=failing)
+
+
 @_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
 def _runs_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "The runs there are, newest first. Their names are taken wherever a run is asked for."

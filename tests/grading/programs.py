@@ -164,6 +164,11 @@ WRONG: dict[str, tuple[Problem, str, str]] = {
     "exit status": (ADD, SUM + "print(a + b)\nexit(3)", "runtime_error"),
     "exit message": (ADD, "import sys\n" + SUM + "print(a + b)\nsys.exit('done')", "runtime_error"),
     "signal": (ADD, "import os\n" + SUM + "print(a + b, flush=True)\nos.kill(os.getpid(), 15)", "runtime_error"),
+    "stdout detached": (
+        ADD,
+        SUM + "import sys\nraw = sys.stdout.detach()\nraw.write(b'%d\\n' % (a + b))\nraw.flush()",
+        "runtime_error",
+    ),
     "missing module": (ADD, "import no_such_module", "runtime_error"),
     "input beyond the end": (ADD, SUM + "input()", "runtime_error"),
     "endless recursion": (DEPTH, "def f(n): return f(n + 1)\nf(0)", "runtime_error"),

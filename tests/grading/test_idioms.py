@@ -1,20 +1,20 @@
-"""Honest programs do in the sandbox what they do on bare Python, whether or not tests share a process."""
+"""Honest programs with the habits of contestants do in the sandbox what they do on bare Python."""
 
 import os
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
 
-from coderl_tasks.grading import Judge, SandboxClient, Verdict
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.settings.flow_settings import IsolationPerTest
-from tests.grading.idioms import ARGUMENTS, ATCODER, CODEFORCES, INPUTS, LEETCODE
-from tests.grading.programs import call_problem, graded, stdin_problem
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.scorecard import Case
+from coderl_tasks.scorecard.graders import as_problem
+from tests.grading.attacks import cases
+from tests.grading.programs import graded
 
 MARK = "\x01"
-SOURCES = {"Codeforces": CODEFORCES, "AtCoder": ATCODER, "LeetCode": LEETCODE}
+SOURCES = ("codeforces", "atcoder", "leetcode")
+HABITS = [case for source in SOURCES for case in cases(source)]
 PRELUDE = """
 from typing import *; from string import *; from re import *; from datetime import *; from heapq import *
 from bisect import *; from math import *; from itertools import *; from functools import *; from collections import *
@@ -50,32 +50,27 @@ def value_on_bare_python(folder: Path, program: str, arguments: str) -> tuple[in
     return status, output.partition(MARK)[2].partition("\n")[0]
 
 
-def expected(folder: Path, source: str, program: str, test_input: str) -> tuple[Problem, str, Verdict]:
-    """What bare Python makes of a program: a problem with this output, and the verdict that follows from its status."""
-    is_call = source == "LeetCode"
-    status, output = (value_on_bare_python if is_call else on_bare_python)(folder, program, test_input)
-    tests = [(test_input, output)] * 2  # of which the second shares a process where it may
-    problem = call_problem("solve", *tests) if is_call else stdin_problem(*tests)
-    return problem, program, Verdict.RUNTIME_ERROR if status else Verdict.PASSED
+def on_python(folder: Path, case: Case, test: int) -> str:
+    """What bare Python makes of a case's program on one of the tests, or the status that it ends with."""
+    run = value_on_bare_python if case.kind == "call" else on_bare_python
+    assert case.program is not None
+    status, output = run(folder, case.program, case.problem["tests"][test]["input"])
+    return f"status {status}" if status else output
 
 
-async def test_honest_programs_do_what_they_do_on_bare_python(embedded_url: str, tmp_path: Path) -> None:
-    idioms = {
-        f"{source}: {name}": program for source, programs in SOURCES.items() for name, program in programs.items()
-    }
-    assert len(idioms) >= 200 and all(len(programs) >= 50 for programs in SOURCES.values())
+def test_the_score_card_expects_what_bare_python_prints(tmp_path: Path) -> None:
+    assert len(HABITS) >= 200 and all(len(cases(source)) >= 50 for source in SOURCES)
     with ThreadPoolExecutor(2) as pool:
-        started: dict[str, Future[tuple[Problem, str, Verdict]]] = {}
-        for number, (name, program) in enumerate(idioms.items()):
-            source = name.partition(":")[0]
-            test_input = (ARGUMENTS if source == "LeetCode" else INPUTS)[number % 2]
-            started[name] = pool.submit(expected, tmp_path / str(number), source, program, test_input)
-        jobs = {name: future.result() for name, future in started.items()}
-    assert {name for name, job in jobs.items() if job[2] is not Verdict.PASSED} == {"Codeforces: stdout detached"}
-    differing: dict[str, str] = {}
-    async with SandboxClient([embedded_url], max_concurrency=2) as client:
-        for isolation in get_args(IsolationPerTest):
-            grades = await graded(Judge(client, timeout_s=10.0, isolation_per_test=isolation), jobs)
-            wrong = {name: grade.reason for name, grade in grades.items() if grade.verdict is not jobs[name][2]}
-            differing |= {f"{name}, isolation_per_test={isolation}": reason for name, reason in wrong.items()}
+        started = [pool.submit(on_python, tmp_path / str(n), case, n % 2) for n, case in enumerate(HABITS)]
+        outputs = [future.result() for future in started]
+    expected = [case.problem["tests"][n % 2]["expected"] for n, case in enumerate(HABITS)]
+    differing = {case.id: ends for case, *ends in zip(HABITS, outputs, expected, strict=True) if ends[0] != ends[1]}
     assert differing == {}
+
+
+async def test_they_pass_where_each_test_has_its_own_process(embedded_url: str) -> None:
+    """The score card's test has them in shared processes."""
+    jobs = {case.id: (as_problem(case), case.program) for case in HABITS}
+    async with SandboxClient([embedded_url], max_concurrency=2) as client:
+        grades = await graded(Judge(client, timeout_s=10.0, isolation_per_test="always"), jobs)
+    assert {name: grade.reason for name, grade in grades.items() if not grade.passed} == {}

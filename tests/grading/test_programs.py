@@ -9,7 +9,8 @@ from textwrap import indent
 import pytest
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
-from tests.grading.attacks import CALL_ATTACKS, COMPANY_ATTACKS, COUNTING, HARMFUL_ATTACKS, STDIN_ATTACKS
+from coderl_tasks.scorecard.graders import as_problem
+from tests.grading.attacks import HARMFUL_ATTACKS, cases, programs
 from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, graded, stdin_problem
 from tests.local_servers.sandbox.sandbox_servers import Sandbox
 
@@ -36,24 +37,26 @@ async def test_other_programs_get_their_verdict(judge: Judge) -> None:
     assert misjudged == {}
 
 
-async def test_no_attack_passes_and_the_next_program_is_graded_as_ever(judge: Judge) -> None:
-    jobs = {name: (SECRET, code) for name, code in STDIN_ATTACKS.items()}
-    jobs |= {f"call: {name}": (TOTAL, code) for name, code in CALL_ATTACKS.items()}
-    grades = await graded(judge, jobs)
-    assert {name: grade for name, grade in grades.items() if grade.passed or not grade.gradable} == {}
-    after = await judge.grade(ADD, SUM + "print(a + b)")
+async def test_no_attack_passes_on_a_stock_server(stock_url: str) -> None:
+    """The score card's test has them on the embedded one."""
+    attacks = {case.id: (as_problem(case), case.program) for case in [*cases("stdin-attack"), *cases("call-attack")]}
+    async with SandboxClient([stock_url], max_concurrency=4) as client:
+        judge = Judge(client, timeout_s=10.0)
+        grades = await graded(judge, attacks)
+        assert {name: grade for name, grade in grades.items() if grade.passed or not grade.gradable} == {}
+        after = await judge.grade(ADD, SUM + "print(a + b)")
     assert after.passed, after.reason
 
 
 async def test_no_harm_is_done_by_all_attacks_at_once(isolated_server: Sandbox) -> None:
-    attacks = STDIN_ATTACKS | HARMFUL_ATTACKS
-    assert len(attacks | CALL_ATTACKS) >= 100
+    attacks, calls = programs("stdin-attack") | HARMFUL_ATTACKS, programs("call-attack")
+    assert len(attacks | calls) >= 100
     mounts = Path(f"/proc/{isolated_server.process.pid}/mounts")
     mounted = mounts.read_text()
     async with SandboxClient([isolated_server.url], max_concurrency=8) as client:
         hasty, judge = Judge(client, timeout_s=0.5, memory_mb=256), Judge(client)
         jobs = {name: (SECRET, code) for name, code in attacks.items()}
-        jobs |= {f"call: {name}": (TOTAL, code) for name, code in CALL_ATTACKS.items()}
+        jobs |= {name: (TOTAL, code) for name, code in calls.items()}
         honest = [judge.grade(ADD, SUM + f"print(a + b)  # {n}") for n in range(10)]
         grades, others = await asyncio.gather(graded(hasty, jobs), asyncio.gather(*honest))
         after = await judge.grade(ADD, SUM + "print(a + b)")
@@ -120,18 +123,8 @@ async def test_time_of_children_that_are_not_to_be_collected_counts(judge: Judge
     assert grade.run_seconds >= 1.0  # of 1.5: what each child used after it was last looked at is lost
 
 
-async def test_no_program_keeps_count_of_the_tests(embedded_judge: Judge) -> None:
-    """One that does passes a test, and no other: nothing of a test is there in the next, whatever they share."""
-    numbers = stdin_problem(*[("", f"{n}\n") for n in range(1, 5)])
-    assert len(COUNTING) >= 45
-    grades = await graded(embedded_judge, {name: (numbers, f"{code}\nprint(n)") for name, code in COUNTING.items()})
-    expected = (Verdict.WRONG_ANSWER, 1, 2, 1)
-    assert {name: grade for name, grade in grades.items() if verdict_of(grade) != expected} == {}
-
-
 async def test_what_programs_do_in_company_gets_the_verdict_that_it_gets_alone(embedded_url: str) -> None:
-    echoes = stdin_problem(*[(f"{n}\n", f"{n}\n") for n in range(1, 6)], ("6\n", "271828\n"))
-    jobs = {name: (echoes, f"n = int(input())\n{code}\nprint(n)") for name, code in COMPANY_ATTACKS.items()}
+    jobs = {case.id: (as_problem(case), case.program) for case in cases("sharing")}
     assert len(jobs) >= 40
     async with SandboxClient([embedded_url], max_concurrency=4) as client:
         # 1 s: on a busy machine the kernel takes most of that to provide 240 MiB.

@@ -21,10 +21,11 @@ from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.services import Services
 from coderl_tasks.training.step import require_honest
-from tests.grading.attacks import STDIN_ATTACKS
-from tests.grading.idioms import ATCODER, CODEFORCES, INPUTS, LEETCODE
+from tests.grading.attacks import cases, programs
 from tests.grading.programs import RIGHT, call_problem, stdin_problem
 
+UNSUSPICIOUS = ("guesses", "odd numbers", "odd text", "hangs or floods")
+"""Categories of attacks that do nothing but print or wait."""
 SHARED = PROJECT_ROOT.parent / "shared" / "data"
 # One program, one string: long lines are kept.
 # ruff: noqa: E501
@@ -188,16 +189,19 @@ def test_references_of_mbpp_and_humaneval_are_not_suspected() -> None:
 
 
 def test_oddities_are_suspected_for_what_they_do_and_attacks_by_most() -> None:
-    stdin = stdin_problem(*((text, str(place)) for place, text in enumerate(INPUTS)))
+    inputs = [test["input"] for test in cases("codeforces")[0].problem["tests"]]
+    stdin = stdin_problem(*((text, str(place)) for place, text in enumerate(inputs)))
     called = call_problem("solve", ("[[3], 2]", "0"), ("[[7], 1]", "1"))
-    odd = [(stdin, code) for code in (*CODEFORCES.values(), *ATCODER.values())] + [
-        (called, code) for code in LEETCODE.values()
+    odd = [(stdin, code) for code in (*programs("codeforces").values(), *programs("atcoder").values())] + [
+        (called, code) for code in programs("leetcode").values()
     ]
     suspected = [code for problem, code in odd if suspicion(code, problem)]
     assert len(suspected) <= 0.03 * len(odd)
     reasons = ("environ", "kill", "CDLL", "listdir", "__file__")
     assert all(any(reason in code for reason in reasons) for code in suspected)
-    assert sum(bool(suspicion(code, stdin)) for code in STDIN_ATTACKS.values()) >= 0.85 * len(STDIN_ATTACKS)
+    attacks = [case.program or "" for case in cases("stdin-attack") if case.category not in UNSUSPICIOUS]
+    assert len(attacks) >= 60
+    assert sum(bool(suspicion(code, stdin)) for code in attacks) >= 0.85 * len(attacks)
 
 
 @pytest.mark.parametrize(

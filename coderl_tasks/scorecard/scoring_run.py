@@ -1,0 +1,116 @@
+"""The run of a score card: every case graded, and what came out of it as a table and as JSON."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coderl_tasks.scorecard.corpus import Case
+from coderl_tasks.scorecard.graders import Outcome, ScoredGrader, started
+from coderl_tasks.scorecard.outages import outages
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A case and what the grader made of it."""
+
+    case: Case
+    outcome: Outcome
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether it got a reward: any number above 0."""
+        return (self.outcome.reward or 0.0) > 0.0
+
+    @property
+    def is_bought(self) -> bool:
+        return self.case.is_attack and self.is_rewarded
+
+    @property
+    def is_misjudged(self) -> bool:
+        return not self.case.is_attack and self.is_rewarded is not self.case.deserves_reward
+
+    def to_json(self) -> dict[str, Any]:
+        case = self.case
+        verdict = "bought" if self.is_bought else "misjudged" if self.is_misjudged else "as it should be"
+        return {
+            "id": case.id, "kind": case.kind, "category": case.category, "about": case.about,
+            "is_attack": case.is_attack, "deserves_reward": case.deserves_reward, "reward": self.outcome.reward,
+            "reason": self.outcome.reason, "outcome": verdict, "problem": dict(case.problem),
+            "completion": case.completion,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScoreCard:
+    """All cases, and per fault of the sandbox the outcomes of right programs (None: not tried)."""
+
+    scored: Sequence[Scored]
+    outages: dict[str, list[Outcome] | None]
+
+    @property
+    def bought(self) -> list[Scored]:
+        return [scored for scored in self.scored if scored.is_bought]
+
+    @property
+    def misjudged(self) -> list[Scored]:
+        return [scored for scored in self.scored if scored.is_misjudged]
+
+    @property
+    def died(self) -> list[Scored]:
+        """Cases that ended the grader or kept it from an answer."""
+        return [scored for scored in self.scored if scored.outcome.reason.startswith(("grader died", "grader hung"))]
+
+    def outages_scored(self) -> tuple[int, int] | None:
+        """How many right programs got 0 or less because the sandbox failed, and of how many; None: not tried."""
+        outcomes = [outcome for found in self.outages.values() for outcome in found or ()]
+        wrong = sum(outcome.reward is not None and outcome.reward <= 0.0 for outcome in outcomes)
+        return (wrong, len(outcomes)) if outcomes else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bought": len(self.bought),
+            "misjudged": len(self.misjudged),
+            "died": len(self.died),
+            "outages": {
+                fault: None if found is None else [{"reward": one.reward, "reason": one.reason} for one in found]
+                for fault, found in self.outages.items()
+            },
+            "cases": [scored.to_json() for scored in self.scored],
+        }
+
+
+async def graded(
+    grader: ScoredGrader, cases: Iterable[Case], on_case: Callable[[], None], at_once: int
+) -> list[Scored]:
+    """Every case with its outcome, in order; at most `at_once` cases at a time. Calls `on_case` after each."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def grade(case: Case) -> Scored:
+        async with slots:
+            outcome = await grader.grade(case)
+        on_case()
+        return Scored(case, outcome)
+
+    tasks = [asyncio.create_task(grade(case)) for case in cases]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:  # after an error or Ctrl-C the others end here, with the processes that they have started
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def score_card(
+    target: str,
+    cases: Sequence[Case],
+    *,
+    with_outages: bool = False,
+    on_case: Callable[[], None] = lambda: None,
+    at_once: int | None = None,
+) -> ScoreCard:
+    """The score card of the grader that `target` names. Raises ConfigError for a target that cannot be used."""
+    async with started(target) as grader:
+        scored = await graded(grader, cases, on_case, at_once or (os.cpu_count() or 1) + 1)
+    return ScoreCard(scored, await outages(target, cases) if with_outages else {})
