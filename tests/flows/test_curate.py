@@ -185,7 +185,7 @@ def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, 
     before, after = (pl.read_parquet(folder / "pool.parquet") for folder in (plain, strong))
     assert before["problem_id"].to_list() == after["problem_id"].to_list() == table["problem_id"].to_list()
     generated = table["tests"].list.len()
-    assert 0 < generated.sum() and generated.max() <= 4  # type: ignore[operator]
+    assert generated.sum() > 0 and generated.max() <= 4  # type: ignore[operator]
     assert after["tests_generated"].to_list() == generated.to_list() and before["tests_generated"].sum() == 0
     assert (after["tests_total"] - after["tests_generated"] == before["tests_total"]).all()
     caught = table["first_failed"].list.drop_nulls().list.len()

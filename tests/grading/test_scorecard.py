@@ -3,6 +3,7 @@ told what they do wrong."""
 
 import asyncio
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
@@ -153,6 +154,28 @@ async def test_what_a_call_leaves_behind_is_ended(graders: Path, monkeypatch: py
     assert await graded_by("leaves_a_child") == Outcome(1.0)
     with pytest.raises(ProcessLookupError):
         os.kill(int((graders / "child").read_text()), 0)
+
+
+async def test_attacks_upset_only_folders_that_are_made_for_them(
+    graders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (graders / "running.py").write_text(
+        "def grade(problem, completion):\n"
+        "    exec(completion.split('```python\\n')[-1].split('```')[0], {'__name__': '__main__'})\n"
+        "    return 1.0\n"
+    )
+    holder = graders / "holder"
+    holder.mkdir()
+    (holder / "kept").write_text("all of it")
+    mode = holder.stat().st_mode
+    monkeypatch.setattr(tempfile, "tempdir", str(holder))
+    cases = [
+        case for case in corpus() if case.category == "upsets files and folders" and case.problem["kind"] == "stdin"
+    ]
+    card = await score_card("running:grade", cases)
+    assert len(card.bought) >= 5  # so the programs ran
+    assert (holder / "kept").read_text() == "all of it" and holder.stat().st_mode == mode
+    assert not [each.name for each in (*graders.iterdir(), *holder.iterdir()) if "moved" in each.name]
 
 
 @pytest.mark.parametrize(
