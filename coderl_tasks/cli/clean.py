@@ -121,7 +121,7 @@ def pool_parts(pools: Path) -> list[Removal]:
     """What the finished curations in `pools` recorded on the way: another band or mix under the name would read it."""
     found = []
     for folder in _folders(pools):
-        parts = [folder / part for part in ("screening", "solutions", "audit", "shards")]
+        parts = [folder / part for part in ("screening", "solutions", "audit", "shards", "strengthened")]
         parts = [part for part in parts if part.is_dir() and not part.is_symlink()]
         shards = (lock.parent for part in parts for lock in part.rglob(RUN_LOCK))
         held = held_by(folder, LOCK_FILE) is not None or any(held_by(shard) for shard in shards)

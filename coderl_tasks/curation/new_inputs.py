@@ -8,7 +8,7 @@ The values of an input (the arguments of a call, or the fields of a text that `i
 2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
    characters of strings, the lengths. Bounds in the statement narrow them. A range reaches down to 1 or 0 only if the
    given values leave no doubt. It does not reach up, since a right but slow program must keep its time limit; only a
-   small integer that is the only argument may double.
+   small integer that is the only argument may grow.
 3. A mutation changes one value by its type: to an extreme, to a neighbour, to the value of another place (ties), to
    one with repeated, missing or further elements; or it takes over a value of another record.
 """
@@ -31,7 +31,7 @@ Constraint = Callable[[Record], bool]
 MOST_ELEMENTS = 2000  # of one list or string that is mutated: larger ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
 _FEW = 4  # different values, of fewer of which some properties tell nothing
-_SMALL = 10  # the only argument, if it is an integer and no greater, may be twice as large
+_SMALL = 10  # an integer that is the only argument may be as large, or twice as large as given ones up to this
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
@@ -126,14 +126,15 @@ class _Inputs:
     def range(self, place: Place, given: Sequence[Any]) -> tuple[Any, Any]:
         """The lowest and the highest number at a place."""
         low, high = min(given), max(given)
-        if {0, 1} >= set(given):
+        is_only = len(place) == len(self.records[0]) == 1
+        if {0, 1} >= set(given) and not (is_only and low == high):
             return low, high
         if isinstance(low, int) and 1 < low <= 10 and len(set(given)) > 1:
             low = 1
         elif low < 0:
             low = min(low, -high if isinstance(high, int) else low)
-        if len(place) == len(self.records[0]) == 1 and 0 < high <= _SMALL:
-            high *= 2
+        if is_only and 0 < high <= _SMALL:
+            high = max(2 * high, _SMALL)
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
@@ -203,11 +204,11 @@ class _Inputs:
         if self.may_be_empty and rng.random() < _EMPTY:
             return ""
         characters = sorted(self.characters(given))
-        separator = next((each for each in (" ", ",", "-", "_", ":") if each in value), None)
-        more = [word for each in given for word in each.split(separator)] + self.quoted
+        separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
+        more = [word for each in given for word in each.split(separator) if word] + self.quoted
         # Words that the statement names are a vocabulary.
-        if separator is not None and (rng.random() < 0.5 or set(more) == set(self.quoted)):
-            words = value.split(separator)
+        if separator is not None and (rng.random() < 0.5 or {*more, ""} == {*self.quoted, ""}):
+            words = value.split(separator) if value else []
             return separator.join(self._elements(words, lambda: rng.choice(more)))
         choice = rng.randrange(10)
         if choice == 0:
@@ -354,9 +355,10 @@ def _tests_at(given: Sequence[Any]) -> list[Callable[[Any], bool]]:
         return [*_OF_LISTS] if is_chance else [*_OF_LISTS, _has_even_length, _has_odd_length]
     if kinds != {str}:
         return []
-    tests: list[Callable[[Any], bool]] = (
-        [*_OF_STRINGS] if is_chance else [*_OF_STRINGS, _has_even_length, _has_odd_length]
-    )
+    tests: list[Callable[[Any], bool]] = [*_OF_STRINGS]
+    tests += [] if is_chance else [_has_even_length, _has_odd_length]
+    # A text of one character tells nothing of the order of characters.
+    tests += _OF_ORDERS if sum(len(set(value)) > 1 for value in given) > 1 else ()
     forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]
     if len(forms) == 1 and not (form := forms.pop()).isalnum():
         tests.append(lambda value: _form(value) == form)
@@ -505,9 +507,8 @@ _OF_LISTS = (
     _is_sorted, _is_falling, _is_distinct, _is_permutation, _is_rectangle, _is_square, _has_indices, _has_one_kind,
     _has_differing_neighbours, _first_is_less,
 )  # fmt: skip
-_OF_STRINGS = (
-    _has_brackets, str.isdigit, _is_palindrome, _is_stripped, _has_single_spaces, _is_distinct, _is_sorted,
-)  # fmt: skip
+_OF_STRINGS = (_has_brackets, str.isdigit, _is_stripped, _has_single_spaces)
+_OF_ORDERS = (_is_palindrome, _is_distinct, _is_sorted)
 
 
 def stated_bounds(statement: str) -> list[tuple[int, int]]:

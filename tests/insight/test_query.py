@@ -359,9 +359,9 @@ def test_long_tables_say_what_is_left_out() -> None:
 
 
 def test_views_have_the_columns_that_curation_writes(pool_dir: Path) -> None:
-    assert CURATION_SCHEMAS.keys() == {"dropped", "pool", "profile", "solutions", "audit"}
+    assert CURATION_SCHEMAS.keys() == {"dropped", "pool", "profile", "solutions", "audit", "strengthened"}
     for name, schema in CURATION_SCHEMAS.items():
-        if name == "audit":  # only where a setting asks for it
+        if name in ("audit", "strengthened"):  # only where a setting asks for it
             continue
         assert pl.read_parquet_schema(pool_dir / f"{name}.parquet") == schema
 
