@@ -8,10 +8,10 @@ import pytest
 from coderl_tasks.cli.entry import main
 from coderl_tasks.scorecard import corpus
 
-GRADERS = '''
+GRADERS = """
 def none(problem, completion): return None
 def all_of_them(problem, completion): return True
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
