@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from assertions import read
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.assertions import read
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.solutions import program_of
 from coderl_tasks.curation.stronger_tests import Strengthened, strengthen
