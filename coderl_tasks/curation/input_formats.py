@@ -15,7 +15,10 @@ length of a list is left to the constraints of `new_inputs`, except where it say
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count as numbers_from
+from itertools import product
 from typing import Any
 
 from coderl_tasks.curation.new_inputs import Record
@@ -23,7 +26,8 @@ from coderl_tasks.curation.new_inputs import Record
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?\d+\.\d{1,12}")
 _MOST_TOKENS = 8  # of a row: a longer line is an array
-_MOST_LINES = 5000
+_MOST_LINES = 1000
+_MOST_ATTEMPTS = 400  # to continue a format by an item; those of problems take a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,21 @@ def infer_format(texts: Sequence[str]) -> InputFormat | None:
     if not inputs or any(not lines or len(lines) > _MOST_LINES for lines in inputs):
         return None
     whole = [lines for lines in inputs if lines is not None]
+    with suppress(_TooManyAttempts):
+        return _first_format(whole)
+    return None
+
+
+class _TooManyAttempts(Exception):
+    """Lines that fit so many formats say nothing of what they mean."""
+
+
+def _first_format(whole: Sequence[list[str]]) -> InputFormat | None:
+    attempts = numbers_from(1)
     for has_cases in (True, False):
         if has_cases and not _may_have_cases(whole):
             continue
-        for items in _formats(whole, has_cases):
+        for items in _formats(whole, has_cases, attempts):
             raw = [record for lines in whole for record in _split(items, has_cases, lines) or ()]
             return InputFormat(items, has_cases, tuple(_type(values) for values in zip(*raw, strict=True)))
     return None
@@ -88,37 +103,36 @@ def _may_have_cases(inputs: Sequence[list[str]]) -> bool:
     return all(0 < head <= len(lines) - 1 for head, lines in zip(heads, inputs, strict=True))
 
 
-def _formats(inputs: Sequence[list[str]], has_cases: bool) -> Iterator[tuple[_Item, ...]]:
-    """The formats that parse all inputs, the simplest first."""
+def _formats(inputs: Sequence[list[str]], has_cases: bool, attempts: Iterator[int]) -> Iterator[tuple[_Item, ...]]:
+    """The formats that parse all inputs, the simplest first. `attempts` counts the items tried."""
     if not has_cases:
-        yield from _continued(inputs, [(0, ()) for _ in inputs], ())
+        yield from _continued(inputs, [(0, ()) for _ in inputs], (), attempts)
         return
     # A case has the format of the first case of each input; the others must fit.
-    for items in _case_formats(inputs):
+    for items in _case_formats(inputs, attempts):
         if all(_split(items, True, lines) is not None for lines in inputs):
             yield items
 
 
-def _case_formats(inputs: Sequence[list[str]]) -> Iterator[tuple[_Item, ...]]:
+def _case_formats(inputs: Sequence[list[str]], attempts: Iterator[int]) -> Iterator[tuple[_Item, ...]]:
     """Formats of one case: first those of as many lines in every case, then those that begin with a number of lines."""
     heads = [int(lines[0]) for lines in inputs]
     per_case = {(len(lines) - 1) / head for lines, head in zip(inputs, heads, strict=True)}
     # Cases of one line are a list of lines as well, and as such may have more in common.
     if len(per_case) == 1 and (size := per_case.pop()).is_integer() and 1 < size <= _MOST_TOKENS:
         cases = [lines[start : start + int(size)] for lines in inputs for start in range(1, len(lines), int(size))]
-        yield from _continued(cases, [(0, ()) for _ in cases], ())
+        yield from _continued(cases, [(0, ()) for _ in cases], (), attempts)
+    lines = [*(_Item("row", size) for size in range(1, 5)), _Item("array")]
     for width in (1, 2, 3):
-        for count in range(width):
-            for more in (0, -1, 1):
-                for each in ("row", "array"):
-                    for size in range(1, 5) if each == "row" else (0,):
-                        for separator in (" ",):
-                            line = _Item(each, size, separator)
-                            yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
+        for count, more, line in product(range(width), (0, -1, 1), lines):
+            yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
 
 
 def _continued(
-    inputs: Sequence[list[str]], at: Sequence[tuple[int, tuple[str, ...]]], items: tuple[_Item, ...]
+    inputs: Sequence[list[str]],
+    at: Sequence[tuple[int, tuple[str, ...]]],
+    items: tuple[_Item, ...],
+    attempts: Iterator[int],
 ) -> Iterator[tuple[_Item, ...]]:
     """The formats that begin with `items`, which end in each input at a line, with the single tokens so far."""
     ended = [place == len(lines) for lines, (place, _) in zip(inputs, at, strict=True)]
@@ -128,6 +142,8 @@ def _continued(
     if any(ended) or len(items) > _MOST_TOKENS:
         return
     for item in _next_items(inputs, at, items):
+        if next(attempts) > _MOST_ATTEMPTS:
+            raise _TooManyAttempts
         after = []
         for lines, (place, numbers) in zip(inputs, at, strict=True):
             taken = _take(item, lines, place, numbers)
@@ -136,7 +152,7 @@ def _continued(
             fields, place = taken
             after.append((place, (*numbers, *(each if isinstance(each, str) else "" for each in fields))))
         else:
-            yield from _continued(inputs, after, (*items, item))
+            yield from _continued(inputs, after, (*items, item), attempts)
 
 
 def _next_items(

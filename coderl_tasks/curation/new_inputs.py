@@ -28,7 +28,8 @@ Place = tuple[int | str, ...]
 that all have one length; keys of a dict."""
 Constraint = Callable[[Record], bool]
 
-MOST_ELEMENTS = 2000  # of one list or string that is mutated: larger ones are only taken over whole
+MOST_VALUES = 300  # of a record: larger ones are left out, since each mutation is checked as a whole
+MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
 _FEW = 4  # different values, of fewer of which some properties tell nothing
 _SMALL = 10  # an integer that is the only argument may be as large, or twice as large as given ones up to this
@@ -42,6 +43,9 @@ _STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)"
 
 def new_inputs(records: Sequence[Record], statement: str, seed: int, count: int) -> list[Record]:
     """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated."""
+    records = [record for record in records if _size(record) <= MOST_VALUES]
+    if not records:
+        return []
     inputs = _Inputs(records, statement, random.Random(seed))
     found: dict[str, Record] = {}
     given = {repr(record) for record in records}
@@ -52,6 +56,13 @@ def new_inputs(records: Sequence[Record], statement: str, seed: int, count: int)
         if (key := repr(record)) not in given and key not in found and inputs.allows(record):
             found[key] = record
     return list(found.values())
+
+
+def _size(value: Any) -> int:
+    """How many values a value holds."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    return 1 + sum(map(_size, value)) if isinstance(value, list | tuple) else 1
 
 
 class _Inputs:
@@ -145,7 +156,7 @@ class _Inputs:
         if least == most > 1 and len(lengths) > 1 and len({repr(each) for each in given}) > 1:
             return (0 if self.may_be_empty else least), most
         least = 0 if self.may_be_empty else min(least, 1 if least < 4 else 2)
-        return least, max(most, min(most + 2, MOST_ELEMENTS))
+        return least, most + 2
 
     def characters(self, given: Sequence[str]) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
@@ -243,8 +254,6 @@ class _Inputs:
         rng, inner = self.rng, (*place, "*")
         if self.may_be_empty and rng.random() < _EMPTY:
             return []
-        if len(values) > MOST_ELEMENTS:
-            return list(rng.choice(self.given[place]))
         if place in self.rows or (values and rng.random() < 0.3):
             if not values:
                 return values
@@ -265,7 +274,7 @@ class _Inputs:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
         if rng.random() < 0.1:  # all of one random size
             size = rng.randint(*self.sizes(self.given[place])) if place in self.given else len(values)
-            return [element() for _ in range(min(size, MOST_ELEMENTS))]
+            return [element() for _ in range(size)]
         return self._elements(values, element)
 
     def _elements(self, values: list[Any], element: Callable[[], Any]) -> list[Any]:

@@ -49,6 +49,7 @@ REFERENCES = 3
 MUTANTS = 48
 LIMIT_S, PATIENT_S = 0.5, 4.0  # CPU time per test, which a mutant without end costs; and where references are slow
 SLOW_S = 0.1  # CPU time per test from which on a reference is slow
+MOST_GIVEN = 20_000  # characters of a given input that others are made from
 MOST_BYTES = 64 << 10  # of a generated input or output
 _LONGEST_EXAMPLE = 2000  # characters of a call in a statement
 _RESTARTS = 16  # of a reference, after inputs that it does not answer
@@ -148,16 +149,16 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         return Strengthened(reason="a checker decides" if problem.checker else "the comparator is exact")
     if why := suspicion(problem):
         return Strengthened(reason=f"several answers may be right: {why}")
-    form = _form(problem)
+    form = await asyncio.to_thread(_form, problem)
     if form is None or not form.records:
-        return Strengthened(reason="the format of the inputs is not understood")
+        return Strengthened(reason="the inputs are too large, or their format is not understood")
     references, are_slow = await _references(problem, judge)
     if not references:
         return Strengthened(reason="no reference passes the given tests")
     limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
     quick = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
-    records = new_inputs(form.records, problem.statement, own_seed, INPUTS)
+    records = await asyncio.to_thread(new_inputs, form.records, problem.statement, own_seed, INPUTS)
     tests = await _agreed(quick, form, records, references, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
@@ -373,7 +374,9 @@ def _is_literal(text: str) -> bool:
 
 def _form(problem: Problem) -> _Form | None:
     """How new inputs of a problem are written; None if its given ones are not understood."""
-    inputs = [test.input for test in problem.tests]
+    inputs = [test.input for test in problem.tests if len(test.input) <= MOST_GIVEN]
+    if not inputs:
+        return None
     if problem.kind == "stdin":
         found = infer_format(inputs)
         if found is None:

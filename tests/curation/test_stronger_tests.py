@@ -101,7 +101,7 @@ async def test_answers_that_change_from_run_to_run_are_no_tests(judge: Judge) ->
         ({"statement": "If there are several answers, print any of them."}, "several answers may be right"),
         ({"solutions": ("print(0)",)}, "no reference passes"),
         ({"solutions": ()}, "no reference passes"),
-        ({"tests": (Test("a\n\nb\n", "1\n"),)}, "the format of the inputs is not understood"),
+        ({"tests": (Test("a\n\nb\n", "1\n"),)}, "their format is not understood"),
         ({"checker": json.dumps({"language": "python"})}, "a checker decides"),
         ({"comparator": "exact"}, "the comparator is exact"),
     ],
