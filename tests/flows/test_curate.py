@@ -194,5 +194,5 @@ def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, 
     # Training has all tests; what evaluates on the pool, or curates it again, has the given ones.
     trained, given = read_pool(strong / "pool.parquet"), load_problems(str(strong / "pool.parquet"), role="test")
     assert [len(problem.tests) for problem in trained] == after["tests_total"].to_list()
-    assert [problem.whole() for problem in given.problems] == [problem.given().whole() for problem in trained]
+    assert [tuple(problem.tests) for problem in given.problems] == [tuple(each.given().tests) for each in trained]
     assert [len(problem.tests) for problem in given.problems] == before["tests_total"].to_list()
