@@ -3,7 +3,7 @@
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from coderl_tasks.problems.loading import LoadResult, same_source
 from coderl_tasks.problems.problem import Drop
 from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, SHARD_SCHEMA, SOLUTION_SCHEMA, STRENGTH_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
+from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
@@ -112,6 +113,10 @@ def pool_name(folder: Path) -> str:
     return folder.name if folder.parent == POOLS.resolve() else str(folder)
 
 
+ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]
+"""Works on a shard, by its number; returns a row per problem."""
+
+
 @dataclass(frozen=True, slots=True)
 class Curation:
     """The work on problems of a curation in `folder`, whose lock this process holds: it is divided into shards, and
@@ -136,17 +141,25 @@ class Curation:
             for number, part in parts
         ]
 
+    async def shard_by_shard(
+        self, what: str, shards: Sequence[Shard], work: ShardTask, nothing: pl.DataFrame
+    ) -> pl.DataFrame:
+        """What a task makes of each shard, with a bar that says `what` it does; `nothing` if there is no shard."""
+        frames = [nothing]
+        for number, shard in enumerate(shards):
+            async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
+                frames.append(await work(shard, number, on_progress))
+        return pl.concat(frames)
+
     async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
         """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, also written to
         solutions.parquet; no rows if the setting is off."""
-        frames = [pl.DataFrame(schema=SOLUTION_SCHEMA)]
+        nothing = pl.DataFrame(schema=SOLUTION_SCHEMA)
         if not self.settings.check_solutions:
-            return frames[0]
-        shards = self.shards(problems, "solutions")
-        for number, shard in enumerate(shards):
-            async with self.display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
-                frames.append(await check_shard(shard, number, on_progress))
-        checks = pl.concat(frames)
+            return nothing
+        checks = await self.shard_by_shard(
+            "checking solutions", self.shards(problems, "solutions"), check_shard, nothing
+        )
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
@@ -162,11 +175,12 @@ class Curation:
         `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
         if self.settings.audit == "off":
             return None
-        frames, shards = [pl.DataFrame(schema=AUDIT_SCHEMA)], self.shards(problems, "audit")
-        for number, shard in enumerate(shards):
-            async with self.display.bar(f"auditing, shard {number + 1} of {len(shards)}") as on_progress:
-                frames.append(await audit_shard(shard, number, checks, on_progress))
-        audits = pl.concat(frames)
+
+        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
+            return audit_shard(shard, number, checks, on_progress)
+
+        nothing = pl.DataFrame(schema=AUDIT_SCHEMA)
+        audits = await self.shard_by_shard("auditing", self.shards(problems, "audit"), work, nothing)
         self.display.say(f"{audit_in_words(audits)}: {write_audit(self.folder, audits, pool_name(self.folder))}")
         return audits
 
@@ -187,12 +201,8 @@ class Curation:
 
             elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
             return await profile_elsewhere(elsewhere, parts, self.folder)
-        frames = [pl.DataFrame(schema=SHARD_SCHEMA)]
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
-        for number, shard in enumerate(shards):
-            async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
-                frames.append(await profile(shard, number, on_progress))
-        return pl.concat(frames)
+        return await self.shard_by_shard(what, shards, profile, pl.DataFrame(schema=SHARD_SCHEMA))
 
     async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
         """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
@@ -200,12 +210,14 @@ class Curation:
         most = self.settings.strengthen
         if not most:
             return None
-        frames, shards = [pl.DataFrame(schema=STRENGTH_SCHEMA)], self.shards(problems, "strengthened")
-        for number, shard in enumerate(shards):
-            rollouts = joined(self.settings.record_address(self.folder), "shards", f"{number:04d}", "rollouts.parquet")
-            async with self.display.bar(f"strengthening tests, shard {number + 1} of {len(shards)}") as on_progress:
-                frames.append(await strengthen_shard(shard, number, rollouts, on_progress))
-        table = pl.concat(frames)
+        address = self.settings.record_address(self.folder)
+
+        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
+            rollouts = joined(address, "shards", f"{number:04d}", "rollouts.parquet")
+            return strengthen_shard(shard, number, rollouts, on_progress)
+
+        shards, nothing = self.shards(problems, "strengthened"), pl.DataFrame(schema=STRENGTH_SCHEMA)
+        table = await self.shard_by_shard("strengthening tests", shards, work, nothing)
         write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
         self.display.say(strengthened_in_words(table))
         return table

@@ -265,9 +265,16 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
     return "a wrong mutant of a reference" if any(wrong) else ""
 
 
-async def graded(judge: Judge, problem: Problem, code: str) -> Grade:
-    """The grade of a program. Raises InfraError if it could not be run."""
-    grade = await judge.grade(problem, code)
+async def graded(
+    judge: Judge,
+    problem: Problem,
+    code: str,
+    *,
+    priority: Sequence[int] | None = None,
+    only: Sequence[int] | None = None,
+) -> Grade:
+    """The grade of a program, as `Judge.grade` gives it. Raises InfraError if it could not be run."""
+    grade = await judge.grade(problem, code, priority=priority, only=only)
     if grade.verdict is Verdict.INFRA_ERROR:
         raise InfraError(grade.reason)
     return grade

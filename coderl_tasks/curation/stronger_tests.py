@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.inferred_comparators import shape
+from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.new_inputs import Record, new_inputs
@@ -163,9 +163,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     if not tests:
         return Strengthened(reason="the references agree on no new input")
     wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
-    grades = await asyncio.gather(*(judge.grade(quick, code) for code in wrong))
-    for grade in grades:
-        _require(grade.verdict, grade.reason)
+    grades = await asyncio.gather(*(graded(judge, quick, code) for code in wrong))
     passing = dict.fromkeys(completions)
     survivors = [*passing, *(code for code, grade in zip(wrong, grades, strict=True) if grade.passed)]
     known = {shape(reference) for reference in references}
@@ -176,9 +174,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     if not kept:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
     final = replace(candidates, tests=tuple(tests[number] for number in kept), tests_total=len(kept))
-    grades = await asyncio.gather(*(judge.grade(final, code) for code in survivors))
-    for grade in grades:
-        _require(grade.verdict, grade.reason)
+    grades = await asyncio.gather(*(graded(judge, final, code) for code in survivors))
     wrong_now = {
         code: grade.first_failed for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES
     }
@@ -187,17 +183,10 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     return Strengthened(tuple(final.tests), "", len(tests), len(survivors), len(caught), of_completions)
 
 
-def _require(verdict: Verdict, reason: str) -> None:
-    if verdict is Verdict.INFRA_ERROR:
-        raise InfraError(f"the sandbox cannot grade programs: {reason}")
-
-
 async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
     """The independent reference solutions that pass the given tests, and whether one of them is slow."""
     codes = list({shape(code): code for code in map(program_of, problem.solutions)}.values())[:REFERENCES]
-    grades = await asyncio.gather(*(judge.grade(problem, code) for code in codes))
-    for grade in grades:
-        _require(grade.verdict, grade.reason)
+    grades = await asyncio.gather(*(graded(judge, problem, code) for code in codes))
     passing = {code: grade for code, grade in zip(codes, grades, strict=True) if grade.passed}
     return list(passing), any(grade.run_seconds > SLOW_S * len(problem.tests) for grade in passing.values())
 
@@ -230,8 +219,7 @@ async def _catching(problem: Problem, survivors: Sequence[str], most: int, judge
         if len(kept) == most:
             break
         order = [*kept, *(number for number in range(len(problem.tests)) if number not in kept)]
-        grade = await judge.grade(problem, code, priority=order)
-        _require(grade.verdict, grade.reason)
+        grade = await graded(judge, problem, code, priority=order)
         if grade.verdict in _CATCHES and grade.first_failed is not None and grade.first_failed not in kept:
             kept.append(grade.first_failed)
     return kept
@@ -241,8 +229,7 @@ async def _without_false(problem: Problem, kept: list[int], references: Sequence
     """`kept` without the tests that a reference fails after all."""
     for code in references:
         while kept:
-            grade = await judge.grade(problem, code, only=kept)
-            _require(grade.verdict, grade.reason)
+            grade = await graded(judge, problem, code, only=kept)
             if grade.passed:
                 break
             if grade.first_failed is None:  # the tests fail by themselves
