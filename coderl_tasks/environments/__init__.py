@@ -1,7 +1,7 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
 from coderl_tasks.environments.benchmarks import BenchmarkEnvironment
-from coderl_tasks.environments.environment import CODE, CodeEnvironment, CustomEnvironment, Environment
+from coderl_tasks.environments.environment import CODE, CodeEnvironment, CustomEnvironment, Environment, Turns
 from coderl_tasks.environments.gsm8k import (
     Gsm8kEnvironment,
     build_gsm8k_prompt,
@@ -23,11 +23,12 @@ ROWS: dict[str, RowReader] = {each.name: each.rows for each in (CODE, Gsm8kEnvir
 
 def environment_of(settings: FlowSettings) -> Environment:
     """The environment of `settings`. Raises ConfigError for a reward file that cannot be used."""
+    turns = Turns(settings.max_turns, settings.feedback, settings.max_trajectory_tokens)
     if settings.environment == "custom":
         assert settings.reward_file is not None  # the settings see to that
-        return CustomEnvironment(RewardFunction.read(settings.reward_file))
+        return CustomEnvironment(RewardFunction.read(settings.reward_file), turns)
     if settings.environment == "gsm8k":
         return Gsm8kEnvironment(settings.use_r1_zero_format)
     if isinstance(settings, EvaluateSettings) and settings.benchmark is not None:
-        return BenchmarkEnvironment(stop_after_code=settings.stop_after_code)
-    return CodeEnvironment(stop_after_code=settings.stop_after_code)
+        return BenchmarkEnvironment(stop_after_code=settings.stop_after_code, turns=turns)
+    return CodeEnvironment(stop_after_code=settings.stop_after_code, turns=turns)

@@ -22,7 +22,7 @@ from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_files import RawFile
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.sources import RowSource, find_source, open_source, raw_file
-from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
+from coderl_tasks.prompts.renderers import Message, problem_messages
 
 Row = Mapping[str, Any]
 _DOWNLOAD_S = 60.0
@@ -148,8 +148,8 @@ class BenchmarkEnvironment(CodeEnvironment):
     def fingerprint(self) -> Mapping[str, Any]:
         return {"environment": "benchmark", **super().fingerprint}
 
-    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
-        return renderer.prompt_tokens(BENCHMARKS[problem.split].messages(problem))
+    def messages(self, problem: Problem) -> list[Message]:
+        return BENCHMARKS[problem.split].messages(problem)
 
 
 def benchmark_settings(named: Sequence[str], given: Collection[str]) -> dict[str, Any]:

@@ -8,19 +8,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
+from coderl_tasks.environments.feedback import Reply, code_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
-from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score_group
 from coderl_tasks.grading.suspicion import suspicion
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.renderers import Renderer, problem_prompt
+from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
+from coderl_tasks.settings.flow_settings import Feedback
 
 CORRECT_FROM = 1.0
 CODE_END = "\n```\n"
 """The fence that closes a code block. The token that completes it may have more line ends, which are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How many answers a completion may have, and how it goes on after one."""
+
+    most: int = 1
+    feedback: Feedback = "samples"
+    tokens: int | None = None  # of a completion after its first prompt, replies included; None: no limit of its own
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        if self.most == 1:
+            return {}
+        return {"max_turns": self.most, "feedback": self.feedback, "max_trajectory_tokens": self.tokens}
+
+
+ONE_TURN = Turns()
 
 
 class Environment(ABC):
@@ -28,15 +48,25 @@ class Environment(ABC):
 
     name: ClassVar[str]
     rows: ClassVar[RowReader]
+    turns: Turns = ONE_TURN
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """What, besides the problems, decides prompts and rewards: recorded beside what was sampled."""
-        return {"environment": self.name}
+        return {"environment": self.name, **self.turns.fingerprint}
 
-    @abstractmethod
+    def messages(self, problem: Problem) -> list[Message]:
+        """The conversation that the prompt is made of."""
+        raise NotImplementedError(f"environment={self.name} has no conversation")
+
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         """The prompt's tokens."""
+        return renderer.prompt_tokens(self.messages(problem))
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        """What the environment says to each of these answers, which are the completions' turn number `turn` (from 0).
+        Nothing of it depends on a test that the problem's statement does not show."""
+        raise NotImplementedError(f"environment={self.name} has no replies")
 
     def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
         """What ends a completion: token ids, or texts."""
@@ -66,6 +96,7 @@ class CodeEnvironment(Environment):
     rows = CODE_ROWS
     format_coef: float = FORMAT_COEF
     _: KW_ONLY
+    turns: Turns = ONE_TURN
     fraction: bool = False
     priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stop_after_code: bool = False
@@ -76,7 +107,7 @@ class CodeEnvironment(Environment):
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         # By default nothing: what was recorded before there were other environments goes on.
-        return {"stop_after_code": True} if self.stop_after_code else {}
+        return ({"stop_after_code": True} if self.stop_after_code else {}) | dict(self.turns.fingerprint)
 
     def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
         if not self.stop_after_code:
@@ -84,8 +115,12 @@ class CodeEnvironment(Environment):
         # A request has tokens or texts. The fence that opens a block names its language, or begins the answer.
         return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), CODE_END]
 
-    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
-        return problem_prompt(problem, renderer)
+    def messages(self, problem: Problem) -> list[Message]:
+        return problem_messages(problem)
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        codes = [extract_code(text) for text in texts]
+        return await code_replies(judge, problem, codes, self.turns.feedback)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         held_back, rewarded = self.held_back(problem), None
@@ -137,15 +172,15 @@ class CustomEnvironment(Environment):
     name = "custom"
     rows = PROMPT_ROWS
 
-    def __init__(self, function: RewardFunction) -> None:
-        self.function = function
+    def __init__(self, function: RewardFunction, turns: Turns = ONE_TURN) -> None:
+        self.function, self.turns = function, turns
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        return {"environment": self.name, "reward_sha256": self.function.sha256}
+        return {**super().fingerprint, "reward_sha256": self.function.sha256}
 
-    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
-        return renderer.prompt_tokens([{"role": "user", "content": problem.statement}])
+    def messages(self, problem: Problem) -> list[Message]:
+        return [{"role": "user", "content": problem.statement}]
 
     async def require_usable(self, judge: Judge) -> None:
         await self.function.require_usable(judge.client)

@@ -37,6 +37,8 @@ from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
+from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
+from coderl_tasks.policy.turns import ENVIRONMENT, KEPT, REPEATED, turn_tokens
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -131,10 +133,10 @@ class Budget:
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame], None]]:
-        """Reserve the most that `request` can cost while the block lasts, and yield a function that charges a group's
-        real cost. Wait while it does not fit: a group in flight may cost less than it reserved. Raises
-        BudgetReachedError if it does not fit and none is in flight."""
+    async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame, pl.DataFrame | None], None]]:
+        """Reserve the most that `request` can cost while the block lasts, and yield a function that charges the real
+        cost of a group, or of what it has grown by since it was another frame. Wait while it does not fit: a group in
+        flight may cost less than it reserved. Raises BudgetReachedError if it does not fit and none is in flight."""
         epochs = self.epochs if request.step >= 0 else 0  # profiles and evaluations are not trained on
         n, prompt = request.num_samples, len(request.prompt_tokens)
         completion = n * request.max_tokens
@@ -148,8 +150,10 @@ class Budget:
         # There is no await between the last check and this line: no other group can take the budget in between.
         self._in_flight.append(most)
 
-        def charge(group: pl.DataFrame) -> None:
+        def charge(group: pl.DataFrame, before: pl.DataFrame | None) -> None:
             tokens = frame_tokens(group, epochs)
+            if before is not None:
+                tokens -= frame_tokens(before, epochs)
             self.spent += tokens
             if epochs:  # as if all were trained on: `commit` corrects this step's number
                 self._training[request.step] = self._training.get(request.step, 0) + tokens.training
@@ -250,10 +254,12 @@ def is_capped(settings: FlowSettings) -> bool:
 
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
     """Counts the tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` also the training tokens: of
-    the rows that are `trained`, or of all rows before that is decided. A group's first request pays for its prompt."""
+    the rows that are `trained`, or of all rows before that is decided. A group's first request pays for its prompt. Of
+    a later turn's prompt what repeats the sequence so far is cached."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     is_decided = "trained" in columns
+    of_turns = turn_tokens(pl.col("turns") if "turns" in columns else pl.lit(None, SAMPLED_SCHEMA["turns"]))
     totals = (
         lazy.select(
             *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),  # 0 in older files
@@ -261,6 +267,7 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
             prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
             completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
             trained=pl.col("trained") if is_decided else pl.lit(True),
+            **of_turns,
         )
         .group_by(_GROUP_KEY)
         .agg(
@@ -269,11 +276,15 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
             prompt=pl.col("prompt").first(),
             n=pl.len(),
             completion=pl.col("completion").sum(),
-            training=(pl.col("prompt") + pl.col("completion")).filter("trained").sum(),
+            training=(pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED))
+            .filter("trained")
+            .sum(),
+            environment=pl.col(ENVIRONMENT).sum(),
+            kept=pl.col(KEPT).sum(),
         )
         .select(
-            prompt=pl.col("prompt").filter("pays_prompt").sum(),
-            cached=(pl.col("prompt") * (pl.col("n") - pl.col("pays_prompt").cast(pl.Int64))).sum(),
+            prompt=pl.col("prompt").filter("pays_prompt").sum() + pl.col("environment").sum(),
+            cached=(pl.col("prompt") * (pl.col("n") - pl.col("pays_prompt").cast(pl.Int64)) + pl.col("kept")).sum(),
             completion=pl.col("completion").sum(),
             training=epochs * pl.col("training").sum(),
         )

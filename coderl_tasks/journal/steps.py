@@ -56,8 +56,8 @@ FINGERPRINT_FILE = "request.json"
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
 STEPS_PER_FILE = 64
-LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
-"""Columns of the index that count another one's tokens."""
+LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens", "n_turns": "turns"}
+"""Columns of the index that count another one's tokens or turns."""
 LEFT_OUT = (
     *LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error", "failed_output", "reason",
 )  # fmt: skip

@@ -46,6 +46,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.clients import describe, is_fatal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, split_groups
+from coderl_tasks.policy.turn_credit import TurnCredit, with_turn_advantages
 from coderl_tasks.settings.families import LossName, Truncation
 
 CountedRewards = Callable[[pl.DataFrame], list[float | None]]
@@ -135,11 +136,13 @@ def penalised(group: pl.DataFrame, *, max_tokens: int, context: int, overlong_to
     """The rewards of the group less its completions' penalties. `max_tokens` is the limit of all where the `context`
     leaves as much; the penalty begins `overlong_tokens` before a completion's limit, None for a fifth of it."""
     counted: list[float | None] = []
-    rows = group.select("reward", pl.col("prompt_tokens", "completion_tokens").list.len()).iter_rows()
-    for reward, prompt, completion in rows:
+    rows = group.select("reward", pl.col("prompt_tokens", "completion_tokens").list.len(), "turns").iter_rows()
+    for reward, prompt, completion, turns in rows:
         if reward is None:
             counted.append(None)
             continue
+        if turns is not None:  # the limit is that of each answer: here the last one's
+            prompt, completion = turns[-1]["kept"] + len(turns[-1]["environment_tokens"]), turns[-1]["n_tokens"]
         limit = completion_budget(prompt, max_tokens, context)
         # Of a limit that the context cuts short the same length may be all there is.
         overlong = min(limit, overlong_tokens or max(1, limit // OVERLONG_SHARE))
@@ -161,11 +164,15 @@ def should_skip(advantages: list[float]) -> bool:
 
 
 def with_advantages(
-    graded: pl.DataFrame, estimate: Estimator = compute_advantages, count: CountedRewards = as_graded
+    graded: pl.DataFrame,
+    estimate: Estimator = compute_advantages,
+    count: CountedRewards = as_graded,
+    credit: TurnCredit = "trajectory",
 ) -> pl.DataFrame:
-    """Adds `advantage` and `trained`. `count(group)` is each completion's reward, or None to leave it out; `estimate`
-    turns the others into advantages, if there are two. A group without a signal keeps its deviations from the mean.
-    The update skips it (`trained` is false), empty completions, and those without an advantage."""
+    """Adds `advantage`, `turn_advantages` and `trained`. `count(group)` is each completion's reward, or None to leave
+    it out; `estimate` turns the others into advantages, if there are two; `credit` shares these out among turns. A
+    group without a signal keeps its deviations from the mean. The update skips it (`trained` is false), empty
+    completions, and those without an advantage."""
     groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
     for group in split_groups(graded):
         rewards = count(group)
@@ -177,7 +184,7 @@ def with_advantages(
         column = [None if reward is None else next(remaining, None) for reward in rewards]
         advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
         trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
-        groups.append(group.with_columns(advantage, trained.alias("trained")))
+        groups.append(with_turn_advantages(group.with_columns(advantage, trained.alias("trained")), credit))
     return pl.concat(groups)
 
 
@@ -274,11 +281,13 @@ def array_datum(
     ob_len: int,
     advantage: Advantage,
     loss_fn: LossName = LOSS_FN,
+    sampled: np.ndarray | None = None,
 ) -> tinker.types.Datum:
     """Returns the training example of one completion, with the inputs that `loss_fn` reads. `tokens` (n,) are those of
     the prompt, `ob_len` of them, and the completion. `logprobs` are the sampler's, for the completion's tokens, all
-    tokens or all targets; `advantage` is the completion's, or one per completion token. Raises ValueError for any other
-    length, an empty prompt or completion.
+    tokens or all targets; `advantage` is the completion's, or one per completion token. `sampled` (n - ob_len) marks
+    the completion's tokens that the policy sampled (None: all); log-probabilities and advantages of others are 0.
+    Raises ValueError for any other length, an empty prompt or completion.
 
     The input's tokens stay an array: a step's 24 million take 0.1 GB as arrays, 1 GB as lists. The SDK sends both as
     the same bytes, but can neither compare nor dump the array."""
@@ -307,6 +316,8 @@ def array_datum(
     }
     if loss_fn == "gspo":  # the mask marks the completion, whose mean log-ratio is the ratio of all its tokens
         targets["sequence_ratio_mask"] = (np.arange(n - 1) >= ob_len - 1).astype(np.float32)
+        if sampled is not None:
+            targets["sequence_ratio_mask"][ob_len - 1 :] = sampled
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),
         loss_fn_inputs={name: tinker.types.TensorData.from_numpy(values) for name, values in targets.items()},

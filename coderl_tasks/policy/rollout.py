@@ -18,6 +18,19 @@ TRUNCATED, NO_COMPLETION = "length", "missing"
 """Values of `stop_reason`: the completion ran into max_tokens; the service sent none at all."""
 
 
+TURN = pl.Struct({
+    "environment_text": TEXT,  # what the environment said before the turn; empty before the first
+    "environment_tokens": pl.List(INT),  # what its prompt has beyond `kept`: that text as the chat format has it
+    "kept": INT,  # tokens of prompt and answer before it that its prompt begins with
+    "is_split": pl.Boolean(),  # its prompt does not go on from them: the turn is trained on as a sequence of its own
+    "n_tokens": INT,  # of the answer, sampled: its part of completion_tokens
+    "text": TEXT,  # the answer's
+    "stop_reason": TEXT,  # the answer's; null while it is not sampled
+    "check": TEXT,  # the verdict that the environment's reply was made of; null where it was not asked
+})  # fmt: skip
+"""One answer of a completion in several turns, and what the environment said before it."""
+
+
 class Column(NamedTuple):
     dtype: pl.DataType
     meaning: str
@@ -35,17 +48,26 @@ SAMPLED_COLUMNS = {
     "sample_index": Column(INT, "the completion's place in its group"),
     "sampler_step": Column(INT, "the last step trained into the weights that sampled it; -1 for the base model"),
     "prompt_tokens": Column(pl.List(INT), "as they were sent"),
-    "completion_tokens": Column(pl.List(INT), "as they came", lambda completion, _: completion.tokens),
+    "completion_tokens": Column(
+        pl.List(INT), "as they came; of several turns all that were sampled", lambda completion, _: completion.tokens
+    ),
     "logprobs": Column(
         pl.List(pl.Float32()),
         "the sampler's, one per completion token; null where the service gave none to train on",
         lambda completion, _: completion.logprobs,
     ),
-    "completion": Column(TEXT, "their text, which is graded", lambda _, text: text),
+    "completion": Column(TEXT, "their text, which is graded; of several turns the last one's", lambda _, text: text),
     "stop_reason": Column(
         TEXT,
-        "stop, length (ran into max_tokens), missing (the service sent nothing)",
+        "stop, length (ran into max_tokens), missing (the service sent nothing); of the last turn",
         lambda completion, _: completion.stop_reason,
+    ),
+    "turns": Column(
+        pl.List(TURN),
+        "with `max_turns` above 1 each answer and what the environment said before it: environment_text, "
+        "environment_tokens (after the `kept` first tokens of what came before), is_split (a sequence of its own: the "
+        "chat format does not go on from what came before), n_tokens, text, stop_reason, check (its verdict on the "
+        "statement's samples); else null",
     ),
 }
 """What is known when a group has been sampled."""
@@ -93,6 +115,9 @@ GRADED_COLUMNS = {
         FLOAT,
         "reward less the group's mean, or as the settings `advantage` and `truncation` say; null outside training",
     ),
+    "turn_advantages": Column(
+        pl.List(FLOAT), "the advantage of each turn, where `turn_credit` gives them different ones; else null"
+    ),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
     "base_logprobs": Column(
@@ -130,6 +155,9 @@ GRADED_COLUMNS = {
         pl.Boolean(),
         "whether a program that passed also passes the tests that `holdback` keeps from its reward; else null",
         lambda scored: scored.passes_held_back,
+    ),
+    "turn_verdicts": Column(
+        pl.List(TEXT), "in evaluations and profiles the verdict of each turn's answer on all tests; else null"
     ),
 }
 """What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.

@@ -150,6 +150,14 @@ def group_frame(
     return pl.DataFrame(rows, schema=rollout.SAMPLED_SCHEMA)
 
 
+def grown(group: pl.DataFrame | None, arrived: pl.DataFrame) -> pl.DataFrame:
+    """A group with completions that have arrived, or with some that have had further turns."""
+    if group is None:
+        return arrived
+    others = group.filter(~pl.col("sample_index").is_in(arrived["sample_index"].to_list()))
+    return arrived if others.is_empty() else pl.concat([others, arrived]).sort("sample_index")
+
+
 def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None]) -> pl.DataFrame:
     """One sampled group with what grading says of it (ROLLOUT_SCHEMA). `scored` has one per sample (else ValueError),
     None for one that was left out."""

@@ -17,6 +17,7 @@ import polars as pl
 
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
+from coderl_tasks.policy.turns import ENVIRONMENT, KEPT, REPEATED, turn_tokens
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
     from coderl_tasks.policy.selection import Forecast
@@ -26,7 +27,7 @@ Source = TypeVar("Source")
 FLOAT, INT = pl.Float64(), pl.Int64()
 IMPROBABLE = 1e-6
 """A group of equal completions is called clones where independent draws would repeat its first one so rarely."""
-LARGE = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "code")
+LARGE = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "turns", "code")
 """The columns of tokens and texts, of which a filter would copy a step's."""
 REPEATED_MORE = 0.2
 """A step's `duplicate_rate` this much above what the probe found is warned of."""
@@ -58,6 +59,7 @@ class ScoredRollouts:
     came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
+    turns: pl.DataFrame  # one row per completion: its turns, and sums as of `turn_tokens`
     own_groups: int | None  # groups from here on are in place of others; None where none can be
     epochs: int  # how many times the update goes over what is trained on
 
@@ -126,6 +128,12 @@ def _entropy(step: ScoredRollouts) -> float | None:
     tokens = int(logprobs.list.len().sum())
     # Completion by completion: all of a step's as Python's numbers would be gigabytes.
     return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
+
+
+def _mended(step: ScoredRollouts) -> float | None:
+    graded = step.rows.select("verdict", "reward").with_columns(step.turns["turns"])
+    graded = graded.filter(pl.col("reward").is_not_null() & pl.col("turns").is_not_null())
+    return _mean((graded["turns"] > 1) & (graded["verdict"] == Verdict.PASSED))
 
 
 def _spread(values: pl.Series) -> float | None:
@@ -202,16 +210,19 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "share of the sampled tokens that are of groups without a signal: what sampling them cost",
         lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
             if (total := int(step.groups["tokens"].sum())) else None),
-    Metric("tokens_prompt", "prompt tokens sent, each group's prompt once",
-        lambda step: int(step.groups["prompt"].sum()), INT),
+    Metric("tokens_prompt", "prompt tokens sent, each group's prompt once, and what the environment said between turns",
+        lambda step: int(step.groups["prompt"].sum()) + int(step.turns[ENVIRONMENT].sum()), INT),
     Metric("tokens_prompt_cached",
-        "the same prompts for the groups' other completions: prefill that a service caches",
-        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.groups["prompt"].sum()), INT),
+        "the same prompts for the groups' other completions, and what later turns repeat: prefill that is cached",
+        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.groups["prompt"].sum())
+            + int(step.turns[KEPT].sum()), INT),
     Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.came["tokens"].sum()), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
             step.rows.select(
-                "trained", tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+                "trained",
+                tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+                + step.turns[ENVIRONMENT] + step.turns[REPEATED],
             ).filter("trained")["tokens"].sum()
         ), INT),
     Metric("suspicious", "programs that seem to have taken their reward from the tests or the grader (`suspicion`)",
@@ -220,6 +231,12 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int(step.rows["passes_held_back"].count()) or None, INT),
     Metric("holdback_gap", "share of these that fail a test held back: how far the rewards overstate",
         lambda step: None if (passing := _mean(step.rows["passes_held_back"].drop_nulls())) is None else 1 - passing),
+    Metric("mean_turns", "answers per completion; null, as the next two, without `max_turns`",
+        lambda step: _mean(step.turns["turns"].drop_nulls())),
+    Metric("mended_rate", "share of the graded completions of which a later answer than the first passes all tests",
+        lambda step: _mended(step)),
+    Metric("replies_failed", "completions left out since their program could not be run for a reply",
+        lambda step: int(step.turns["failed"].sum()) if step.turns["turns"].count() else None, INT),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
@@ -304,6 +321,11 @@ def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epoch
         came=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
         repeats=group_repeats(rollouts),
         groups=groups,
+        turns=rollouts.select(
+            turns=pl.col("turns").list.len(),
+            failed=pl.col("turns").list.last().struct.field("check").is_in(UNGRADED).fill_null(False),
+            **turn_tokens(pl.col("turns")),
+        ),
         own_groups=own_groups,
         epochs=epochs,
     )

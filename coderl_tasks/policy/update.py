@@ -35,14 +35,17 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import DataError, InfraError
-from coderl_tasks.policy import grpo
+from coderl_tasks.policy import grpo, turns
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
 
-UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
+UPDATE_COLUMNS = (
+    *ORDER, "prompt_tokens", "completion_tokens", "turns", "logprobs", "base_logprobs", "advantage", "turn_advantages",
+    "trained",
+)  # fmt: skip
 KL_SAMPLE = 16
 """Completions of a step that the KL to the base model is observed on."""
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
@@ -155,8 +158,10 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
 
 
 def observed_tokens(scored: pl.DataFrame) -> int:
-    """The prompt and completion tokens of the rows that have the base model's log-probabilities: it has read them."""
+    """The tokens of the sequences of rows that have the base model's log-probabilities: it has read them."""
+    of_turns = turns.turn_tokens(pl.col("turns"))
     lengths = pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+    lengths += of_turns[turns.ENVIRONMENT] + of_turns[turns.REPEATED]
     return int(scored.select(lengths.filter(pl.col("base_logprobs").is_not_null()).sum()).item())
 
 
@@ -168,12 +173,15 @@ async def with_base_logprobs(
     slots = asyncio.Semaphore(concurrency)
 
     async def logprobs_of(row: int) -> pl.Series:
-        prompt, completion = scored["prompt_tokens"][row], scored["completion_tokens"][row]
-        async with slots:
-            with tinker_errors("computing the base model's log-probabilities"):
-                scores = await base.compute_logprobs(tinker.ModelInput.from_ints([*prompt, *completion]))
-        base_logprobs = [value for value in scores[len(prompt) :] if value is not None and math.isfinite(value)]
-        if len(base_logprobs) != len(completion):
+        base_logprobs: list[float] = []
+        for tokens, sequence in turns.sequences(scored, row):
+            async with slots:
+                with tinker_errors("computing the base model's log-probabilities"):
+                    scores = await base.compute_logprobs(tinker.ModelInput.from_ints(tokens.tolist()))
+            known = np.array([math.nan if score is None else score for score in scores[sequence.prompt :]])
+            own = sequence.gathered(known) if len(known) == len(tokens) - sequence.prompt else known[:0]
+            base_logprobs += own[np.isfinite(own)].tolist()
+        if len(base_logprobs) != len(scored["completion_tokens"][row]):
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(base_logprobs, dtype=pl.Float32)
 
@@ -202,13 +210,13 @@ def kl_to_base(scored: pl.DataFrame) -> tuple[float, float] | None:
     return k1, math.fsum(terms) / max(1, sum(map(len, gaps)))
 
 
-def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
+def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[grpo.Advantage]:
     """The advantage of each token of each completion, float64, from rows that are trained on. DataError where a row
     lacks the base model's log-probabilities."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
     gaps, mean = _gaps(rows)
-    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
+    return [advantage + coef * (mean - gap) for advantage, gap in zip(token_advantages(rows), gaps, strict=True)]
 
 
 def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float]:
@@ -219,16 +227,37 @@ def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float]:
     return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else 0.0
 
 
+def token_advantages(rows: pl.DataFrame) -> list[grpo.Advantage]:
+    """The advantage of each of `rows`: one, or where its turns have different ones, one per token."""
+    columns = rows.select("advantage", "turn_advantages", "turns").iter_rows()
+    return [
+        advantage if by_turn is None else np.repeat(by_turn, [turn["n_tokens"] for turn in answers])
+        for advantage, by_turn, answers in columns
+    ]
+
+
+def placed_sequences(rows: pl.DataFrame) -> Iterator[tuple[np.ndarray, int, turns.Sequence]]:
+    """The tokens of each sequence of `trained_rollouts`, its row, and which part of the row it is, in order. A row is
+    one sequence, unless a turn is split off; an answer of no tokens has none."""
+    for row in range(rows.height):
+        for tokens, sequence in turns.sequences(rows, row):
+            if sequence.last > sequence.first:
+                yield tokens, row, sequence
+
+
 def build_datums(
     rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
 ) -> list[tinker.Datum]:
-    """One datum per row of `trained_rollouts`, in order, with its advantage and what `loss_fn` reads."""
+    """The datum of each of `placed_sequences`, with its advantage and what `loss_fn` reads; `advantages` are by row."""
+    datums = []
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
-    columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
-    return [
-        grpo.array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
-        for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
-    ]
+    for tokens, row, part in placed_sequences(rows):
+        logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
+        if part.sampled is not None or isinstance(advantage, np.ndarray):
+            advantage = part.spread(np.broadcast_to(advantage, logprobs.shape))
+        values = tokens, part.spread(logprobs), part.prompt, advantage, loss_fn
+        datums.append(grpo.array_datum(*values, sampled=part.sampled))
+    return datums
 
 
 async def update_policy(
@@ -244,16 +273,17 @@ async def update_policy(
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
     # Computed once: the datums and the reported loss must use the same numbers.
-    advantages: Sequence[grpo.Advantage] = list(rows["advantage"])
+    advantages = token_advantages(rows)
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
+    places = [(row, part) for _, row, part in placed_sequences(rows)]
     kl_base = kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
     # dro penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt.
     if method.loss.name == "dro":
-        datums = await _with_prompt_logprobs(training_client, datums, rows["prompt_tokens"].list.len().to_list())
+        datums = await _with_prompt_logprobs(training_client, datums, [part for _, part in places])
     steps: list[OptimizerStep] = []
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
@@ -262,7 +292,7 @@ async def update_policy(
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output = grpo.finish_train_step(*answers)
-        steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
+        steps.append(_step(rows, [places[index] for index in batch], advantages, output, method.loss, epoch))
     tokens = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
     return UpdateResult(
@@ -280,18 +310,21 @@ async def update_policy(
 
 
 async def _with_prompt_logprobs(
-    client: tinker.TrainingClient, datums: list[tinker.Datum], lengths: list[int]
+    client: tinker.TrainingClient, datums: list[tinker.Datum], parts: list[turns.Sequence]
 ) -> list[tinker.Datum]:
-    """The datums with log-probabilities of the prompts, of these lengths, too."""
+    """The datums with log-probabilities of the tokens that no sampler gave too: prompts and replies."""
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):
         output = await client.forward(datums, loss_fn=grpo.LOSS_FN)
     _require_logprobs(output.loss_fn_outputs, len(datums))
     completed = []
-    for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
+    for datum, part, answer in zip(datums, parts, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
-        sampler[: length - 1] = answer["logprobs"].to_numpy().ravel()[: length - 1]
+        is_given = np.arange(len(sampler)) < part.prompt - 1
+        if part.sampled is not None:
+            is_given[part.prompt - 1 :] = ~part.sampled
+        sampler[is_given] = answer["logprobs"].to_numpy().ravel()[is_given]
         inputs = datum.loss_fn_inputs | {"logprobs": tinker.TensorData.from_numpy(sampler)}
         completed.append(tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
     return completed
@@ -304,28 +337,30 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
 
 def _step(
     rows: pl.DataFrame,
-    batch: Sequence[int],
+    batch: Sequence[tuple[int, turns.Sequence]],
     advantages: Sequence[grpo.Advantage],
     output: grpo.TrainStepOutput,
     loss: grpo.PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
-    """Sums up one optimizer step. `batch` indexes `rows` and `advantages`; `output` has the trainer's log-probabilities
-    before the step. Raises UpdateFailedError if some are missing, UpdateRefusedError if training has diverged."""
+    """Sums up one optimizer step. `batch` has the row of each datum, in `rows` and `advantages`, and which part of that
+    it is; `output` has the trainer's log-probabilities before the step. Raises UpdateFailedError if some are missing,
+    UpdateRefusedError if training has diverged."""
     answers, n_datums = output.forward_backward.loss_fn_outputs, len(batch)
     _require_logprobs(answers, n_datums)
-    prompt_lengths = rows["prompt_tokens"].list.len()
     # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
     gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None  # stays None for a loss without a threshold
-    for answer, index in zip(answers, batch, strict=True):
-        sampler = rows["logprobs"][index].to_numpy().astype(np.float64)
+    for answer, (index, part) in zip(answers, batch, strict=True):
+        sampler = rows["logprobs"][index].to_numpy().astype(np.float64)[part.first : part.last]
         # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
-        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompt_lengths[index] - 1 :]
-        if len(trainer) != len(sampler):  # the service left out some
-            lengths = f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens"
-            raise grpo.UpdateFailedError(lengths)
-        completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, advantages[index])
+        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[part.prompt - 1 :]
+        wanted = len(sampler) if part.sampled is None else len(part.sampled)
+        if len(trainer) != wanted:  # the service left out some
+            raise grpo.UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {wanted} completion tokens")
+        trainer, advantage = part.gathered(trainer), advantages[index]
+        own = advantage[part.first : part.last] if isinstance(advantage, np.ndarray) else advantage
+        completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, own)
         gap += float((sampler - trainer).sum())
         loss_sum += completion_loss
         n_tokens += len(sampler)

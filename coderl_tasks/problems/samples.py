@@ -24,7 +24,9 @@ _EXAMPLES = re.compile(rf"{_FRAME}(?:samples?|examples?)(?: (?:tests?|cases?|tes
 _END = re.compile(rf"{_FRAME}(?:notes?|explanations?|hints?|constraints?|scoring|subtasks?|source)\b", re.I)
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _PROSE_WORDS = 4
-_SAYS = re.compile(r"`?\s*(?:=+>|==|->|→|➞|returns?\b|should return\b|is\b(?=\s*`)|=(?!=))\s*`?")
+_SAYS = re.compile(
+    r"`?\s*(?:=+>|==|->|→|➞|returns?\b|gives\b|(?:should|must|will) (?:return|give|be)\b|is\b(?=\s*`)|=(?!=))\s*`?"
+)
 _SCALAR = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[Tt]rue\b|[Ff]alse\b|None\b")
 _AFTER = re.compile(r"`|[.;,]?\s*$|\.\s+[A-Z`]|,\s+(?:[a-z]{2,}|`)|\s+#")
 """What may come after a value: "f(1) returns 2.", and not "f(1) returns 2 * n", nor "f(1) returns 1, 2"."""

@@ -108,9 +108,33 @@ class Renderer(ABC):
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
         stops = (index for index, token in enumerate(tokens) if token in self.stop_tokens)
         end = next(stops, None)
-        text = self.tokenizer.decode(list(tokens[:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._text(tokens[:end]), end is not None
+
+    def continued_prompt(
+        self, prompt: Sequence[int], completion: Sequence[int], messages: Sequence[Message], reply: Message
+    ) -> tuple[list[int], bool]:
+        """The prompt after `reply`, and whether it goes on from `prompt` and the sampled `completion`, token for token.
+        `messages` are the conversation so far, of which the last is the completion's text. Where the chat format writes
+        past turns otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
+        answer = messages[-1]["content"]
+        whole = self.prompt_tokens([*messages, reply])
+        # What follows the answer, found behind a short one. The answer itself is not encoded: a policy need not sample
+        # the tokens that a text is encoded to.
+        head = self.prompt_tokens(messages[:-1])
+        behind = self.prompt_tokens([*messages[:-1], {"role": "assistant", "content": "x"}, reply])[len(head) :]
+        end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
+        tail = behind[end:]
+        goes_on = (
+            bool(tail) and whole[-len(tail) :] == tail and self._text(whole[: -len(tail)]) == self._text(head) + answer
+        )
+        if not goes_on:
+            return whole, False
+        return [*prompt, *completion, *(tail[1:] if completion and completion[-1] == tail[0] else tail)], True
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        text = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
-        return text, end is not None
+        return text
 
     def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
         """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""

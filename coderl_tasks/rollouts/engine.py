@@ -31,11 +31,13 @@ from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts import turns
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
 Record = Callable[[pl.DataFrame], None]
+Charge = Callable[[pl.DataFrame, pl.DataFrame | None], None]
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 SUPERVISION_S = 1.0
@@ -92,44 +94,86 @@ class RolloutEngine:
         )
 
     async def sample(
-        self, sampler: tinker.SamplingClient, request: sampling.GroupRequest, record: Record | None = None
+        self,
+        sampler: tinker.SamplingClient,
+        problem: Problem,
+        request: sampling.GroupRequest,
+        record: Record | None = None,
     ) -> pl.DataFrame:
-        """Samples a group (SAMPLED_SCHEMA) and passes it to `record`. If the prompt leaves no room, its completions are
-        empty and truncated. Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
+        """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions, and passes it to `record`, in
+        several turns whenever it has grown. If the prompt leaves no room, its completions are empty and truncated.
+        Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
             group = sampling.group_frame(request, cut_off, decode=decode)
         else:
-            # Hold a slot only for the request: recording and grading must not delay other groups.
-            async with self._slots, self.budget.room(request) as charge:
-                completions = await sampling.sample_group(
-                    sampler,
-                    request.prompt_tokens,
-                    num_samples=request.num_samples,
-                    max_tokens=request.max_tokens,
-                    temperature=request.temperature,
-                    top_p=self.settings.top_p,
-                    seed=request.seed,
-                    stop=self.environment.stop(self.renderer),
-                )
+            async with self.requested(sampler, request) as (completions, charge):
                 group = sampling.group_frame(request, completions, decode=decode)
-                charge(group)
+                charge(group, None)
+        in_turns = self.environment.turns.most > 1
+        if in_turns:
+            group = turns.with_first_turn(group)
         if record is not None:
             record(group)
-        return group
+        return await self.go_on(sampler, problem, group, request.temperature, record) if in_turns else group
+
+    async def go_on(
+        self,
+        sampler: tinker.SamplingClient,
+        problem: Problem,
+        group: pl.DataFrame,
+        temperature: float,
+        record: Record | None = None,
+    ) -> pl.DataFrame:
+        """Returns a recorded group with the turns that it lacks; `record` and errors as for `sample`."""
+        return await turns.further_turns(self, sampler, problem, group, temperature, record)
+
+    @asynccontextmanager
+    async def requested(
+        self, sampler: tinker.SamplingClient, request: sampling.GroupRequest
+    ) -> AsyncIterator[tuple[list[sampling.Completion], Charge]]:
+        """Yields the completions of a request, and what charges the budget with them."""
+        # Hold a slot only for the request: recording and grading must not delay other groups.
+        async with self._slots, self.budget.room(request) as charge:
+            completions = await sampling.sample_group(
+                sampler,
+                request.prompt_tokens,
+                num_samples=request.num_samples,
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                top_p=self.settings.top_p,
+                seed=request.seed,
+                stop=self.environment.stop(self.renderer),
+            )
+            yield completions, charge
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
         """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. In training a completion
-        without log-probabilities is left out: it cannot be trained on, and would move the mean of those that are."""
+        without log-probabilities is left out: it cannot be trained on, and would move the mean of those that are. One
+        of which a reply failed has no reward. Outside training each turn's answer is graded, else the last one."""
         # Before they are graded: the sandbox need not run what no update will learn from.
-        trainable = sampled["logprobs"].is_not_null()
-        wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
-        texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
+        is_training = self.settings.purpose == "train"
+        wanted = sampled["logprobs"].is_not_null().to_list() if is_training else [True] * sampled.height
+        failed = [turns.left_out(each) for each in sampled["turns"]]
+        texts = [
+            text
+            for text, is_wanted, fault in zip(sampled["completion"], wanted, failed, strict=True)
+            if is_wanted and fault is None
+        ]
+        earlier = [] if is_training else turns.earlier_texts(sampled)
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
-        scored = iter(await self.environment.score(self.judge, problem, texts))
-        return sampling.graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
+        scored = await self.environment.score(self.judge, problem, [*texts, *earlier])
+        last, before = iter(scored[: len(texts)]), scored[len(texts) :]
+        graded = sampling.graded_group(
+            sampled,
+            [
+                None if not is_wanted else next(last) if fault is None else turns.not_graded(fault, problem)
+                for is_wanted, fault in zip(wanted, failed, strict=True)
+            ],
+        )
+        return graded if is_training else turns.with_verdicts(graded, [each.grade.verdict for each in before])
 
 
 class GradedAhead:

@@ -12,6 +12,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine
+from coderl_tasks.rollouts.turns import is_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +158,11 @@ class _Rounds:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""
         frame = self.frames.get((index, number))
         if frame is None:
-            frame = self._record(index, number, await self._sampled(index, number))
+            frame = await self._sampled(index, number)
+        elif is_unfinished(frame, self.engine.environment.turns.most):
+            problem, record = self.problems[index], partial(self._arrived, index, number)
+            sampled, temperature = frame.select(SAMPLED_SCHEMA.keys()), self.engine.settings.temperature
+            frame = await self.engine.go_on(self.sampler, problem, sampled, temperature, record)
         if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
             sampled = frame.select(SAMPLED_SCHEMA.keys())
             frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))
@@ -167,11 +173,13 @@ class _Rounds:
         seed = seed_for(settings.seed, settings.purpose, number, problem.problem_id)
         first = sum(self.sizes[:number])
         request = self.engine.request(problem, index, size, seed=seed, attempt=number, first_sample=first)
-        frame = await self.engine.sample(self.sampler, request)
+        return await self.engine.sample(self.sampler, problem, request, partial(self._arrived, index, number))
+
+    def _arrived(self, index: int, number: int, frame: pl.DataFrame) -> None:
         # Without log-probabilities a completion can be graded; one that never came would count as a wrong answer.
         if missing := int((frame["stop_reason"] == MISSING.stop_reason).sum()):
-            raise InfraError(f"Tinker, sampling: {size} completions asked for, {size - missing} came")
-        return frame
+            raise InfraError(f"Tinker, sampling: {frame.height} completions asked for, {frame.height - missing} came")
+        self._record(index, number, frame)
 
     def _record(self, index: int, number: int, frame: pl.DataFrame) -> pl.DataFrame:
         # First on disk, as in a step: a crash after this line does not pay for the round again.

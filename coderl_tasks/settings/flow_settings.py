@@ -39,6 +39,7 @@ HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 PresetName = Literal["nano", "smollm2", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
+Feedback = Literal["samples", "verdict", "none"]
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
@@ -189,6 +190,14 @@ class FlowSettings(SettingsModel):
         elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
     )
     """completion length limit in tokens; capped at the model's context"""
+    max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
+    """answers per completion: after one whose program fails on the statement's samples, the environment says so, and
+    the policy answers again; the last answer counts"""
+    feedback: Feedback = setting("samples", inherited=True, environments=ONLY_CODE)
+    """with max_turns, of a failing program: samples, the sample that fails and what came; verdict; or none, that it
+    should look again"""
+    max_trajectory_tokens: int | None = setting(None, ge=1, inherited=True, environments=("code", "custom"))
+    """with max_turns, tokens of all answers and replies of a completion (max_tokens is of each answer)"""
     reward_timeout: float = setting(6.0, gt=0, inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
     """CPU seconds per test, where the problem names no limit; custom: per completion"""
     isolation_per_test: IsolationPerTest = setting(

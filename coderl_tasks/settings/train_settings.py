@@ -163,6 +163,11 @@ class TrainSettings(FlowSettings):
     )
     """a completion's reward less its group's mean; divided by the group's standard deviation; less the mean of the
     others; or divided by the mean"""
+    turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
+        "trajectory", environments=("code", "custom")
+    )
+    """with max_turns, a completion's advantage: for all of its turns; for the last alone; less for earlier ones; or
+    with the gain of each turn"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
     truncation: families.Truncation = families.Truncation()

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -43,6 +42,7 @@ from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollou
 from coderl_tasks.policy.update import UpdateResult, observed, observed_tokens, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
+from coderl_tasks.rollouts.turns import is_unfinished, require_replies
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
@@ -88,33 +88,48 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if run.adaptive is not None or run.settings.first_completions:
             # Record the choice: adaptive estimates may round differently elsewhere, and later rounds extend the record.
             problems = _record_problems(run, step, problems.ids, known=[])
-    # Groups that an earlier process sampled are graded as if they had just arrived.
     groups = journal.groups.read()
-    for group in groups.values():
-        run.graded_ahead.start(group)
     unfreed_bytes = 0.0
 
     def record(arrived: pl.DataFrame) -> None:
         nonlocal unfreed_bytes
         # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
-        group = pl.concat([groups[index], arrived]) if index in groups else arrived
+        group = sampling.grown(groups.get(index), arrived)
         journal.groups.write(index, group)
         groups[index] = group
-        run.graded_ahead.start(group)
         unfreed_bytes += arrived.estimated_size()  # the SDK's answer has the same tokens
         if unfreed_bytes > LARGE_STEP:
             free_garbage(unfreed_bytes)
             unfreed_bytes = 0.0
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
+    engine, temperature = run.engine, temperature_at(run.settings, run.directory.commits(), step)
+
+    async def complete(request: sampling.GroupRequest) -> None:
+        assert sampler is not None
+        await engine.sample(sampler, run.pool[request.problem_id], request, record)
+        run.graded_ahead.start(groups[request.group_index])
+
+    async def go_on(group: pl.DataFrame) -> None:
+        assert sampler is not None
+        await engine.go_on(sampler, run.pool[group["problem_id"][0]], group, temperature, record)
+        run.graded_ahead.start(groups[group["group_index"][0]])
+
+    # Groups that an earlier process sampled are graded as if they had just arrived; some lack turns.
+    begun = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
+    if begun:
+        sampler = await run.learner.sampling_client(run.sampler_step(step) + 1)  # its updates
+        await sampling.try_all(go_on, begun)
+    for group in groups.values():
+        run.graded_ahead.start(group)
     while True:
         # In a loop: `group_requests` asks for the first completions of a group alone, and then for the rest.
         while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
-            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)  # its updates
+            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
-            await sampling.try_all(partial(run.engine.sample, sampler, record=record), requests)
+            await sampling.try_all(complete, requests)
         sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
         try:
             sampling.require_sampled(sampled, f"step {step}")
@@ -127,6 +142,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
                     add_lost(journal.folder, frame_tokens(group))
                     journal.groups.discard(index)
             raise
+        require_replies(sampled, f"step {step}")
         next_problems = await _another_round(run, step, problems, sampled)
         if next_problems is None:
             break
@@ -256,7 +272,7 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     settings = run.settings
     if settings.on_hack == "stop":
         require_honest(graded, step)  # before it is written: on resume the rewards are those of the setting then
-    scored = with_advantages(graded, run.estimate, run.count)
+    scored = with_advantages(graded, run.estimate, run.count, settings.turn_credit)
     base_rows: pl.Series | None = None
     asked = time.monotonic()
     if settings.kl.penalty_coef:  # the penalty needs all rows that are trained on

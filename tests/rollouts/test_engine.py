@@ -14,9 +14,13 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import GradedAhead, Record, RolloutEngine, RolloutSettings
 from coderl_tasks.services import Services
+
+PROBLEM = Problem("p", "taco", "", "", "stdin", "", (), 0, 0, None, (), 0)
+"""Which one it is decides nothing of completions in one turn."""
 
 
 def group(index: int, step: int = 0, completions: int = 1) -> pl.DataFrame:
@@ -122,7 +126,7 @@ async def sampler(embedded: Services) -> AsyncIterator[tinker.SamplingClient]:
 async def sample_all(
     engine: RolloutEngine, sampler: tinker.SamplingClient, wanted: Sequence[GroupRequest], record: Record
 ) -> list[pl.DataFrame]:
-    return await try_all(partial(engine.sample, sampler, record=record), wanted)
+    return await try_all(partial(engine.sample, sampler, PROBLEM, record=record), wanted)
 
 
 async def test_groups_arrive_one_by_one_and_return_in_order(

@@ -1,0 +1,136 @@
+"""What a policy is told of a program that fails: of the samples that the statement shows, and of no other test.
+
+    samples   the first sample that fails, with its expected output, what the program answered or the error it ended
+              with, and the line of the error
+    verdict   the verdict alone
+    none      that it should look again
+
+A problem whose statement shows no sample that can be run has its program run on nothing: without input, or as the
+module that defines the function. Of a program that reads its input only errors count that no input could cure (syntax,
+unknown names, imports).
+
+The texts are made of the statement and of the program. Two programs that differ only on hidden tests get the same text;
+no times are shown. An outage and a checker that fails are no reply: the completion is left out of its group.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict
+from coderl_tasks.problems.assertions import with_given_code
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.samples import samples
+from coderl_tasks.settings.flow_settings import Feedback
+
+PART_CHARS = 400
+"""Of an input, an output or an error that is shown."""
+ANY_INPUT = ("SyntaxError", "IndentationError", "TabError", "NameError", "ImportError", "ModuleNotFoundError")
+"""Errors that a program has whatever it reads."""
+NO_CODE = (
+    "Your answer has no closed code block. Answer with the whole program between ```python and ```, each on a line of "
+    "its own."
+)
+AGAIN = "Correct the program, and answer with the whole of it in a code block."
+LOOK_AGAIN = f"Check your program once more. {AGAIN}"
+_VERDICTS = {
+    Verdict.WRONG_ANSWER: "wrong answer",
+    Verdict.RUNTIME_ERROR: "runtime error",
+    Verdict.TIME_LIMIT: "time limit exceeded",
+    Verdict.MEMORY_LIMIT: "memory limit exceeded",
+    Verdict.OUTPUT_LIMIT: "output limit exceeded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The `check` that a reply was made of, a verdict; and the reply, None where the completion ends with the answer:
+    it passed, or nothing can be said of it (the verdicts of UNGRADED)."""
+
+    check: Verdict
+    text: str | None
+
+
+async def code_replies(
+    judge: Judge, problem: Problem, codes: Sequence[str | None], feedback: Feedback = "samples"
+) -> list[Reply]:
+    """The reply to each program (None: the answer had none), in order. Equal programs run once."""
+    shown = shown_problem(problem)
+    distinct = list(dict.fromkeys(code for code in codes if code is not None))
+    grades = await asyncio.gather(*(_grade(judge, problem, shown, code) for code in distinct))
+    by_code = dict(zip(distinct, grades, strict=True))
+    replies = []
+    for code in codes:
+        if code is None:
+            replies.append(Reply(Verdict.FORMAT_ERROR, LOOK_AGAIN if feedback == "none" else NO_CODE))
+            continue
+        grade = by_code[code]
+        is_over = grade.passed or grade.verdict in UNGRADED
+        replies.append(Reply(grade.verdict, None if is_over else _text(shown, code, grade, feedback)))
+    return replies
+
+
+def shown_problem(problem: Problem) -> Problem | None:
+    """`problem` with the samples of its statement in place of its tests; None if it shows none that can be run."""
+    tests = tuple(sample.test for sample in samples(problem) if sample.is_exact)
+    if not tests:
+        return None
+    kind = "call" if problem.kind == "assert" else problem.kind
+    return replace(problem, kind=kind, tests=tests, tests_total=len(tests), tests_generated=0)
+
+
+async def _grade(judge: Judge, problem: Problem, shown: Problem | None, code: str) -> Grade:
+    """The grade of a program on the samples, or else as it runs on nothing."""
+    whole = with_given_code(problem.starter_code, code) if problem.kind == "assert" else code
+    if shown is not None:
+        return await judge.grade(shown, whole)
+    nothing = replace(problem, kind="stdin", tests=(Test("", ""),), tests_total=1, checker="", comparator="tokens")
+    grade = await judge.grade(nothing, whole)
+    if grade.verdict in UNGRADED:
+        return grade
+    is_fault = grade.verdict is Verdict.RUNTIME_ERROR and (
+        problem.kind != "stdin" or grade.error.startswith(tuple(f"{name}:" for name in ANY_INPUT))
+    )
+    return grade if is_fault else replace(grade, verdict=Verdict.PASSED, first_failed=None, reason="")
+
+
+def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) -> str:
+    if feedback == "none":
+        return LOOK_AGAIN
+    verdict = _VERDICTS[grade.verdict]
+    if feedback == "verdict":
+        of_what = "when it is run" if shown is None else "an example of the problem"
+        return f"Your program fails {of_what}: {verdict}. {AGAIN}"
+    if shown is None:
+        return f"Your program fails when it is run.\n\n{_error(code, grade)}\n\n{AGAIN}"
+    assert grade.first_failed is not None  # a program that fails does so on a test
+    test = shown.tests[grade.first_failed]
+    parts = [f"Your program fails example {grade.first_failed + 1} of the problem: {verdict}."]
+    if shown.kind == "call":
+        parts += [
+            f"Call:\n{_cut(f'{shown.entry_point}({test.input[1:-1]})')}",
+            f"Expected value:\n{_cut(test.expected)}",
+        ]
+    else:
+        parts += [f"Input:\n{_cut(test.input)}", f"Expected output:\n{_cut(test.expected)}"]
+    if grade.verdict is Verdict.WRONG_ANSWER and grade.output is not None:
+        parts.append(f"Your program's {'value' if shown.kind == 'call' else 'output'}:\n{_cut(grade.output)}")
+    elif grade.verdict is Verdict.RUNTIME_ERROR:
+        parts.append(_error(code, grade))
+    return "\n\n".join([*parts, AGAIN])
+
+
+def _error(code: str, grade: Grade) -> str:
+    """The error that a program ended with, and the line of the program that it names."""
+    error = grade.error or grade.reason.partition(": ")[2]
+    number = error.rpartition(" (line ")[2].removesuffix(")")
+    lines = code.splitlines()
+    place = int(number) if number.isdecimal() else 0
+    line = f"\nLine {place}: {_cut(lines[place - 1].strip())}" if 0 < place <= len(lines) else ""
+    return f"Error:\n{_cut(error)}{line}"
+
+
+def _cut(text: str) -> str:
+    text = text.rstrip("\n")
+    return text if len(text) <= PART_CHARS else f"{text[:PART_CHARS]}... ({len(text):,} characters)"

@@ -1,0 +1,251 @@
+"""Completions in several turns, of nano on a real server, with a real sandbox."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pytest
+import tinker
+
+from coderl_tasks.environments.environment import CodeEnvironment, Turns
+from coderl_tasks.environments.feedback import Reply
+from coderl_tasks.errors import InfraError, SandboxDownError
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.journal.ledger import Budget, frame_tokens
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.turns import sequences
+from coderl_tasks.problems import load_problems
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.turns import is_unfinished, require_replies
+from coderl_tasks.services import Services
+
+CONTEXT = 8192
+SAID = "Wrong. Correct the program."
+
+
+@dataclass(frozen=True, eq=False)
+class Doubting(CodeEnvironment):
+    """Says that every answer is wrong; the first `outages` calls meet an outage."""
+
+    outages: int = 0
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        if self.outages:
+            object.__setattr__(self, "outages", self.outages - 1)
+            return [Reply(Verdict.INFRA_ERROR, None)] * len(texts)
+        return [Reply(Verdict.WRONG_ANSWER, f"{SAID} ({turn}, {len(text)})") for text in texts]
+
+
+@pytest.fixture
+async def sampler(embedded: Services) -> AsyncIterator[tinker.SamplingClient]:
+    service = await clients.connect(embedded.tinker_url, embedded.tinker_api_key)
+    yield await clients.create_sampling_client(service, base_model=NANO_MODEL)
+    await clients.disconnect(service)
+
+
+@pytest.fixture
+async def judge(embedded: Services) -> AsyncIterator[Judge]:
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        yield Judge(client)
+
+
+PROBLEM = load_problems("data/mini", role="train", limit=1).problems[0]
+
+
+def engine_of(judge: Judge, environment: CodeEnvironment, purpose: str = "train", **settings: Any) -> RolloutEngine:
+    renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+    values: dict[str, Any] = {"temperature": 1.0, "max_tokens": 24, "context": CONTEXT, "seed": 3} | settings
+    return RolloutEngine(judge, renderer, RolloutSettings(purpose, NANO_MODEL, **values), environment)
+
+
+async def sampled(
+    engine: RolloutEngine, sampler: tinker.SamplingClient, n: int = 4
+) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    """A group, and what was recorded on the way."""
+    recorded: list[pl.DataFrame] = []
+    request = engine.request(PROBLEM, 0, n, seed=5, step=0)
+    return await engine.sample(sampler, PROBLEM, request, recorded.append), recorded
+
+
+async def test_each_answer_goes_on_from_what_was_sampled(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    engine = engine_of(judge, Doubting(turns=Turns(3)))
+    group, recorded = await sampled(engine, sampler)
+    assert group.schema == SAMPLED_SCHEMA and recorded[-1].equals(group)
+    for number, row in enumerate(group.to_dicts()):
+        turns = row["turns"]
+        assert [turn["check"] for turn in turns] == ["wrong_answer", "wrong_answer", None]
+        assert [turn["environment_text"] for turn in turns] == [
+            "", *(f"{SAID} ({turn}, {len(turns[turn]['text'])})" for turn in (0, 1)),
+        ]  # fmt: skip
+        assert sum(turn["n_tokens"] for turn in turns) == len(row["completion_tokens"]) == len(row["logprobs"])
+        assert row["completion"] == turns[-1]["text"] and row["stop_reason"] == turns[-1]["stop_reason"]
+        ((tokens, sequence),) = sequences(group, number)
+        assert sequence.sampled is not None
+        assert tokens[sequence.prompt :][sequence.sampled].tolist() == row["completion_tokens"]
+        text = engine.renderer.tokenizer.decode(tokens.tolist())
+        assert text.count("<|im_start|>assistant") == 3 and text.count(SAID) == 2
+        # The log-probabilities are of these very tokens behind these very tokens.
+        scores = await sampler.compute_logprobs(tinker.ModelInput.from_ints(tokens.tolist()))
+        own = [
+            score for score, is_sampled in zip(scores[sequence.prompt :], sequence.sampled, strict=True) if is_sampled
+        ]
+        assert own == pytest.approx(row["logprobs"], abs=1e-4)
+
+
+async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
+    sampler: tinker.SamplingClient, judge: Judge
+) -> None:
+    environment = Doubting(turns=Turns(3))
+    group, recorded = await sampled(engine_of(judge, environment), sampler)
+    assert len(recorded) > 6
+    again = engine_of(judge, environment)
+    for before in recorded[:-1]:
+        assert is_unfinished(before, 3)
+        resumed = await again.go_on(sampler, PROBLEM, before, 1.0)
+        assert resumed.equals(group)
+    assert not is_unfinished(group, 3)
+
+
+async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    _, recorded = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
+    last_but_one = recorded[-2]
+    asked: Counter[int] = Counter()
+
+    class Noted(tinker.SamplingClient):
+        def __init__(self) -> None: ...
+
+        async def sample(self, *args: Any, **kwargs: Any) -> Any:
+            asked["sampled"] += 1
+            return await sampler.sample(*args, **kwargs)
+
+    class Silent(Doubting):
+        async def replies(self, *args: Any) -> list[Reply]:
+            raise AssertionError("all replies are recorded")
+
+    await engine_of(judge, Silent(turns=Turns(2))).go_on(Noted(), PROBLEM, last_but_one, 1.0)
+    assert asked["sampled"] == 1
+
+
+async def test_limits_of_a_turn_and_of_a_completion(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    short, _ = await sampled(engine_of(judge, Doubting(turns=Turns(4, tokens=70))), sampler)
+    for row in short.to_dicts():
+        said = sum(len(turn["environment_tokens"]) for turn in row["turns"])
+        assert len(row["completion_tokens"]) + said <= 70 and len(row["turns"]) < 4
+        assert all(turn["n_tokens"] <= 24 for turn in row["turns"]) and row["turns"][-1]["n_tokens"] > 0
+    prompt = len(short["prompt_tokens"][0])
+    narrow, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2)), context=prompt + 30), sampler)
+    assert {len(turns) for turns in narrow["turns"]} == {1}, "a reply leaves no room for an answer"
+
+
+async def test_an_outage_leaves_a_completion_out_until_it_is_over(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    environment = Doubting(turns=Turns(2), outages=1)
+    engine = engine_of(judge, environment)
+    group, _ = await sampled(engine, sampler)
+    assert [turns[-1]["check"] for turns in group["turns"]] == ["infra_error"] * 4
+    with pytest.raises(SandboxDownError, match="4 of 4"):
+        require_replies(group, "step 0")
+    graded = await engine.grade(PROBLEM, group)
+    assert set(graded["verdict"]) == {"infra_error"} and graded["reward"].null_count() == 4
+    assert is_unfinished(group, 2)
+    resumed = await engine.go_on(sampler, PROBLEM, group, 1.0)
+    undisturbed, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
+    assert resumed.equals(undisturbed)
+    require_replies(resumed, "step 0")
+
+
+async def test_outside_training_each_answer_is_graded(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    engine = engine_of(judge, Doubting(turns=Turns(2)), "evaluate", max_tokens=128)
+    group, _ = await sampled(engine, sampler)
+    graded = await engine.grade(PROBLEM, group)
+    assert graded.schema == ROLLOUT_SCHEMA
+    for row in graded.to_dicts():
+        firsts = await engine.environment.score(judge, PROBLEM, [turn["text"] for turn in row["turns"]])
+        assert row["turn_verdicts"] == [each.grade.verdict.value for each in firsts]
+        assert row["verdict"] == row["turn_verdicts"][-1]
+    trained = await engine_of(judge, Doubting(turns=Turns(2))).grade(PROBLEM, group)
+    assert trained["turn_verdicts"].null_count() == 4
+    assert trained["verdict"].equals(graded["verdict"])
+
+
+async def test_a_completion_that_never_came_is_an_outage_of_an_evaluation(judge: Judge) -> None:
+    engine = engine_of(judge, Doubting(turns=Turns(2)), "evaluate")
+    first = pl.DataFrame(
+        [{
+            "step": 0, "attempt": 0, "problem_id": "p", "split": "", "group_index": 0, "sample_index": 0,
+            "sampler_step": -1, "prompt_tokens": [1, 2], "completion_tokens": [3], "logprobs": [-1.0],
+            "completion": "a", "stop_reason": "stop", "turns": [
+                {"environment_text": "", "environment_tokens": [], "kept": 2, "is_split": False, "n_tokens": 1,
+                 "text": "a", "stop_reason": "stop", "check": None},
+            ],
+        }], schema=SAMPLED_SCHEMA,
+    )  # fmt: skip
+
+    class Empty(tinker.SamplingClient):
+        def __init__(self) -> None: ...
+
+        async def sample(self, *args: Any, **kwargs: Any) -> Any:
+            return tinker.SampleResponse(sequences=[])
+
+    with pytest.raises(InfraError, match="none came"):
+        await engine.go_on(Empty(), PROBLEM, first, 1.0)
+
+
+async def test_one_turn_is_recorded_as_ever(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    group, recorded = await sampled(engine_of(judge, CodeEnvironment()), sampler)
+    assert len(recorded) == 1 and group["turns"].null_count() == 4
+    several, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
+    firsts = [tokens[: turns[0]["n_tokens"]] for tokens, turns in several.select("completion_tokens", "turns").rows()]
+    assert firsts == group["completion_tokens"].to_list()
+
+
+async def test_what_turns_cost(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    engine = engine_of(judge, Doubting(turns=Turns(2)))
+    engine = replace(engine, budget=Budget())
+    group, _ = await sampled(engine, sampler)
+    prompt, rows = len(group["prompt_tokens"][0]), group.to_dicts()
+    said = sum(len(row["turns"][1]["environment_tokens"]) for row in rows)
+    first = sum(row["turns"][0]["n_tokens"] for row in rows)
+    spent = frame_tokens(group, epochs=2)
+    assert spent.prompt == prompt + said
+    assert spent.cached == 3 * prompt + 4 * prompt + first
+    assert spent.completion == sum(map(len, group["completion_tokens"]))
+    assert spent.training == 2 * (4 * prompt + said + spent.completion)
+    charged = engine.budget.spent
+    assert (charged.prompt, charged.cached, charged.completion) == (spent.prompt, spent.cached, spent.completion)
+
+
+@pytest.mark.parametrize("name", ["qwen3_instruct", "chat_template"])
+def test_most_formats_go_on_from_what_was_sampled(name: str) -> None:
+    renderer = get_renderer(name, load_tokenizer(NANO_MODEL))
+    first = [{"role": "user", "content": "Add."}]
+    for text in ("```python\nprint(1)\n```", "\n\n  x", "", "a<|im_end|>b"):
+        conversation = [*first, {"role": "assistant", "content": text}]
+        prompt = renderer.prompt_tokens(first)
+        # As no encoder would write it: one token per character.
+        completion = [token for letter in text for token in renderer.encode_plain(letter)]
+        for end in ([renderer.stop_tokens[0]], []):
+            reply = {"role": "user", "content": "Again."}
+            tokens, goes_on = renderer.continued_prompt(prompt, [*completion, *end], conversation, reply)
+            assert goes_on and tokens[: len(prompt) + len(completion)] == [*prompt, *completion]
+            written = renderer.tokenizer.decode(renderer.prompt_tokens([*conversation, reply]))
+            assert renderer.tokenizer.decode(tokens) == written
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("qwen3", "<think>\nhm\n</think>\n\nprint(1)"), ("qwen3_disable_thinking", "x")]
+)
+def test_a_format_that_drops_thoughts_splits_the_completion(name: str, text: str) -> None:
+    renderer: Renderer = get_renderer(name, load_tokenizer(NANO_MODEL))
+    conversation = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": text}]
+    prompt, reply = renderer.prompt_tokens(conversation[:1]), {"role": "user", "content": "Again."}
+    completion = [*renderer.encode_plain(text), renderer.stop_tokens[0]]
+    tokens, goes_on = renderer.continued_prompt(prompt, completion, conversation, reply)
+    assert not goes_on and tokens == renderer.prompt_tokens([*conversation, reply])
