@@ -3,7 +3,8 @@
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant queue] [--variant off-policy] [--variant refill]
                                         [--variant adaptive] [--variant first] [--variant capped] [--variant all]
-                                        [--variant unprofiled] [--variant assertions] [--variant smollm2]
+                                        [--variant unprofiled] [--variant assertions] [--variant turns]
+                                        [--variant smollm2]
 
 A real `coderl train` of 12 steps, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -15,7 +16,8 @@ by several rounds. One chooses problems and the sizes of their groups by what th
 and replaces groups. One does so too, and begins groups with a few completions, so that a group is sampled in two parts.
 One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
 once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
-One chooses problems and begins groups in the same way, on a pool without a profile.
+One chooses problems and begins groups in the same way, on a pool without a profile. One lets completions have up to
+three answers, two steps ahead: kills come in the middle of completions too.
 Three more train on assertion tests, on word problems, and with a user's own reward. One, which is run only where it is
 named, trains SmolLM2-135M-Instruct, in bfloat16 where the processor has products for it.
 
@@ -123,6 +125,10 @@ VARIANTS = {
     "assertions": ("rolling_save.every=1", "max_steps_off_policy=1"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
+    "turns": (
+        *("max_turns=3", "turn_credit=discounted", "max_steps_off_policy=2", "rolling_save.every=2"),
+        *("batch_size=32", "group_size=8"),
+    ),
     SMOLLM2: ("preset=smollm2", "rolling_save.every=1"),
 }
 REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
@@ -227,10 +233,24 @@ class Training:
         groups = [
             group for file in files for group in pl.read_parquet(file, columns=names).group_by(names).len().rows()
         ]
-        begun = {seed_for(0, "train", *group) for *group, _ in groups}
+        begun = {seed_for(0, "train", *group) for *group, _ in groups} | self.later_answers(files)
         if not self.first:
             return begun
         return begun | {seed_for(0, "train", *group, self.first) for *group, size in groups if size > self.first}
+
+    @staticmethod
+    def later_answers(files: list[Path]) -> set[int]:
+        """The seeds of the recorded answers after the first ones."""
+        place = ["step", "attempt", "group_index", "problem_id"]
+        rows = [
+            row for file in files for row in pl.read_parquet(file, columns=[*place, "sample_index", "turns"]).rows()
+        ]
+        return {
+            seed_for(0, "train", *group, "turn", number, sample)
+            for *group, sample, turns in rows
+            for number, turn in enumerate(turns or ())
+            if number and turn["stop_reason"] is not None
+        }
 
     def committed(self) -> int:
         return len(list(self.folder.glob("steps/*/commit.json")))

@@ -169,7 +169,10 @@ def taken_from_the_run(
     # With infra errors it is not reused: a new evaluation can grade these completions too.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
-    of_run = ("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout")
+    of_run = (
+        *("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout"),
+        *("max_turns", "feedback", "max_trajectory_tokens"),
+    )
     of_summary, content = ("temperature", "max_tokens"), settings.content()
     same_settings = all(policy.config.get(key) == content.get(key) for key in of_run)
     same_settings &= all(summary.get(key) == content.get(key) for key in of_summary)
@@ -195,6 +198,9 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
             interval = f"[{estimate['ci_low']:.1%}, {estimate['ci_high']:.1%}]"
             if estimate["n"]:  # else no problem of the split was graded
                 display.say(f"{name:<12} Pass@{k} {estimate['estimate']:.1%} {interval}  n={estimate['n']}")
+    for turn, result in enumerate(summary.get("by_turn", ()), start=1):
+        interval = f"[{result['ci_low']:.1%}, {result['ci_high']:.1%}]"
+        display.say(f"answer {turn:<5} Pass@1 {result['pass_at_1']:.1%} {interval}  n={result['n']}")
     if summary.get("mean_reward") is not None:
         note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")

@@ -2,6 +2,7 @@
 environment=custom, the user's prompts and their compute_reward in the sandbox."""
 
 import asyncio
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from coderl_tasks.environments.feedback import Reply, code_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.reward_function import Reward, RewardFunction
+from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
 from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score_group
 from coderl_tasks.grading.suspicion import suspicion
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
@@ -20,6 +21,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
 from coderl_tasks.settings.flow_settings import Feedback
 
+logger = logging.getLogger(__name__)
 CORRECT_FROM = 1.0
 CODE_END = "\n```\n"
 """The fence that closes a code block. The token that completes it may have more line ends, which are kept."""
@@ -184,6 +186,24 @@ class CustomEnvironment(Environment):
 
     async def require_usable(self, judge: Judge) -> None:
         await self.function.require_usable(judge.client)
+        if self.turns.most > 1:
+            await self.function.require_replies(judge.client)
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        truth = problem.tests[0].expected
+        try:
+            found = await self.function.replies(judge.client, truth, texts, turn, judge.timeout_s)
+        except InfraError:
+            return [Reply(Verdict.INFRA_ERROR, None)] * len(texts)
+        for reply in found:
+            if isinstance(reply, ReplyError):
+                logger.warning("problem %s, turn %d: respond failed: %s", problem.problem_id, turn, reply.text)
+        return [
+            Reply(Verdict.CHECKER_ERROR, None)
+            if isinstance(reply, ReplyError)
+            else Reply(Verdict.PASSED if reply is None else Verdict.WRONG_ANSWER, reply)
+            for reply in found
+        ]
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         try:

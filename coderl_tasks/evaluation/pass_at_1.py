@@ -16,6 +16,7 @@ from prefect import task
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.evaluation.policy import FoundPolicy
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.rollout import TRUNCATED
@@ -123,6 +124,7 @@ def summarize(
         **_pass_rates(graded, n_samples),
         "by_split": {split: _pass_rates(graded.filter(split=split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
+        **_by_turn(rollouts, n_samples),
         # Custom rewards may never reach 1: then Pass@1 says nothing about them.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
         "format_rate": int((graded["format_score"] >= 0).sum()) / graded.height,
@@ -132,6 +134,22 @@ def summarize(
         "max_tokens": max_tokens,
         "policy": policy,
     }
+
+
+def _by_turn(rollouts: pl.DataFrame, n_samples: int) -> dict[str, Any]:
+    """The pass rates after each turn (`by_turn`, from the first answer on), where completions have several. One that
+    ended earlier counts with its last answer."""
+    verdicts = pl.col("turn_verdicts")
+    most = int(rollouts.select(verdicts.list.len().max().fill_null(0)).item())
+    rates = []
+    for turn in range(most):
+        verdict = pl.coalesce(verdicts.list.get(turn, null_on_oob=True), verdicts.list.last())
+        then = rollouts.with_columns(verdict=verdict).filter(
+            pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(UNGRADED)
+        )
+        passed = (pl.col("verdict") == Verdict.PASSED).cast(pl.Float64)
+        rates.append(_pass_rates(then.with_columns(correctness_score=passed), n_samples))
+    return {"by_turn": rates} if rates else {}
 
 
 def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:

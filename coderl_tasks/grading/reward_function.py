@@ -49,9 +49,20 @@ class Reward:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyError:
+    """What respond did wrong: a traceback or a line."""
+
+    text: str
+
+
+ReplyOrError = str | ReplyError | None
+
+
 @dataclass(frozen=True)
 class RewardFunction:
-    """`source` of a Python file with `compute_reward(completion, ground_truth) -> float`; `file` is its name."""
+    """`source` of a Python file with `compute_reward(completion, ground_truth) -> float`; `file` is its name. With
+    several turns it also defines `respond(completion, ground_truth, turn) -> str | None`."""
 
     file: str
     source: str
@@ -87,10 +98,29 @@ class RewardFunction:
 
     async def require_usable(self, client: SandboxClient) -> None:
         """Load the file in the sandbox; ConfigError with its traceback if that fails, InfraError for an outage."""
-        report = await self._run(client, "", (), 1.0)
+        report = await self._run(client, "", (), 1.0, None)
         if "fault" in report or "results" not in report:
             why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
             raise ConfigError(f"reward_file={self.file} cannot be used in the sandbox:\n{why}")
+
+    async def require_replies(self, client: SandboxClient) -> None:
+        """Load the file in the sandbox and look for its function respond; raises as `require_usable`."""
+        report = await self._run(client, "", (), 1.0, turn=0)
+        if "results" not in report:
+            why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
+            raise ConfigError(f"max_turns: reward_file={self.file} says nothing between turns:\n{why}")
+
+    async def replies(
+        self, client: SandboxClient, ground_truth: str, completions: Sequence[str], turn: int, timeout_s: float
+    ) -> list[ReplyOrError]:
+        """What the function respond(completion, ground_truth, turn) says to each completion: a text, None where it has
+        no reply, or its error. Otherwise as `rewards`."""
+        distinct = list(dict.fromkeys(completions))
+        found: dict[str, ReplyOrError] = {}
+        for text in distinct:  # one by one: a few are asked for at a time, and one that kills the runner is alone
+            report = await self._run(client, ground_truth, [text], timeout_s, turn)
+            found[text] = _reported_reply(report)
+        return [found[text] for text in completions]
 
     async def rewards(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], timeout_s: float
@@ -109,7 +139,7 @@ class RewardFunction:
     async def _together(
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
     ) -> list[Reward]:
-        report = await self._run(client, ground_truth, texts, timeout_s)
+        report = await self._run(client, ground_truth, texts, timeout_s, None)
         if (rewards := _reported(report, len(texts))) is not None:
             return rewards
         if len(texts) > 1:  # one of them has taken the runner with it: alone, each answers for itself
@@ -117,13 +147,14 @@ class RewardFunction:
         return [Reward(0.0, str(report.get("fault") or "compute_reward killed or muted the process that runs it"))]
 
     async def _run(
-        self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
+        self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float, turn: int | None
     ) -> dict[str, Any]:
-        """Run the function on `texts` in one request. Returns the runner's report; empty if the function prevented one.
-        A server that is faulty or mixes up reports is quarantined, and another asked: InfraError if there is none."""
+        """Run the function on `texts` in one request, or with `turn` the function respond. Returns the runner's report;
+        empty if the function prevented one. A server that is faulty or mixes up reports is quarantined, and another
+        asked: InfraError if there is none."""
         while True:
             request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
-            arguments = {"ground_truth": ground_truth, "completions": list(texts)}
+            arguments = {"ground_truth": ground_truth, "completions": list(texts), "turn": turn}
             limits = {"cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
             request = json.dumps({"id": request_id, **arguments, **limits}).encode()
             files = {"reward.py": self.source.encode(), "request.json": request}
@@ -176,6 +207,16 @@ def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:
         else:
             return None
     return rewards
+
+
+def _reported_reply(report: dict[str, Any]) -> ReplyOrError:
+    results = report.get("results")
+    match results:
+        case [{"reply": str() | None as reply}]:
+            return reply
+        case [{"error": str() as error}]:
+            return ReplyError(error)
+    return ReplyError(str(report.get("fault") or "respond killed or muted the process that runs it"))
 
 
 def file_of(function: Callable[..., Any]) -> str:

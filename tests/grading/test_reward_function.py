@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.environments.environment import CustomEnvironment
+from coderl_tasks.environments.environment import CustomEnvironment, Turns
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
@@ -135,3 +135,36 @@ def test_a_row_that_lacks_something_says_what(row: object, reason: str) -> None:
     with pytest.raises(RowDropped) as drop:
         PROMPT_ROWS.read(row, split="s", source_row=3)
     assert drop.value.reason == reason
+
+
+REPLIES = """
+def compute_reward(completion, ground_truth):
+    return float(completion == ground_truth)
+
+def respond(completion, ground_truth, turn):
+    if completion == "raise":
+        raise KeyError(turn)
+    if completion == "number":
+        return 3
+    return None if completion == ground_truth else f"Not {completion} ({turn})."
+"""
+
+
+async def test_a_function_replies_between_turns(embedded_judge: Judge) -> None:
+    environment = CustomEnvironment(RewardFunction("mine.py", REPLIES), Turns(3))
+    await environment.require_usable(embedded_judge)
+    replies = await environment.replies(embedded_judge, PROBLEM, ["0", "1", "raise", "number", "1"], 2)
+    assert [(reply.check, reply.text) for reply in replies] == [
+        (Verdict.PASSED, None),
+        (Verdict.WRONG_ANSWER, "Not 1 (2)."),
+        (Verdict.CHECKER_ERROR, None),
+        (Verdict.CHECKER_ERROR, None),
+        (Verdict.WRONG_ANSWER, "Not 1 (2)."),
+    ]
+
+
+async def test_a_file_without_replies_is_refused_where_they_are_needed(embedded_judge: Judge) -> None:
+    function = RewardFunction("mine.py", SOURCE)
+    await CustomEnvironment(function).require_usable(embedded_judge)
+    with pytest.raises(ConfigError, match=r"(?s)max_turns.*no function respond"):
+        await CustomEnvironment(function, Turns(2)).require_usable(embedded_judge)

@@ -1,7 +1,8 @@
 """Runs in the sandbox, beside a user's reward.py: rewards of many completions, each in a process of its own.
 
 `request.json` has `id`, `ground_truth`, `completions`, `cpu_limit_s` and `wall_limit_s`; `results.json` gets `id` and
-`results`, one of {"reward": number} and {"error": text} per completion, or `fault` where reward.py cannot be used.
+`results`, one of {"reward": number} and {"error": text} per completion, or `fault` where reward.py cannot be used. With
+`turn` in the request its function respond is called, and in place of rewards come replies: {"reply": text or null}.
 """
 
 import json
@@ -26,26 +27,26 @@ def main() -> None:
     request = json.loads(Path("request.json").read_text())
     report: dict[str, Any] = {"id": request["id"]}
     try:
-        compute_reward = load()
+        function = load("compute_reward" if request.get("turn") is None else "respond")
     except BaseException as error:  # an import may fail with whatever it likes, sys.exit included
         report["fault"] = shown(error)
     else:
-        report["results"] = [result_of(compute_reward, text, request) for text in request["completions"]]
+        report["results"] = [result_of(function, text, request) for text in request["completions"]]
     Path("results.json").write_text(json.dumps(report))
 
 
-def load() -> Callable[..., Any]:
+def load(name: str) -> Callable[..., Any]:
     # A module of this name, so that what it defines can be pickled and its own imports of it work.
     sys.path.insert(0, str(Path.cwd()))
     import reward
 
-    if not callable(getattr(reward, "compute_reward", None)):
-        raise TypeError(f"{FILE} defines no function compute_reward")
-    function: Callable[..., Any] = reward.compute_reward
+    if not callable(getattr(reward, name, None)):
+        raise TypeError(f"{FILE} defines no function {name}")
+    function: Callable[..., Any] = getattr(reward, name)
     return function
 
 
-def result_of(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
+def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
     """One completion's result, {"reward": number} or {"error": text}, from a forked process: what a call leaves behind,
     the next one does not see. The error is that of the call, the limit that it broke, or how its process ended."""
     reading, writing = os.pipe()
@@ -58,7 +59,7 @@ def result_of(compute_reward: Callable[..., Any], text: str, request: dict[str, 
             os.dup2(null_device, number)
         # CPU seconds: time that others take of the machine is not the function's.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_limit_s"])
-        data = json.dumps(called(compute_reward, text, request["ground_truth"])).encode()
+        data = json.dumps(called(function, text, request["ground_truth"], request.get("turn"))).encode()
         while data:
             data = data[os.write(writing, data) :]
         os._exit(0)
@@ -82,7 +83,7 @@ def result_of(compute_reward: Callable[..., Any], text: str, request: dict[str, 
     if not in_time:
         return {"error": f"time-out: no reward after {request['wall_limit_s']:g} s"}
     how = f"signal {-ended}" if ended < 0 else f"exit status {ended}"
-    return {"error": f"compute_reward ended its process ({how})"}
+    return {"error": f"{function.__name__} ended its process ({how})"}
 
 
 def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
@@ -97,9 +98,17 @@ def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
         data += piece
 
 
-def called(compute_reward: Callable[..., Any], text: str, ground_truth: str) -> dict[str, Any]:
+def called(function: Callable[..., Any], text: str, ground_truth: str, turn: "int | None") -> dict[str, Any]:
+    if turn is not None:
+        try:
+            reply = function(text, ground_truth, turn)
+        except BaseException as error:
+            return {"error": shown(error)}
+        if reply is not None and not isinstance(reply, str):
+            return {"error": f"respond returned {reply!r:.200}, which is neither text nor None"}
+        return {"reply": reply}
     try:
-        value = compute_reward(text, ground_truth)
+        value = function(text, ground_truth)
         # numpy's numbers too; but a text that reads like a number is a slip.
         if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__float__"):
             return {"error": f"compute_reward returned {value!r:.200}, which is no number"}
