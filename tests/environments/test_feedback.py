@@ -18,6 +18,7 @@ from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import Services
+from coderl_tasks.settings.flow_settings import Feedback
 
 HIDDEN = (Test("70001 70002\n", "80001\n"), Test("1 2\n", "3\n"))
 STATEMENT = "Add two numbers.\n\nExample\n\nInput\n2 3\n\nOutput\n5\n\nInput\n-1 1\n\nOutput\n0\n"
@@ -35,7 +36,7 @@ async def judge(embedded: Services) -> AsyncIterator[Judge]:
         yield Judge(client, timeout_s=1.0)
 
 
-async def text(judge: Judge, problem: Problem, code: str | None, feedback: str = "samples") -> str:
+async def text(judge: Judge, problem: Problem, code: str | None, feedback: Feedback = "samples") -> str:
     (reply,) = await code_replies(judge, problem, [code], feedback)
     assert reply.text is not None
     return reply.text

@@ -1,9 +1,8 @@
 """Completions in several turns, of nano on a real server, with a real sandbox."""
 
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -22,8 +21,8 @@ from coderl_tasks.policy.turns import sequences
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.prompts.renderers import Message, Renderer
+from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.turns import is_unfinished, require_replies
 from coderl_tasks.services import Services
 
@@ -60,7 +59,7 @@ async def judge(embedded: Services) -> AsyncIterator[Judge]:
 PROBLEM = load_problems("data/mini", role="train", limit=1).problems[0]
 
 
-def engine_of(judge: Judge, environment: CodeEnvironment, purpose: str = "train", **settings: Any) -> RolloutEngine:
+def engine_of(judge: Judge, environment: CodeEnvironment, purpose: Purpose = "train", **settings: Any) -> RolloutEngine:
     renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
     values: dict[str, Any] = {"temperature": 1.0, "max_tokens": 24, "context": CONTEXT, "seed": 3} | settings
     return RolloutEngine(judge, renderer, RolloutSettings(purpose, NANO_MODEL, **values), environment)
@@ -116,22 +115,16 @@ async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
 
 async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.SamplingClient, judge: Judge) -> None:
     _, recorded = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
-    last_but_one = recorded[-2]
-    asked: Counter[int] = Counter()
-
-    class Noted(tinker.SamplingClient):
-        def __init__(self) -> None: ...
-
-        async def sample(self, *args: Any, **kwargs: Any) -> Any:
-            asked["sampled"] += 1
-            return await sampler.sample(*args, **kwargs)
 
     class Silent(Doubting):
         async def replies(self, *args: Any) -> list[Reply]:
             raise AssertionError("all replies are recorded")
 
-    await engine_of(judge, Silent(turns=Turns(2))).go_on(Noted(), PROBLEM, last_but_one, 1.0)
-    assert asked["sampled"] == 1
+    missing = [row for row in recorded[-2].to_dicts() if row["turns"][-1]["stop_reason"] is None]
+    assert len(missing) == 1
+    added: list[pl.DataFrame] = []
+    await engine_of(judge, Silent(turns=Turns(2))).go_on(sampler, PROBLEM, recorded[-2], 1.0, added.append)
+    assert len(added) == 1 and added[0].equals(recorded[-1])
 
 
 async def test_limits_of_a_turn_and_of_a_completion(sampler: tinker.SamplingClient, judge: Judge) -> None:
@@ -188,14 +181,12 @@ async def test_a_completion_that_never_came_is_an_outage_of_an_evaluation(judge:
         }], schema=SAMPLED_SCHEMA,
     )  # fmt: skip
 
-    class Empty(tinker.SamplingClient):
-        def __init__(self) -> None: ...
-
+    class Empty:
         async def sample(self, *args: Any, **kwargs: Any) -> Any:
             return tinker.SampleResponse(sequences=[])
 
     with pytest.raises(InfraError, match="none came"):
-        await engine.go_on(Empty(), PROBLEM, first, 1.0)
+        await engine.go_on(cast("tinker.SamplingClient", Empty()), PROBLEM, first, 1.0)
 
 
 async def test_one_turn_is_recorded_as_ever(sampler: tinker.SamplingClient, judge: Judge) -> None:
@@ -225,14 +216,14 @@ async def test_what_turns_cost(sampler: tinker.SamplingClient, judge: Judge) -> 
 @pytest.mark.parametrize("name", ["qwen3_instruct", "chat_template"])
 def test_most_formats_go_on_from_what_was_sampled(name: str) -> None:
     renderer = get_renderer(name, load_tokenizer(NANO_MODEL))
-    first = [{"role": "user", "content": "Add."}]
+    first: list[Message] = [{"role": "user", "content": "Add."}]
     for text in ("```python\nprint(1)\n```", "\n\n  x", "", "a<|im_end|>b"):
-        conversation = [*first, {"role": "assistant", "content": text}]
+        conversation: list[Message] = [*first, {"role": "assistant", "content": text}]
         prompt = renderer.prompt_tokens(first)
         # As no encoder would write it: one token per character.
         completion = [token for letter in text for token in renderer.encode_plain(letter)]
         for end in ([renderer.stop_tokens[0]], []):
-            reply = {"role": "user", "content": "Again."}
+            reply: Message = {"role": "user", "content": "Again."}
             tokens, goes_on = renderer.continued_prompt(prompt, [*completion, *end], conversation, reply)
             assert goes_on and tokens[: len(prompt) + len(completion)] == [*prompt, *completion]
             written = renderer.tokenizer.decode(renderer.prompt_tokens([*conversation, reply]))
@@ -244,8 +235,8 @@ def test_most_formats_go_on_from_what_was_sampled(name: str) -> None:
 )
 def test_a_format_that_drops_thoughts_splits_the_completion(name: str, text: str) -> None:
     renderer: Renderer = get_renderer(name, load_tokenizer(NANO_MODEL))
-    conversation = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": text}]
-    prompt, reply = renderer.prompt_tokens(conversation[:1]), {"role": "user", "content": "Again."}
+    conversation: list[Message] = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": text}]
+    prompt, reply = renderer.prompt_tokens(conversation[:1]), Message(role="user", content="Again.")
     completion = [*renderer.encode_plain(text), renderer.stop_tokens[0]]
     tokens, goes_on = renderer.continued_prompt(prompt, completion, conversation, reply)
     assert not goes_on and tokens == renderer.prompt_tokens([*conversation, reply])

@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,24 +10,11 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownError
-from coderl_tasks.grading import SandboxClient
 from coderl_tasks.journal.steps import StepProblems
 from coderl_tasks.policy.update import KL_SAMPLE
-from coderl_tasks.services import Services
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
-from tests.conftest import Serve
-from tests.faults.sampling_faults import SamplingFaults
 from tests.training.refilled_runs import DOWN, POOL, SIGNAL, ZERO, Refilled, Told, problems_of
-
-
-@pytest.fixture
-async def refilled(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
-    gateway = SamplingFaults(str(embedded.tinker_url))
-    services = replace(embedded, tinker_url=serve(gateway.app()))
-    async with SandboxClient(embedded.sandbox_urls) as client:
-        yield Refilled(services, gateway, client)
-
 
 WHOLE = ["signal b", "signal e", "signal f"]
 """Of the first step's problems those whose groups have a signal."""
