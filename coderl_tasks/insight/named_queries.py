@@ -82,6 +82,11 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         FROM rollouts WHERE passes_held_back IS NOT NULL
         GROUP BY run, problem_id HAVING failed_held_back > 0
         ORDER BY run, failed_held_back DESC, problem_id LIMIT 25"""),
+    NamedQuery("turns", RUN, "What do replies add: how often is each answer the last, and right?", """
+        SELECT run, n_turns AS answers, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
+               round(avg((verdict = 'passed')::INT), 3) AS pass_rate, round(avg(n_completion_tokens)) AS tokens
+        FROM outcomes WHERE n_turns IS NOT NULL AND verdict NOT IN ('infra_error', 'checker_error')
+        GROUP BY run, n_turns ORDER BY run, n_turns"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,12 +247,17 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     for row in view.completions:
         # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
         program = row["code"] if view.environment == "code" else None
-        by_text.setdefault((program or row["completion"], row["verdict"]), []).append(row)
+        earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
+        by_text.setdefault((program or row["completion"], row["verdict"], *earlier), []).append(row)
     # Failures first: readers look for those.
-    for (text, verdict), rows in sorted(by_text.items(), key=lambda item: item[0][1] == Verdict.PASSED):
+    for (text, verdict, *_), rows in sorted(by_text.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         numbers = ", ".join(map(number, rows))
         section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
-        block(text or "(empty)")
+        turns = rows[0]["turns"] or []
+        for answer, (turn, following) in enumerate(pairwise(turns), start=1):
+            block(turn["text"] or "(empty)", f"answer {answer}")
+            block(following["environment_text"], "reply")
+        block(text or "(empty)", f"answer {len(turns)}" if len(turns) > 1 else "")
         if (failed := rows[0]["failed_test"]) is not None:
             console.print(Text(f"  test {failed['index']}"))
             for label in ("input", "expected", "got", "difference", "error"):

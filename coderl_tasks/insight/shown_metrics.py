@@ -70,6 +70,8 @@ SHOWN = {
         column=("held-back gap", ".1%"),
         panel="Passed programs that fail held-back tests",
     ),
+    "mended_rate": Shown(line="mended {:.0%}", column=("mended", ".1%"), panel=CORRECT, curve="after a reply"),
+    "mean_turns": Shown(panel="Answers per completion"),
     "n_datums": Shown(column=("datums", "d")),
     "signal_expected": Shown(line="expected {:.0%}", column=("signal expected", ".0%"), panel=SIGNAL, curve="expected"),
     "problems_seen": Shown(panel=_KNOWN, curve="seen"),
@@ -94,6 +96,7 @@ SHOWN = {
     "samples_skipped": Shown(line="samples skipped {}", column=("samples skipped", "d"), is_fault=True),
     "duplicate_rate": Shown(column=("duplicates", ".1%"), is_fault=True),
     "clone_groups": Shown(line="groups of clones {}", is_fault=True),
+    "replies_failed": Shown(line="replies failed {}", column=("replies failed", "d"), is_fault=True),
     "suspicious": Shown(line="suspicious programs {}", column=("suspicious", "d"), is_fault=True),
     "reward_errors": Shown(line="reward errors {}", column=("reward errors", "d"), is_fault=True),
     # time

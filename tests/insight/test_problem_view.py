@@ -12,6 +12,7 @@ from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import shortened
 from coderl_tasks.insight.problem_view import failed_test, view_problem
+from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import POOL_FILE
@@ -55,6 +56,23 @@ def run(tmp_path: Path) -> Path:
         summary = {"n": 1, "pass_at_1": 0.0, "ci_low": 0.0, "ci_high": 1.0, "by_split": {}}
         directory.evaluation("baseline").write(pl.DataFrame([row], schema=ROLLOUT_SCHEMA), summary)
     return tmp_path / "run"
+
+
+def test_a_completion_is_shown_turn_by_turn(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "steps/000001/scored.parquet"
+    rows = pl.read_parquet(file).to_dicts()
+    turn = {"environment_text": "", "environment_tokens": [], "kept": 0, "is_split": False, "n_tokens": 1}
+    turn |= {"text": f"print(1){ESCAPES}", "stop_reason": "stop", "check": "wrong_answer"}
+    second = turn | {"environment_text": "Example 1 fails.", "text": rows[0]["completion"], "check": None}
+    rows[0]["turns"] = [turn, second]
+    pl.DataFrame(rows, schema=ROLLOUT_SCHEMA).write_parquet(file)
+    assert main(["show", str(run), "alpha-1", "--step", "1"]) == 0
+    said = capsys.readouterr().out
+    first, reply, last = (said.index(f"  {words}") for words in ("answer 1", "reply", "answer 2"))
+    assert first < reply < last and "Example 1 fails." in said[reply:last]
+    assert r"print(1)\x1b]0;owned" in said[first:reply] and "\x1b" not in said
+    (answers,) = query(run, name="turns").rows()
+    assert answers[:3] == (2, 1, 0 if rows[0]["verdict"] != "passed" else 1)
 
 
 def test_a_problem_is_shown_with_its_failing_tests(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,222 @@
+"""Completions in several turns: what replies give away, and what the second turn costs.
+
+    python benchmarks/turns.py --taint 5000
+    python benchmarks/turns.py --cost [--model data/nano] [--repeats 5]
+
+`--taint` lets so many completions go on, on problems whose hidden tests hold unique markers. Their first answers are
+programs that look for tests (files, environment, /proc, frames, arguments, the sandbox's folders), print their input,
+crash on it, or are wrong on hidden tests alone; the model answers after the reply. Counted are markers in prompts and
+replies, and pairs of programs that differ only on hidden tests and get another reply, in text or in length. Exit code 1
+if there are any.
+
+`--cost` samples 8 groups of 16 completions in two turns of up to `--tokens` tokens each, where every first answer gets
+a reply, and 8 groups of 32 completions of one turn, which have about as many sampled tokens; one after the other,
+`--repeats` times. Then it trains on both. Seconds per 1,000 sampled tokens, medians, and the ratio.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import tinker
+from rich.console import Console
+from rich.table import Table
+
+from coderl_tasks.environments.environment import CodeEnvironment, Turns
+from coderl_tasks.environments.feedback import Reply
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.sampling import Completion, group_frame
+from coderl_tasks.policy.update import adam_params, update_policy
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.turns import with_first_turn
+from coderl_tasks.services import embedded_sandbox, embedded_tinker
+
+MARK = "7390{:06d}"
+LOOKING = (
+    "import sys\nprint(sys.stdin.read())\nfor name in ('tests.json', 'results.json', 'solution.py'):\n"
+    "    try:\n        print(open(name).read())\n    except OSError as error:\n        print(error)",
+    "import os\nfor folder, _, files in os.walk('.'):\n    for file in files:\n"
+    "        print(open(os.path.join(folder, file), errors='replace').read())",
+    "import os, sys\nprint(dict(os.environ), sys.argv)\nraise ValueError(open('/proc/self/cmdline').read())",
+    "import sys\nframe = sys._getframe()\nwhile frame:\n    print(dict(frame.f_globals), dict(frame.f_locals))\n"
+    "    frame = frame.f_back",
+    "import gc\nprint([each for each in gc.get_objects() if isinstance(each, (str, bytes, dict))][:2000])",
+    "import glob\nfor name in glob.glob('/tmp/**', recursive=True)[:500]:\n"
+    "    try:\n        print(open(name).read()[:2000])\n    except (OSError, UnicodeDecodeError):\n        pass",
+    "import sys\ndata = sys.stdin.read()\nraise RuntimeError(data)",
+    "import sys\nsys.exit(sys.stdin.read())",
+    "a, b = map(int, input().split())\nprint(a - b)",
+    "print(open('/proc/self/mem', 'rb').read(10))",
+    "while True: pass",
+    "print(undefined)",
+    "print('x' * 5_000_000)",
+    "def f(:",
+)
+PAIR = "a, b = map(int, input().split())\nprint({shown} if a < 100 else {hidden})"
+"""Wrong on the samples where `shown` is; `hidden` decides on hidden tests alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Doubting(CodeEnvironment):
+    """Gives every answer the same reply, so that all completions have all turns."""
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        said = "Your program fails example 1 of the problem: wrong answer.\n\nInput:\n2 3\n\nExpected output:\n5"
+        return [Reply(Verdict.WRONG_ANSWER, said)] * len(texts)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Embedded servers, and clients of them."""
+
+    service: tinker.ServiceClient
+    sampler: tinker.SamplingClient
+    judge: Judge
+    model: str
+
+    def engine(self, environment: CodeEnvironment, **settings: Any) -> RolloutEngine:
+        values = {"temperature": 1.0, "max_tokens": 16, "context": 8192, "seed": 0} | settings
+        renderer = model_renderer(self.model)
+        return RolloutEngine(self.judge, renderer, RolloutSettings("train", self.model, **values), environment)
+
+
+@contextlib.asynccontextmanager
+async def opened(model: str) -> AsyncIterator[Opened]:
+    with embedded_sandbox() as sandbox, embedded_tinker(model) as server:
+        service = await clients.connect(server.url, server.key)
+        sampler = await clients.create_sampling_client(service, base_model=model)
+        async with SandboxClient([sandbox.address]) as client:
+            yield Opened(service, sampler, Judge(client, timeout_s=1.0), model)
+        await clients.disconnect(service)
+
+
+def planted(number: int) -> Problem:
+    """A problem of adding two numbers, whose hidden tests hold markers that are nowhere else."""
+    statement = "Add two numbers.\n\nExample\n\nInput\n2 3\n\nOutput\n5\n"
+    marks = [MARK.format(10 * number + place) for place in range(3)]
+    tests = tuple(Test(f"{mark} {place}\n", f"{int(mark) + place}\n") for place, mark in enumerate(marks))
+    shown = Test("2 3\n", "5\n")
+    values = ("own", statement, "", "stdin", "", (*tests, shown), 4, 4, None, (), number)
+    return Problem(f"planted-{number}", *values)
+
+
+async def taint(servers: Opened, completions: int) -> dict[str, int]:
+    """Counts of what must not be, over so many completions."""
+    engine = servers.engine(CodeEnvironment(turns=Turns(2)))
+    counts = dict.fromkeys(("completions", "second answers", "markers", "pairs", "pairs that differ"), 0)
+
+    async def group(number: int) -> None:
+        problem = planted(number)
+        pairs = [PAIR.format(shown="a + b + 1", hidden=each) for each in ("a + b", "0")]
+        programs = [*LOOKING, *pairs, *(pair.replace("a + b + 1", "a * b") for pair in pairs)]
+        texts = [f"```python\n{program}\n```" for program in programs]
+        answers = [[*engine.renderer.encode_plain(text), engine.renderer.stop_tokens[0]] for text in texts]
+        request = engine.request(problem, number, len(texts), seed=number)
+        given = [Completion(tokens, [-1.0] * len(tokens), "stop") for tokens in answers]
+        first = with_first_turn(group_frame(request, given, decode=lambda tokens: texts[answers.index(tokens)]))
+        rows = (await engine.go_on(servers.sampler, problem, first, 1.0)).to_dicts()
+        replies = [row["turns"][1]["environment_text"] if len(row["turns"]) > 1 else None for row in rows]
+        for row, reply in zip(rows, replies, strict=True):
+            prompts = [row["prompt_tokens"], *(turn["environment_tokens"] for turn in row["turns"][1:])]
+            said = "".join(str(engine.renderer.tokenizer.decode(tokens)) for tokens in prompts) + str(reply)
+            counts["markers"] += sum(test.input.split()[0] in said for test in problem.tests[:3])
+            counts["markers"] += sum(test.expected.strip() in said for test in problem.tests[:3])
+        counts["completions"] += len(rows)
+        counts["second answers"] += sum(len(row["turns"]) > 1 for row in rows)
+        for one, other in (replies[-4:-2], replies[-2:]):
+            counts["pairs"] += 1
+            counts["pairs that differ"] += one != other or one is None
+
+    size = len(LOOKING) + 4
+    slots = asyncio.Semaphore(4)
+
+    async def bounded(number: int) -> None:
+        async with slots:
+            await group(number)
+
+    await asyncio.gather(*(bounded(number) for number in range(-(-completions // size))))
+    return counts
+
+
+async def cost(servers: Opened, tokens: int, repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds per 1,000 sampled tokens, by arm and phase."""
+    problems = [planted(number) for number in range(8)]
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for repeat in range(-1, repeats):  # the first warms up
+        for arm, turns in (("two turns", Turns(2)), ("one turn", Turns(1))):
+            engine = servers.engine(Doubting(turns=turns), max_tokens=tokens, seed=repeat)
+            n = 16 if arm == "two turns" else 32
+            begun = time.monotonic()
+            requests = [engine.request(problem, place, n, seed=repeat) for place, problem in enumerate(problems)]
+            pairs = zip(problems, requests, strict=True)
+            groups = await asyncio.gather(*(engine.sample(servers.sampler, *pair) for pair in pairs))
+            sampling = time.monotonic() - begun
+            frame = pl.concat(groups)
+            sampled_tokens = int(frame["completion_tokens"].list.len().sum())
+            rows = frame.with_columns(
+                *(
+                    pl.lit(None, dtype).alias(name)
+                    for name, dtype in ROLLOUT_SCHEMA.items()
+                    if name not in frame.columns
+                )
+            ).select(list(ROLLOUT_SCHEMA))
+            scored = rows.with_columns(
+                advantage=pl.when(pl.col("sample_index") % 2 == 0).then(0.5).otherwise(-0.5), trained=pl.lit(True)
+            )
+            policy = await clients.create_training_client(servers.service, servers.model, lora_rank=32, seed=0)
+            begun = time.monotonic()
+            await update_policy(policy, scored, adam_params(1e-5))
+            training = time.monotonic() - begun
+            if repeat >= 0:
+                for phase, spent in (("sampling", sampling), ("training", training), ("both", sampling + training)):
+                    seconds.setdefault(arm, {}).setdefault(phase, []).append(1000 * spent / sampled_tokens)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--taint", type=int, default=0, metavar="COMPLETIONS")
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--model", default=NANO_MODEL)
+    parser.add_argument("--tokens", type=int, default=64, help="per answer (default: 64)")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    if not arguments.taint and not arguments.cost:
+        parser.error("say what to measure: --taint COMPLETIONS or --cost")
+
+    async def run() -> int:
+        failed = 0
+        async with opened(arguments.model) as servers:
+            if arguments.taint:
+                counts = await taint(servers, arguments.taint)
+                table = Table(*counts, title="What replies give away")
+                table.add_row(*map(str, counts.values()))
+                Console().print(table)
+                failed = counts["markers"] + counts["pairs that differ"]
+            if arguments.cost:
+                found = await cost(servers, arguments.tokens, arguments.repeats)
+                table = Table("", "two turns", "one turn", "ratio", title="Seconds per 1,000 sampled tokens, medians")
+                for phase in ("sampling", "training", "both"):
+                    two, one = (statistics.median(found[arm][phase]) for arm in ("two turns", "one turn"))
+                    table.add_row(phase, f"{two:.2f}", f"{one:.2f}", f"{two / one:.2f}")
+                Console().print(table)
+        return failed
+
+    sys.exit(1 if asyncio.run(run()) else 0)
+
+
+if __name__ == "__main__":
+    main()
