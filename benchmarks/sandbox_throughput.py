@@ -85,8 +85,10 @@ def row(name: str, seconds: list[float], total: float) -> None:
 def family(pid: int) -> list[int]:
     """The process and all below it."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
+        # Of each thread those that it started.
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return [pid, *(member for child in children for member in family(int(child)))]
 

@@ -20,7 +20,7 @@ from local_servers.tinker.records import CheckpointKind, CheckpointRecord, RunRe
 from local_servers.tinker.refusal import BadRequest, Refusal
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Adapter, Engine, Weights
+    from local_servers.tinker.engine import Adapter, Engine, Snapshot
 
 
 class TrainingModel:
@@ -152,10 +152,10 @@ class TrainingModel:
 
         return await self.host.train(write)
 
-    async def snapshot(self) -> "Weights":
-        """An immutable copy of the current weights for sampling."""
+    async def snapshot(self) -> "Snapshot":
+        """The current adapter for sampling, which later steps do not change."""
         adapter = self._check_usable()
-        return await self.host.train(lambda engine: engine.sampler_weights(adapter))
+        return await self.host.train(lambda engine: engine.snapshot(adapter))
 
     def close(self, reason: str) -> None:
         """End the model: what waits is given up and its memory can go."""

@@ -1,17 +1,18 @@
 """What clients have open: client sessions, and their sampling sessions with the log of finished requests.
 
 A client session is opened by a ServiceClient, kept by its heartbeat, ended by its `close` or by silence. A sampling
-session says which weights a sampling client draws from. Weights saved under a name are read from disk when they are
-needed and a few stay in memory. A snapshot without a name lives in memory alone: the newest ones of a session are kept,
-older ones are gone.
+session says which weights a sampling client draws from. Those saved under a name are read from disk when they are
+needed. A snapshot without a name lives in memory alone, as an adapter: the newest ones of a session are kept, older
+ones are gone. The weights that an adapter makes of the base's, which are much larger, are kept for two adapters.
 """
 
 import asyncio
 import time
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinker import types
 
@@ -22,12 +23,16 @@ from local_servers.tinker.records import OWNER, CheckpointRecord, text_metadata
 from local_servers.tinker.refusal import BadRequest, Refusal, gone
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Engine, Weights
+    from local_servers.tinker.engine import Engine, Snapshot, SnapshotWeights, Weights
+
+K, T = TypeVar("K"), TypeVar("T")
 
 SILENCE_S = 1800.0
 """A session that sends no heartbeat for this long is over; the SDK sends one every 10 s."""
 KEPT_SNAPSHOTS = 16
 KEPT_CHECKPOINTS = 8
+KEPT_WEIGHTS = 2
+"""Adapters whose weights stay in memory when no request needs them: the policy now, and the one before."""
 KEPT_COMPLETIONS = 20_000
 CLONE_BLOCK = 1_000_000_000
 """A copy of a sampling client numbers its requests from its copy id times this."""
@@ -148,7 +153,7 @@ class Sampler:
     host: EngineHost
     base_model: str
     checkpoint: CheckpointRecord | None = None
-    snapshot: "Weights | None" = None
+    snapshot: "Snapshot | None" = None
     clients: int = 1
     logs: dict[int, CompletionLog] = field(default_factory=dict)
 
@@ -177,7 +182,8 @@ class SamplerRegistry(dict[str, Sampler]):
         self._store = store
         self._snapshots: dict[str, deque[Sampler]] = {}
         self._dropped: set[str] = set()
-        self._loaded: OrderedDict[tuple[str, str], asyncio.Task[Weights]] = OrderedDict()
+        self._loaded: OrderedDict[str, asyncio.Task[Snapshot]] = OrderedDict()
+        self._made: OrderedDict[Snapshot, asyncio.Task[SnapshotWeights]] = OrderedDict()
 
     def find(self, sampler_id: str) -> Sampler:
         """The sampler; Refusal 410 if it is not known, or was a snapshot that had to make room."""
@@ -206,29 +212,39 @@ class SamplerRegistry(dict[str, Sampler]):
 
     async def weights(self, sampler: Sampler) -> "Weights":
         """The weights to draw from. Refusal 404 or 422 if the checkpoint was deleted or damaged meanwhile."""
-        if sampler.snapshot is not None:
-            return sampler.snapshot
-        record = sampler.checkpoint
-        key = (sampler.host.name, record.data if record is not None else "")
-        # The task itself is kept, from before it is done: requests that come together load the weights once. A load
-        # that failed is tried again.
-        task = self._loaded.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._loaded[key] = asyncio.create_task(self._load(sampler.host, record))
-        self._loaded.move_to_end(key)
-        while len(self._loaded) > KEPT_CHECKPOINTS:
-            self._loaded.popitem(last=False)
-        # Others wait for the same load: a request that is cancelled must not take it with it.
-        return await asyncio.shield(task)
+        snapshot, host, record = sampler.snapshot, sampler.host, sampler.checkpoint
+        if record is not None:
+            snapshot = await _once(self._loaded, record.data, KEPT_CHECKPOINTS, lambda: self._load(host, record))
+        if snapshot is None:
+            return (await host.engine()).sampler_weights(None)
+        # In a thread of its own: the training thread may be busy for long.
+        return await _once(self._made, snapshot, KEPT_WEIGHTS, lambda: asyncio.to_thread(snapshot.weights))
 
-    async def _load(self, host: EngineHost, record: CheckpointRecord | None) -> "Weights":
-        def load(engine: "Engine") -> "Weights":
-            adapter = None if record is None else engine.load_adapter(self._store.files(record), optimizer=False)
-            return engine.sampler_weights(adapter)
+    async def _load(self, host: EngineHost, record: CheckpointRecord) -> "Snapshot":
+        def load(engine: "Engine") -> "Snapshot":
+            return engine.snapshot(engine.load_adapter(self._store.files(record), optimizer=False))
 
         return await host.train(load)
 
     def end_session(self, session_id: str) -> None:
         self._snapshots.pop(session_id, None)
         for sampler_id in [s.sampler_id for s in self.values() if s.session_id == session_id]:
-            del self[sampler_id]
+            if (snapshot := self.pop(sampler_id).snapshot) is not None:
+                self._made.pop(snapshot, None)
+
+
+async def _once(
+    kept: OrderedDict[K, asyncio.Task[T]], key: K, most: int, make: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
+    """What `make` gives for this key, of which the last `most` asked for are kept."""
+    # The task itself is kept, from before it is done: requests that come together make it once. One that failed is
+    # tried again.
+    task = kept.get(key)
+    if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        kept.pop(key, None)
+        while len(kept) >= most:  # before there is one more
+            kept.popitem(last=False)
+        task = kept[key] = asyncio.create_task(make())
+    kept.move_to_end(key)
+    # Others wait for the same task: a request that is cancelled must not take it with it.
+    return await asyncio.shield(task)

@@ -23,6 +23,8 @@ On disk an adapter has PEFT's LoRA format, with the optimizer's state in files b
 import hashlib
 import json
 import math
+import threading
+import weakref
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -65,7 +67,7 @@ class LoraShape:
         return self.applied_nbytes(base) + sum(4 * 4 * self._low_rank(base[name]) for name in self.targets(base))
 
     def applied_nbytes(self, base: Weights) -> int:
-        """What `Adapter.applied` makes: merged matrices, and rounded factors of the others, with the forms of them that
+        """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
         products take (joined, and packed), some three times as much."""
         matrices = [base[name] for name in self.targets(base)]
         return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * self._low_rank(matrix) for matrix in matrices)
@@ -73,6 +75,58 @@ class LoraShape:
     def _low_rank(self, matrix: torch.Tensor) -> int:
         """How many numbers A and B of this matrix have."""
         return self.rank * sum(matrix.shape)
+
+
+class SnapshotWeights(dict[str, torch.Tensor]):
+    """The weights with an adapter as it was at `snapshot`: those of the base, float32 matrices merged, A and `scale` B
+    beside the others."""
+
+    def __init__(self, snapshot: "Snapshot", weights: Weights) -> None:
+        super().__init__(weights)
+        self.snapshot = snapshot
+
+
+class Snapshot:
+    """An adapter's factors at one version, which later optimizer steps do not change.
+
+    The weights that they make are several times as large: each float32 matrix is merged, and products keep forms of
+    their own. So they live only as long as somebody holds them, and are made again, with the same bits, when they are
+    asked for.
+    """
+
+    def __init__(self, base: Weights, factors: Weights) -> None:
+        self.factors = factors
+        self._base = base
+        self._names = _matrices(factors)
+        self._made: weakref.ref[SnapshotWeights] | None = None
+        self._making = threading.Lock()
+
+    def weights(self) -> SnapshotWeights:
+        """One object for all who hold it at the same time. Raises OutOfMemory before it is made."""
+        with self._making:
+            made = None if self._made is None else self._made()
+            if made is None:
+                device = self._base[UNEMBED].device.type
+                require_memory(self._nbytes(), "a copy of the weights to sample from", device)
+                made = SnapshotWeights(self, self._base | self._own())
+                self._made = weakref.ref(made)
+            return made
+
+    def _nbytes(self) -> int:
+        """With the forms of the factors that products take (joined, and packed)."""
+        merged = sum(self._base[name].nbytes for name in self._names if merges(self._base[name]))
+        return merged + sum(4 * factor.nbytes for factor in self.factors.values() if factor.dtype != torch.float32)
+
+    @torch.no_grad()
+    def _own(self) -> Weights:
+        own: Weights = {}
+        for name in self._names:
+            a, b = f"{name}.lora_A", f"{name}.lora_B"
+            if merges(self._base[name]):
+                own[name] = torch.addmm(self._base[name], self.factors[b], self.factors[a])
+            else:  # views: products attach a packed form to a matrix, which is not to outlive these weights
+                own |= {key: self.factors[key].detach() for key in (a, b)}
+        return own
 
 
 @dataclass
@@ -89,48 +143,49 @@ class Adapter:
     moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     step: int = 0
     version: int = 0
-    _applied: tuple[int, Weights] | None = None
+    _applied: tuple[int, SnapshotWeights] | None = None
 
     @property
     def scale(self) -> float:
         return ALPHA / self.shape.rank
 
     def targets(self) -> list[str]:
-        return [key.removesuffix(".lora_A") for key in self.params if key.endswith(".lora_A")]
+        return _matrices(self.params)
 
-    @torch.no_grad()
-    def applied(self, base: Weights) -> Weights:
-        """The weights with this adapter: float32 matrices merged, A and `scale` B beside the others. Fresh tensors that
-        later optimizer steps do not change."""
+    def applied(self, base: Weights) -> SnapshotWeights:
+        """The weights with this adapter, kept until it changes. Later optimizer steps do not change them."""
         if self._applied is None or self._applied[0] != self.version:
-            own: Weights = {}
-            factors = self.factors(base)
-            for name in self.targets():
-                a, b = f"{name}.lora_A", f"{name}.lora_B"
-                if merges(base[name]):
-                    own[name] = torch.addmm(base[name], factors[b], factors[a])
-                else:
-                    own |= {a: factors[a], b: factors[b]}
-            self._applied = (self.version, base | own)
+            self._applied = (self.version, Snapshot(base, self.factors(base)).weights())
         return self._applied[1]
+
+    def forget_applied(self) -> None:
+        """Before the adapter changes: the memory of its weights is free where nobody samples from them."""
+        self._applied = None
 
     @torch.no_grad()
     def factors(self, base: Weights) -> Weights:
-        """A and `scale` B of every trained matrix, in its dtype: what `add_grads` takes the gradients of."""
+        """A and `scale` B of every trained matrix, in its dtype: what `add_grads` takes the gradients of. Copies."""
         return {
-            key: (self.scale * value if key.endswith(".lora_B") else value).to(base[key.rsplit(".", 1)[0]].dtype)
+            key: (self.scale * value if key.endswith(".lora_B") else value).to(
+                base[key.rsplit(".", 1)[0]].dtype, copy=True
+            )
             for key, value in self.params.items()
         }
 
     @torch.no_grad()
     def add_grads(self, parts: list[Weights]) -> None:
-        """Adds the gradients that the sum of `parts`, gradients of the `factors`, means for A and B."""
+        """Adds the gradients that the sum of `parts`, gradients of the snapshot's factors, means for A and B."""
         grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
         for name in sorted({name for part in parts for name in part}):
             found = [part[name] for part in parts if name in part]
             grad = sum(found[1:], start=found[0])
             grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
         self.grads = grads
+
+
+def _matrices(factors: Weights) -> list[str]:
+    """The matrices that have factors."""
+    return [key.removesuffix(".lora_A") for key in factors if key.endswith(".lora_A")]
 
 
 def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
@@ -192,6 +247,7 @@ def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
     clip = settings.grad_clip_norm / norm if 0 < settings.grad_clip_norm < norm else 1.0
     adapter.step += 1
     adapter.version += 1
+    adapter.forget_applied()
     correction1 = 1 - settings.beta1**adapter.step
     correction2 = 1 - settings.beta2**adapter.step
     for name, param in adapter.params.items():

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from local_servers.memory import require_memory
+from local_servers.memory import require_memory, return_freed_memory
 from local_servers.tinker.engine.adapter import (
     Adapter,
     LoraShape,
+    Snapshot,
     adam_step,
     create_adapter,
     read_adapter,
@@ -88,9 +89,12 @@ class Engine:
         """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's. Raises
         BadRequest before any work if the request is invalid."""
         self.validate(datums, loss, config)
-        return run_datums(
+        output = run_datums(
             self._model, adapter, datums, loss, config, backward=backward, max_tokens=self._max_train_tokens
         )
+        if self.large:
+            return_freed_memory()
+        return output
 
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
@@ -107,13 +111,14 @@ class Engine:
 
     # sampling
 
+    def snapshot(self, adapter: Adapter) -> Snapshot:
+        """The adapter as it is now, which later steps do not change. Raises OutOfMemory as `sampler_weights` does."""
+        return adapter.applied(self._model.weights).snapshot
+
     def sampler_weights(self, adapter: Adapter | None) -> Weights:
         """What the adapter makes of the weights now, which later steps do not change; None means the base model. Raises
         OutOfMemory before it makes a copy that there is no room for."""
-        if adapter is None:
-            return self._model.weights
-        self._require_memory(adapter.shape.applied_nbytes(self._model.weights), "a copy of the weights to sample from")
-        return adapter.applied(self._model.weights)
+        return self._model.weights if adapter is None else adapter.applied(self._model.weights)
 
     def sample(self, jobs: list[tuple[Weights, SampleSpec]]) -> list[SampleResult]:
         """Samples all jobs together; each result is what it would be alone. Raises BadRequest if one is invalid."""

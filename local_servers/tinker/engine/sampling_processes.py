@@ -2,7 +2,7 @@
 
 Its products are over so soon that threads of one process wait for each other's Python: with SmolLM2-135M, two processes
 sampled a quarter more than two threads. A request runs in one process, and gets the same bits in each. What a worker
-process has to know of an adapter, it is sent with the adapter's first request.
+process has to know of an adapter, its factors, it is sent with the adapter's first request.
 
 A worker that ends is not started again: this process runs what it leaves, and those that are left what follows.
 """
@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import save
 
 from local_servers.memory import SHARE, available_bytes
+from local_servers.tinker.engine.adapter import Snapshot, SnapshotWeights
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.scheduler import SamplingScheduler
@@ -111,7 +112,7 @@ class _Worker:
         self._take_back = take_back
         self._numbers = itertools.count()
         self._unfinished: dict[int, _Unfinished] = {}
-        self._held: OrderedDict[int, Weights] = OrderedDict()
+        self._held: OrderedDict[int, Snapshot] = OrderedDict()
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -149,29 +150,25 @@ class _Worker:
 
     def _send_request(self, number: int, weights: Weights, spec: SampleSpec) -> None:
         try:
-            self._send_weights(weights)
-            self._send("sample", number, self._key(weights), spec)
+            snapshot = None if weights is self._base else _snapshot_of(weights)
+            if snapshot is not None:
+                self._send_snapshot(snapshot)
+            self._send("sample", number, None if snapshot is None else id(snapshot), spec)
         except OSError:  # it has ended, which the receiving thread notices too
             self._give_back()
         except Exception as error:  # this one's alone
             self._finish(number, None, error)
 
-    def _send_weights(self, weights: Weights) -> None:
+    def _send_snapshot(self, snapshot: Snapshot) -> None:
         """Sends what the worker does not hold; the oldest that it holds make room."""
-        key = self._key(weights)
-        if key is None:
-            return
+        key = id(snapshot)
         if key not in self._held:
-            own = {name: weight for name, weight in list(weights.items()) if weight is not self._base.get(name)}
             dropped = list(self._held)[: len(self._held) - _KEPT + 1]
-            self._send("weights", key, dropped, save(own))
+            self._send("snapshot", key, dropped, save(snapshot.factors))
             for old in dropped:
                 del self._held[old]
-            self._held[key] = weights  # held here too: another object cannot get its id
+            self._held[key] = snapshot  # held here too: another object cannot get its id
         self._held.move_to_end(key)
-
-    def _key(self, weights: Weights) -> int | None:
-        return None if weights is self._base else id(weights)
 
     def _cancel(self, number: int) -> None:
         self._finish(number, None, None)
@@ -213,6 +210,12 @@ class _Worker:
             unfinished, self._unfinished = list(self._unfinished.values()), {}
             self.tokens = 0
         return unfinished
+
+
+def _snapshot_of(weights: Weights) -> Snapshot:
+    if not isinstance(weights, SnapshotWeights):
+        raise TypeError("another process can sample from the base model and from snapshots alone")
+    return weights.snapshot
 
 
 def _most_tokens(spec: SampleSpec) -> int:

@@ -14,6 +14,7 @@ from safetensors.torch import load
 from transformers.utils import logging as transformers_logging
 
 from local_servers.memory import keep_freed_memory, limit_own_memory_until
+from local_servers.tinker.engine.adapter import Snapshot
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.scheduler import SamplingScheduler
@@ -28,7 +29,8 @@ def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads
     threading.Thread(target=_limit_memory, name="memory limit", daemon=True).start()
     engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))
     scheduler = SamplingScheduler(engine, max_cache_bytes=int(max_cache_bytes), threads=int(threads))
-    weights: dict[int | None, Weights] = {None: engine.sampler_weights(None)}
+    base = engine.sampler_weights(None)
+    weights: dict[int | None, Weights] = {None: base}
     running: dict[int, Future[SampleResult]] = {}
     answering = threading.Lock()
 
@@ -40,17 +42,20 @@ def main(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads
             with answering:
                 connection.send_bytes(pickle.dumps(said))
 
+    def take_snapshot(key: int, dropped: list[int], factors: bytes) -> None:
+        for old in dropped:
+            del weights[old]
+        # Copies, which are aligned as those of the first process: products can depend on it.
+        snapshot = Snapshot(base, {name: factor.clone() for name, factor in load(factors).items()})
+        weights[key] = snapshot.weights()
+
     while True:
         try:
             kind, *asked = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionError):
             os._exit(0)  # nobody is there to answer: no step is finished
-        if kind == "weights":
-            key, dropped, own = asked
-            for old in dropped:
-                del weights[old]
-            # Copies, which are aligned as those of the first process: products can depend on it.
-            weights[key] = weights[None] | {name: weight.clone() for name, weight in load(own).items()}
+        if kind == "snapshot":
+            take_snapshot(*asked)
         elif kind == "sample":
             number, key, spec = asked
             running[number] = future = scheduler.submit(weights[key], spec)

@@ -63,18 +63,7 @@ class SamplingScheduler:
             batch.requests = [request for request in batch.requests if not futures[request].cancelled()]
             futures = {request: futures[request] for request in batch.requests}
             self._admit(waiting, batch, futures)
-            for request in batch.step():
-                future = futures.pop(request)
-                # From here on it cannot be cancelled. Without this a cancellation just now would make the call below
-                # raise, and end the loop for everybody.
-                if not future.set_running_or_notify_cancel():
-                    continue
-                if request.error is None:
-                    future.set_result(request.result())
-                else:
-                    if not isinstance(request.error, BadRequest):
-                        logger.error("sampling failed", exc_info=request.error)
-                    future.set_exception(request.error)
+            _answer(batch.step(), futures)
         # What came in after the last round has a future too, and somebody waits for it.
         self._receive(waiting, idle=False)
         for future in [*futures.values(), *(future for _, _, future in waiting)]:
@@ -111,3 +100,19 @@ class SamplingScheduler:
                 continue
             batch.requests.append(request)
             futures[request] = future
+
+
+def _answer(finished: list[RunningRequest], futures: dict[RunningRequest, Future[SampleResult]]) -> None:
+    """Answers these and forgets them: no name in the loop keeps their caches while it sleeps."""
+    for request in finished:
+        future = futures.pop(request)
+        # From here on it cannot be cancelled. Without this a cancellation just now would make the call below raise, and
+        # end the loop for everybody.
+        if not future.set_running_or_notify_cancel():
+            continue
+        if request.error is None:
+            future.set_result(request.result())
+        else:
+            if not isinstance(request.error, BadRequest):
+                logger.error("sampling failed", exc_info=request.error)
+            future.set_exception(request.error)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from local_servers.memory import return_freed_memory
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
@@ -121,10 +120,8 @@ class _Lane:
     def __init__(self, model: BaseModel, weights: Weights, trained: Weights) -> None:
         self._model = model
         self._backward = bool(trained)
-        # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
         self._weights = weights | {
-            name: factor.detach().float().requires_grad_(not name.startswith(UNEMBED))
-            for name, factor in trained.items()
+            name: factor.detach().requires_grad_(not name.startswith(UNEMBED)) for name, factor in trained.items()
         }
         self._unembed_grads = {
             name: torch.zeros_like(self._weights[name]) for name in trained if name.startswith(UNEMBED)
@@ -195,7 +192,8 @@ def run_datums(
     config = checked_config(loss, loss_config)
     batches = pack([datum.tokens for datum in datums], max_tokens, min(max_tokens, _usual_rows(model)))
     weights = adapter.applied(model.weights)
-    trained = adapter.factors(model.weights) if backward else {}
+    # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
+    trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
     # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
     lanes = [_Lane(model, weights, trained) for _ in batches[:LANES]]
 
@@ -208,8 +206,6 @@ def run_datums(
             results |= part
     if backward:
         adapter.add_grads([lane.grads() for lane in lanes])
-    if model.large:
-        return_freed_memory()
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
     # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))

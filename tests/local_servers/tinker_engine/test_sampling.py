@@ -1,6 +1,7 @@
 """Sampling: against transformers, bit for bit whatever the batch, and every setting of a request."""
 
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from local_servers.tinker.engine import Adapter, Engine
 from local_servers.tinker.engine.decoding import UniformDraws, draw_tokens
 from local_servers.tinker.engine.sampling_batch import PREFILL_CHUNK
-from local_servers.tinker.engine_types import SampleSpec
+from local_servers.tinker.engine_types import AdamSettings, SampleSpec
 
 
 def random_specs(cases: Any, count: int) -> list[SampleSpec]:
@@ -240,8 +241,6 @@ def test_long_prompts_with_many_samples(engine: Engine, cases: Any) -> None:
 def test_a_snapshot_does_not_change_with_its_adapter(
     engine: Engine, trained: Callable[[int], Adapter], cases: Any
 ) -> None:
-    from local_servers.tinker.engine_types import AdamSettings
-
     adapter = trained(3)
     spec = SampleSpec(cases.prompt(0, 20), num_samples=4, max_tokens=20)
     snapshot = engine.sampler_weights(adapter)
@@ -252,3 +251,26 @@ def test_a_snapshot_does_not_change_with_its_adapter(
     after = engine.sample([(snapshot, spec), (engine.sampler_weights(adapter), spec)])
     assert after[0] == before
     assert after[1] != before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_a_snapshot_are_freed_and_made_again_with_the_same_bits(
+    qwen3_folder: Path, trained: Callable[..., Adapter], cases: Any, dtype: str
+) -> None:
+    engine = Engine(qwen3_folder, dtype=dtype)
+    adapter = trained(3, engine)
+    snapshot = engine.snapshot(adapter)
+    weights = snapshot.weights()
+    assert weights is snapshot.weights() is engine.sampler_weights(adapter)
+    spec = SampleSpec(cases.prompt(0, 20), num_samples=4, max_tokens=20)
+    before = engine.sample([(weights, spec)])[0]
+    first = {name: weight.clone() for name, weight in weights.items()}
+    held = weakref.ref(weights)
+    engine.forward_backward(adapter, cases.datums([spec], [before]), "importance_sampling", {}, backward=True)
+    engine.optim_step(adapter, AdamSettings(learning_rate=0.05))
+    assert held() is weights
+    del weights
+    assert held() is None, "somebody still holds the weights"
+    again = snapshot.weights()
+    assert engine.sample([(again, spec)])[0] == before
+    assert all(torch.equal(again[name], first[name]) for name in first)

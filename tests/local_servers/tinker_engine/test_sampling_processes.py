@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from local_servers.memory import OutOfMemory
-from local_servers.tinker.engine import Adapter, Engine, SamplingProcesses, Weights
+from local_servers.tinker.engine import Adapter, Engine, SamplingProcesses, Snapshot, SnapshotWeights, Weights
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 
@@ -71,7 +71,9 @@ def test_a_cancelled_request_gives_up_its_place(processes: SamplingProcesses, ca
 def test_a_request_that_fails_says_the_same_from_each_process(
     processes: SamplingProcesses, policies: list[Weights], cases: Any
 ) -> None:
-    diverged = {name: weight * float("nan") for name, weight in policies[1].items()}
+    assert isinstance(policies[1], SnapshotWeights)
+    factors = {name: factor * float("nan") for name, factor in policies[1].snapshot.factors.items()}
+    diverged = Snapshot(policies[0], factors).weights()
     for future in [processes.submit(diverged, SampleSpec(cases.prompt(i, 5), 2, 4)) for i in range(4)]:
         with pytest.raises(BadRequest, match="training has diverged"):
             future.result(60)
