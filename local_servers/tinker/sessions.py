@@ -25,7 +25,8 @@ from local_servers.tinker.refusal import BadRequest, Refusal, gone
 if TYPE_CHECKING:
     from local_servers.tinker.engine import Engine, Snapshot, SnapshotWeights, Weights
 
-K, T = TypeVar("K"), TypeVar("T")
+K = TypeVar("K")
+T = TypeVar("T")
 
 SILENCE_S = 1800.0
 """A session that sends no heartbeat for this long is over; the SDK sends one every 10 s."""

@@ -10,6 +10,7 @@ import pytest
 import tinker
 from tinker import types
 
+from local_servers.tinker.sessions import KEPT_WEIGHTS
 from tests.local_servers.tinker_wire.conftest import NewRun, Server, Step
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7, 8])
@@ -136,13 +137,15 @@ def test_unnamed_snapshots_keep_their_weights_and_old_ones_are_gone(
             step(run, lesson)
         second = run.save_weights_and_get_sampling_client().result()
         assert first.sample(PROMPT, 1, params).result().sequences[0].logprobs == before
-        assert second.sample(PROMPT, 1, params).result().sequences[0].logprobs != before
-        for _ in range(15):
-            run.save_weights_and_get_sampling_client().result()
+        changed = second.sample(PROMPT, 1, params).result().sequences[0].logprobs
+        assert changed != before
+        others = [run.save_weights_and_get_sampling_client().result() for _ in range(15)]
         with pytest.raises(tinker.APIStatusError, match="newest 16 of a session are kept") as caught:
             first.sample(PROMPT, 1, params).result()
         assert caught.value.status_code == 410
-        assert second.sample(PROMPT, 1, params).result().sequences
+        for other in others[:KEPT_WEIGHTS]:  # whose weights take the place of the second's, which are made again
+            assert other.sample(PROMPT, 1, params).result().sequences[0].logprobs == changed
+        assert second.sample(PROMPT, 1, params).result().sequences[0].logprobs == changed
 
 
 def test_finished_requests_can_be_polled_together(server: Server, base_model: str) -> None:
