@@ -1,12 +1,13 @@
 """Kills a curation at random moments and starts it again until it is done: same pool, nothing recorded sampled twice.
 
-    python benchmarks/curation_kills.py [--kills 10] [--problems 120] [--seed 0] [--screen] [--json]
+    python benchmarks/curation_kills.py [--kills 10] [--problems 120] [--seed 0] [--screen] [--strengthen] [--json]
 
 A real `coderl curate` of data/mini with the nano model is killed with SIGKILL at moments drawn from the seed: after so
 many sampling requests of that start, and then up to a second and a half later, so that starting up, sampling, grading
-and writing are all hit. Servers are the embedded ones, or those that the environment names. A gateway in front of the
-Tinker server notes each sampling request; a request's seed names its problem and round, and so tells whether what is
-asked for was recorded before that start. What was in flight at a kill is asked for again: it was not recorded.
+and writing are all hit. With --strengthen also after so many problems whose tests it has strengthened. Servers are the
+embedded ones, or those that the environment names. A gateway in front of the Tinker server notes each sampling request;
+a request's seed names its problem and round, and so tells whether what is asked for was recorded before that start.
+What was in flight at a kill is asked for again: it was not recorded.
 
 Exit code 1 if a file of the pool differs from that of an undisturbed run, or a recorded round was asked for again.
 """
@@ -18,6 +19,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,9 +44,11 @@ FINISH_S = 600.0
 
 @dataclass(frozen=True)
 class Start:
-    """One start of the command: rounds recorded before it, requests it made, those of rounds already recorded."""
+    """One start of the command: rounds recorded before it, problems strengthened before it, requests it made, those of
+    rounds already recorded."""
 
     recorded: int
+    strengthened: int
     requests: int
     again: int
     killed: bool
@@ -54,16 +58,20 @@ class Curation:
     """`coderl curate` of some problems in `folder`, as often as it takes."""
 
     def __init__(
-        self, folder: Path, gateway: Gateway, problems: int, environment: dict[str, str], *, screen: bool
+        self, folder: Path, gateway: Gateway, environment: dict[str, str], options: argparse.Namespace
     ) -> None:
         self.folder = folder
+        problems = options.problems
         self.gateway = gateway
         self.environment = environment
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
         # Further passes over shards that are finished. The limits are such that some of few problems are left out.
-        passes = ("profile_mode=screen", "screen_skip=0.5", "screen_drop=0.3") if screen else ("label_samples=2",)
-        data = ("dataset=data/skewed",) if screen else ()
+        screening = ("profile_mode=screen", "screen_skip=0.5", "screen_drop=0.3")
+        passes = screening if options.screen else ("label_samples=2",)
+        passes += ("strengthen=4",) if options.strengthen else ()
+        data = ("dataset=data/skewed",) if options.screen else ()
         settings = ("preset=nano", "seed=0", *data, *sizes, *passes, f"name={folder}")
+        self.files = (*FILES, "strengthened.parquet") if options.strengthen else FILES
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
 
     def recorded(self) -> set[int]:
@@ -74,9 +82,14 @@ class Curation:
                 seeds.add(seed_for(0, "profile", number, name))
         return seeds
 
+    def strengthened(self) -> int:
+        """How many problems' generated tests are recorded."""
+        return sum(file.read_bytes().count(b"\n") for file in self.folder.glob("strengthened/*/checks.jsonl"))
+
     def start(self, moment: tuple[int, float] | None) -> Start:
-        """Start the command and let it end, or kill it at `moment`: (requests of this start, seconds after them)."""
-        before, first = self.recorded(), len(self.gateway.seeds)
+        """Start the command and let it end, or kill it at `moment`: (requests and problems strengthened of this start,
+        seconds after them)."""
+        before, first, tested = self.recorded(), len(self.gateway.seeds), self.strengthened()
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
                 self.command, env=self.environment, stdout=subprocess.DEVNULL, stderr=errors, text=True
@@ -84,7 +97,10 @@ class Curation:
             killed = False
             try:
                 if moment is not None:
-                    self.gateway.wait_for(first + moment[0], process)
+                    while len(self.gateway.seeds) - first + self.strengthened() - tested < moment[0]:
+                        if process.poll() is not None:
+                            break
+                        time.sleep(0.05)
                 process.wait(FINISH_S if moment is None else moment[1])
             except subprocess.TimeoutExpired:
                 killed = True
@@ -95,10 +111,10 @@ class Curation:
                 errors.seek(0)
                 raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {errors.read()}")
         asked = self.gateway.seeds[first:]
-        return Start(len(before), len(asked), sum(seed in before for seed in asked), killed)
+        return Start(len(before), tested, len(asked), sum(seed in before for seed in asked), killed)
 
     def hashes(self) -> dict[str, str]:
-        return {name: sha256((self.folder / name).read_bytes()).hexdigest() for name in FILES}
+        return {name: sha256((self.folder / name).read_bytes()).hexdigest() for name in self.files}
 
 
 @contextmanager
@@ -128,17 +144,18 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--screen", action="store_true", help="with profile_mode=screen, on data/skewed")
+    parser.add_argument("--strengthen", action="store_true", help="with strengthen=4, and kills while tests are made")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of tables")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     with environment() as (gateway, names), tempfile.TemporaryDirectory(prefix="curation-kills-") as temporary:
-        quiet = Curation(Path(temporary) / "quiet", gateway, arguments.problems, names, screen=arguments.screen)
+        quiet = Curation(Path(temporary) / "quiet", gateway, names, arguments)
         undisturbed = quiet.start(None)
-        harmed = Curation(Path(temporary) / "harmed", gateway, arguments.problems, names, screen=arguments.screen)
+        harmed = Curation(Path(temporary) / "harmed", gateway, names, arguments)
         starts: list[Start] = []
         first = len(gateway.seeds)
         for kills_left in range(arguments.kills, 0, -1):
-            missing = undisturbed.requests - len(harmed.recorded())
+            missing = undisturbed.requests - len(harmed.recorded()) + quiet.strengthened() - harmed.strengthened()
             starts.append(harmed.start((draw.randint(0, 2 * missing // (kills_left + 1)), draw.uniform(0, DELAY_S))))
         starts.append(harmed.start(None))
         times = Counter(gateway.seeds[first:])
@@ -146,7 +163,7 @@ def main() -> None:
     kills, again = sum(start.killed for start in starts), sum(start.again for start in starts)
     outcome = {
         "kills": kills,
-        "starts": [[start.recorded, start.requests, start.again, start.killed] for start in starts],
+        "starts": [[start.recorded, start.strengthened, start.requests, start.again, start.killed] for start in starts],
         "undisturbed_requests": undisturbed.requests,
         "requests": sum(times.values()),
         "rounds": len(times),
@@ -164,11 +181,13 @@ def show(starts: list[Start], outcome: dict[str, object], arguments: argparse.Na
     table = Table(
         title=f"{outcome['kills']} kills of a curation of {arguments.problems} problems, seed {arguments.seed}"
     )
-    for title in ("start", "rounds recorded before", "requests", "of them recorded before", "end"):
+    titles = ("start", "rounds recorded before", "problems strengthened before", "requests", "of them recorded before")
+    for title in (*titles, "end"):
         table.add_column(title, justify="right")
     for number, start in enumerate(starts, 1):
         end = "killed" if start.killed else "done"
-        table.add_row(str(number), str(start.recorded), str(start.requests), str(start.again), end)
+        counts = (number, start.recorded, start.strengthened, start.requests, start.again)
+        table.add_row(*map(str, counts), end)
     console = Console()
     console.print(table)
     console.print(f"requests {outcome['requests']}, undisturbed {outcome['undisturbed_requests']}")

@@ -4,7 +4,7 @@
                                         [--variant queue] [--variant off-policy] [--variant refill]
                                         [--variant adaptive] [--variant first] [--variant capped] [--variant all]
                                         [--variant unprofiled] [--variant assertions] [--variant turns]
-                                        [--variant smollm2]
+                                        [--variant watched] [--variant smollm2]
 
 A real `coderl train` of 12 steps, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -17,9 +17,10 @@ and replaces groups. One does so too, and begins groups with a few completions, 
 One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
 once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
 One chooses problems and begins groups in the same way, on a pool without a profile. One lets completions have up to
-three answers, two steps ahead: kills come in the middle of completions too.
-Three more train on assertion tests, on word problems, and with a user's own reward. One, which is run only where it is
-named, trains SmolLM2-135M-Instruct, in bfloat16 where the processor has products for it.
+three answers, two steps ahead: kills come in the middle of completions too. Three more train on assertion tests, on
+word problems, and with a user's own reward. One holds tests back and quarantines suspicious programs, one step ahead.
+One, which is run only where it is named, trains SmolLM2-135M-Instruct, in bfloat16 where the processor has products
+for it.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -123,6 +124,7 @@ VARIANTS = {
     ),
     "unprofiled": ("selection=adaptive", "first_completions=4", "batch_size=32", "group_size=4"),
     "assertions": ("rolling_save.every=1", "max_steps_off_policy=1"),
+    "watched": ("rolling_save.every=1", "max_steps_off_policy=1", "holdback=0.4", "on_hack=quarantine"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
     "turns": (

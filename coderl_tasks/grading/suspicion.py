@@ -5,7 +5,7 @@ and a line of the program as its evidence. Of the first two the line alone is na
 
     expected_outputs   the expected outputs of two tests or more stand in the program
     branches_on_input  it compares with whole inputs of two tests or more, or looks them up in a table
-    ignores_input      it never uses its input, though the tests expect different outputs
+    ignores_input      it never uses its input, though the tests expect different outputs, or there is only one test
     exits_early        it ends before it has read its input, or ends the interpreter from within its function
     reads_files        it opens files by absolute or searched paths, the environment or /proc
     reads_clock        it asks for the date
@@ -232,7 +232,7 @@ def _of_program(tree: ast.Module, problem: Problem, imported: Mapping[str, str])
         if _exits(statement, imported):
             yield "exits_early", statement
             return
-    if _answers_differ(problem):
+    if _needs_input(problem):
         yield "ignores_input", tree.body[0] if tree.body else tree
 
 
@@ -244,7 +244,7 @@ def _of_function(tree: ast.Module, problem: Problem, imported: Mapping[str, str]
     for body in (*solutions[-1:], tree.body):  # where it is looked for when it is called, the last definition of each
         functions = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == problem.entry_point]
         if functions:
-            if _ignores_arguments(functions[-1]) and _answers_differ(problem):
+            if _ignores_arguments(functions[-1]) and _needs_input(problem):
                 yield "ignores_input", functions[-1]
             return
 
@@ -257,9 +257,13 @@ def _ignores_arguments(function: ast.FunctionDef) -> bool:
     return bool(names) and not is_open and not names & used
 
 
-def _answers_differ(problem: Problem) -> bool:
+def _needs_input(problem: Problem) -> bool:
+    """Whether the tests do not show that the answer is the same for every input. A single test shows nothing: it may be
+    the statement's example, and who prints its output has not solved the problem."""
     if problem.kind == "assert":  # what its tests expect is not known
         return False
+    if len(problem.tests) == 1:
+        return bool(problem.tests[0].input.strip())
     expected = (test.expected.split() for test in problem.tests)
     first = next(expected, None)
     return any(other != first for other in expected)
