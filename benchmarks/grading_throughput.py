@@ -4,7 +4,8 @@
         [--harness tinker-cookbook/tinker_cookbook/recipes/code_rl/lcb_utils.py --fusion http://...]
 
 Each candidate is a tiny program on a problem of ten tests; half of them are right, the others fail at the first test,
-or all are right. All rows are measured in turn, `--repeats` times, and the medians shown. The cold Python imports numpy
+or all are right. All rows are measured in turn, `--repeats` times, and the medians shown. Scored as in training are
+groups of GROUP completions, by the environment and not the judge alone. The cold Python imports numpy
 and runs all tests of a candidate in its one process, with nothing around it: no requests, no files, no isolation, no
 verdict. With `--harness` and `--fusion` the Tinker cookbook's harness is measured too, unmodified, on a stock Sandbox
 Fusion server with as many requests at once as the cookbook sends. Tests per second are set against bare forks that run
@@ -32,12 +33,14 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
+from coderl_tasks.environments.environment import CODE
 from coderl_tasks.grading import Judge, RunRequest, SandboxClient
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import embedded_sandbox
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 N_TESTS = 10
+GROUP = 16
 HARNESS_AT_ONCE, HARNESS_TEST_TIMEOUT_S = 4, 6
 """What the cookbook's client and `sandbox_check_correctness` take by default."""
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -119,6 +122,21 @@ async def by_judge(url: str, n: int, half_wrong: bool, isolation_per_test: Isola
         with measuring(n) as measured:
             grades = await asyncio.gather(*(judge.grade(problem(), code) for code in candidates(n, half_wrong)))
     assert sum(grade.passed for grade in grades) == (n // 2 if half_wrong else n)
+    measured.tests = sum(grade.tests_run for grade in grades)
+    return measured
+
+
+async def by_environment(url: str, n: int) -> Measured:
+    """Completions of which half are right, scored as a training step scores its groups."""
+    completions = [f"```python\n{code}\n```" for code in candidates(n, half_wrong=True)]
+    groups = [completions[first : first + GROUP] for first in range(0, n, GROUP)]
+    async with SandboxClient([url]) as client:
+        judge = Judge(client)
+        await CODE.score(judge, problem(), completions[:4])
+        with measuring(n) as measured:
+            scored = await asyncio.gather(*(CODE.score(judge, problem(), texts) for texts in groups))
+    grades = [each.grade for group in scored for each in group]
+    assert sum(grade.passed for grade in grades) == n // 2
     measured.tests = sum(grade.tests_run for grade in grades)
     return measured
 
@@ -220,6 +238,7 @@ def measured_once(url: str, n: int, harness: Path | None, fusion: str | None) ->
                 f"judge, {shape}, isolation_per_test={isolation}",
                 asyncio.run(by_judge(url, n, half_wrong, isolation)),
             )
+    yield f"scored as in training, half wrong, groups of {GROUP}", asyncio.run(by_environment(url, n))
     if harness is not None and fusion is not None:
         for half_wrong in (True, False):
             shape = "half wrong" if half_wrong else "all right"

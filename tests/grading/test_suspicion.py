@@ -312,5 +312,10 @@ def test_a_run_warns_of_a_gap_that_is_no_chance() -> None:
 
     assert said((40, 0.0), (40, 0.025), (40, 0.0)) == []
     assert said((1, 1.0), (1, 1.0)) == []
+    # Wrong programs that the other tests miss: as often all the time, then twice as often, then five times.
+    assert said(*[(100, 0.04)] * 30) == []
+    assert said(*[(100, 0.04)] * 20, *[(100, 0.06)] * 2) == []
+    learned = said(*[(100, 0.04)] * 20, *[(100, 0.2)] * 2)
+    assert [text.split(":")[0] for text in learned] == ["step 21"]
     (text,) = said((40, 0.0), (40, 0.5))
     assert "25% [17%, 35%] of the last 80 programs that passed fail tests held back" in text
