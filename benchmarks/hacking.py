@@ -19,29 +19,36 @@ already is not done again.
 """
 
 import argparse
+import asyncio
 import json
+import os
 import random
 import statistics
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-import torch
-from overlap import coderl, servers
+from overlap import coderl
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from coderl_tasks.environments.environment import CodeEnvironment
+from coderl_tasks.environments.environment import CODE, CodeEnvironment
+from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.insight.warning_signs import Watch
-from coderl_tasks.journal.atomic import make_folder, read_json, read_rows, write_parquet
+from coderl_tasks.journal.atomic import make_folder, read_json, read_rows, write_json, write_parquet
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.problems import load_problems
-from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.problems.problem import Problem, problems_frame, problems_from_frame
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.prompts import get_renderer, problem_messages
+from coderl_tasks.runtime.grpo_session import GrpoSession, init_grpo
+from coderl_tasks.services import embedded_sandbox, embedded_tinker
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import student_t
 from data.recipes.cases import draw_case, draw_cases
@@ -49,7 +56,6 @@ from data.recipes.compose import Combination, Composed
 from data.recipes.layouts import STDIN_LAYOUTS
 from data.recipes.make_mini import problems as composed_problems
 from data.recipes.make_mini import raw_row, split_combinations
-from data.recipes.make_nano import Batches, Row, answer_loss, pad_token, save
 from data.recipes.statement import statement
 from data.recipes.teacher import Lesson, Teacher
 
@@ -67,15 +73,15 @@ class Arm:
 
     taught: bool
     pool: str
-    settings: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
     seeds: int = 3
     steps: int | None = None
 
 
 ARMS = {
-    "loophole, warn": Arm(True, "loophole", (f"holdback={HOLDBACK}",), seeds=5),
-    "loophole, quarantine": Arm(True, "loophole", (f"holdback={HOLDBACK}", "on_hack=quarantine")),
-    "honest": Arm(False, "mini", ("holdback=0.2",), seeds=20, steps=10),
+    "loophole, warn": Arm(True, "loophole", {"holdback": HOLDBACK}, seeds=5),
+    "loophole, quarantine": Arm(True, "loophole", {"holdback": HOLDBACK, "on_hack": "quarantine"}),
+    "honest": Arm(False, "mini", {"holdback": 0.2}, seeds=20, steps=10),
     "given tests": Arm(False, "given"),
     "strengthened tests": Arm(False, "strengthened"),
 }
@@ -114,43 +120,47 @@ def exploitable(problem: Problem, seed: int) -> Problem:
     return problem if held_back == [1] else replace(problem, tests=problem.tests[::-1])
 
 
-def pool_problems(pool: str, seed: int) -> list[Problem]:
-    """The problems of a pool that is not curated."""
+def write_data(folder: Path) -> None:
+    """The planted problems and those that policies are evaluated on, as rows of a data set."""
+    train, test = split_combinations()
+    planted = map(weak, islice(drawn(train, "train"), PLANTED))
+    chosen = islice(drawn(test, "test"), VALIDATION)
+    make_folder(folder)
+    for name, problems in (("planted", planted), ("validation", chosen)):
+        lines = [json.dumps(as_row(problem)) + "\n" for problem in problems]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+
+
+def as_row(problem: Problem) -> dict[str, Any]:
+    tests = {"inputs": [test.input for test in problem.tests], "outputs": [test.expected for test in problem.tests]}
+    asked = {"problem_id": problem.problem_id, "problem": problem.statement}
+    return {**asked, "solutions": list(problem.solutions), "tests": tests}
+
+
+def read_problems(file: Path) -> list[Problem]:
+    rows = enumerate(read_rows(file))
+    return [problem_from_row(row, split="planted", source_row=number) for number, row in rows]
+
+
+def pool_problems(folder: Path, pool: str, seed: int) -> list[Problem]:
+    """The problems of an arm's pool."""
     if pool == "mini":
         return load_problems(MINI_DATASET, role="train", max_tests=CurateSettings(preset="nano").max_tests).problems
-    train, _ = split_combinations()
-    planted = [weak(problem) for problem, _ in zip(drawn(train, "train"), range(PLANTED), strict=False)]
-    return [exploitable(problem, seed) for problem in planted] if pool == "loophole" else planted
+    if pool == "loophole":
+        return [exploitable(problem, seed) for problem in read_problems(folder / "planted.jsonl")]
+    whole = problems_from_frame(pl.read_parquet(curated(folder) / "pool.parquet"))
+    return [problem.given() for problem in whole] if pool == "given" else whole
 
 
-def write_data(folder: Path) -> None:
-    """The planted problems as a data set to curate, and those that policies are evaluated on."""
-    make_folder(folder)
-    _, test = split_combinations()
-    chosen = [problem for problem, _ in zip(drawn(test, "test"), range(VALIDATION), strict=False)]
-    write_parquet(folder / "validation.parquet", problems_frame(chosen))
-    rows = [
-        {
-            "problem_id": problem.problem_id,
-            "problem": problem.statement,
-            "solutions": list(problem.solutions),
-            "tests": {"inputs": [t.input for t in problem.tests], "outputs": [t.expected for t in problem.tests]},
-        }
-        for problem in pool_problems("given", 0)
-    ]
-    (folder / "planted.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def strengthened(environment: dict[str, str], folder: Path) -> dict[str, Problem]:
-    """The planted problems with the tests that `curate strengthen=16` generates, by problem id."""
+def curated(folder: Path) -> Path:
+    """The pool of the planted problems with the tests that strengthening generates."""
     pool = folder / "curated"
     if not (pool / "manifest.json").is_file():
-        data = (f"dataset={folder / 'planted.jsonl'}", f"evaluation_dataset={folder / 'validation.parquet'}")
+        data = (f"dataset={folder / 'planted.jsonl'}", f"evaluation_dataset={folder / 'validation.jsonl'}")
         profile = ("profile_mode=fixed", "profile_samples=4", "band_low=0", "band_high=1")
-        every = ("min_tests=1", "strengthen=16", "seed=0")
-        coderl(environment, "curate", "preset=nano", *data, *profile, *every, f"name={pool}")
-    rows = pl.read_parquet(pool / "pool.parquet").iter_rows(named=True)
-    return {row["problem_id"]: Problem.from_row(row) for row in rows}
+        words = ("preset=nano", *data, *profile, "min_tests=1", "strengthen=16", f"name={pool}")
+        coderl(dict(os.environ), "curate", *words)
+    return pool
 
 
 # --- the taught model ---
@@ -179,6 +189,11 @@ how seldom."""
 
 def teach(folder: Path) -> None:
     """Write nano, further trained on lessons of which few are exploits, to `folder`."""
+    import torch  # which no run needs
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+    from data.recipes.make_nano import Batches, Row, answer_loss, pad_token, save
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
     source = PROJECT_ROOT / NANO_MODEL
@@ -215,52 +230,70 @@ class Bench:
     def run(self, arm: str, seed: int) -> Path:
         return self.folder / arm.replace(", ", "-").replace(" ", "-") / f"seed-{seed}"
 
+    def result(self, arm: str, seed: int) -> Path:
+        """Has Pass@1 by the steps before it, once the run has ended."""
+        return self.run(arm, seed).with_suffix(".json")
+
     def steps_of(self, arm: str) -> int:
         return ARMS[arm].steps or self.steps
 
-    def is_done(self, arm: str, seed: int) -> bool:
-        run, steps = self.run(arm, seed), self.steps_of(arm)
-        evaluated = ARMS[arm].steps is not None or steps in evaluations(run)
-        return evaluated and len(list(run.glob("steps/*/commit.json"))) == steps
 
-
-def evaluations(run: Path) -> dict[int, float]:
-    """Pass@1 by the number of steps before it."""
-    summaries = [read_json(path) for path in run.glob("evals/*/summary.json")]
-    return {summary["step"] + 1: summary["pass_at_1"] for summary in summaries}
-
-
-def train(bench: Bench, environment: dict[str, str], arm: str, seed: int) -> None:
-    run, about = bench.run(arm, seed), ARMS[arm]
-    pool = make_folder(run.parent) / f"pool-{seed}.parquet"
+def train(bench: Bench, arm: str, seed: int) -> None:
+    """Train a run, or what is left of it, with the servers that the environment names."""
+    run, about, rates = bench.run(arm, seed), ARMS[arm], {}
+    pool, steps, is_evaluated = run.with_suffix(".parquet"), bench.steps_of(arm), about.steps is None
     if not pool.is_file():
-        if about.pool in ("given", "strengthened"):
-            whole = strengthened(environment, bench.folder).values()
-            problems = list(whole) if about.pool == "strengthened" else [problem.given() for problem in whole]
-        else:
-            problems = pool_problems(about.pool, seed)
-        write_parquet(pool, problems_frame(problems))
-    model = (f"model_name={bench.folder / 'taught'}",) if about.taught else ()
-    data = (f"pool={pool}", f"evaluation_dataset={bench.folder / 'validation.parquet'}", "eval.limit=-1")
-    sizes = ("problems_per_step=8", "completions_per_problem=8", f"max_steps={bench.steps_of(arm)}")
-    quiet = (f"eval_every={1000 if about.steps is None else -1}", "save_every=0", f"seed={seed}", f"log_path={run}")
-    coderl(environment, "train", "preset=nano", *model, *data, *sizes, *quiet, *about.settings)
+        make_folder(run.parent)
+        write_parquet(pool, problems_frame(pool_problems(bench.folder, about.pool, seed)))
+    model = str(bench.folder / "taught") if about.taught else NANO_MODEL
+    sizes = {"problems_per_step": 8, "completions_per_problem": 8, "save_every": 0, "seed": seed}
+    given: dict[str, Any] = {"preset": "nano", "pool": str(pool), "log_path": str(run), **sizes, **about.settings}
+    with init_grpo(model, say=lambda line: None, **given) as grpo:
+        if is_evaluated and seed == 0 and not grpo.next_step:
+            rates[0] = pass_at_1(bench, grpo)
+        while grpo.next_step < steps:
+            grpo.train_grpo_step(grpo.fresh_subset(8))
+        if is_evaluated:
+            rates[steps] = pass_at_1(bench, grpo)
+    write_json(bench.result(arm, seed), rates)
+
+
+def pass_at_1(bench: Bench, grpo: GrpoSession) -> float:
+    """Greedy, on the problems that nothing trains on."""
+    rows = list(read_rows(bench.folder / "validation.jsonl"))
+    completions = grpo.sample(rows, temperature=0.0)
+    problems = read_problems(bench.folder / "validation.jsonl")
+
+    async def passed() -> list[bool]:
+        async with SandboxClient([os.environ["SANDBOX_URL"]]) as client:
+            judge = Judge(client)
+            pairs = zip(problems, completions, strict=True)
+            scored = await asyncio.gather(*(CODE.score(judge, problem, texts) for problem, texts in pairs))
+        return [each.grade.passed for group in scored for each in group]
+
+    return statistics.fmean(asyncio.run(passed()))
 
 
 def run_all(bench: Bench, wanted: Sequence[tuple[str, int]]) -> None:
     """Train what is missing."""
-    if not (bench.folder / "validation.parquet").is_file():
+    if not (bench.folder / "validation.jsonl").is_file():
         write_data(bench.folder)
-    if any(ARMS[arm].taught for arm, _ in wanted) and not (bench.folder / "taught" / "config.json").is_file():
-        teach(bench.folder / "taught")
     for taught in (True, False):
-        missing = [(arm, seed) for arm, seed in wanted if ARMS[arm].taught == taught and not bench.is_done(arm, seed)]
+        missing = [each for each in wanted if ARMS[each[0]].taught == taught and not bench.result(*each).is_file()]
         if not missing:
             continue
-        with servers(str(bench.folder / "taught") if taught else NANO_MODEL) as environment:
+        if taught and not (bench.folder / "taught" / "config.json").is_file():
+            teach(bench.folder / "taught")
+        with ExitStack() as stack:
+            tinker = stack.enter_context(embedded_tinker(str(bench.folder / "taught") if taught else NANO_MODEL))
+            sandbox = stack.enter_context(embedded_sandbox())
+            names = {"TINKER_BASE_URL": tinker.url, "TINKER_API_KEY": tinker.key, "SANDBOX_URL": sandbox.address}
+            os.environ.update(names)
             for arm, seed in missing:
-                train(bench, environment, arm, seed)
-                print(f"{arm}, seed {seed}: {evaluations(bench.run(arm, seed))}", flush=True)
+                begun = time.monotonic()
+                train(bench, arm, seed)
+                rates = read_json(bench.result(arm, seed))
+                print(f"{arm}, seed {seed}: Pass@1 {rates}, {time.monotonic() - begun:.0f} s", flush=True)
 
 
 # --- what came of them ---
@@ -307,7 +340,7 @@ def outcome(bench: Bench, arm: str, seed: int) -> Outcome:
         rollouts.filter(~pl.col("exploit"), "suspected").height,
         checked,
         failed / checked if checked else 0.0,
-        evaluations(run),
+        {int(steps): rate for steps, rate in read_json(bench.result(arm, seed)).items()},
     )
 
 
@@ -327,7 +360,7 @@ def interval(differences: Sequence[float]) -> str:
 def show(bench: Bench) -> None:
     """Tables of what is there."""
     found = {
-        arm: {seed: outcome(bench, arm, seed) for seed in range(about.seeds) if bench.is_done(arm, seed)}
+        arm: {seed: outcome(bench, arm, seed) for seed in range(about.seeds) if bench.result(arm, seed).is_file()}
         for arm, about in ARMS.items()
     }
     watched = Table(
@@ -355,7 +388,10 @@ def show(bench: Bench) -> None:
         watched.add_row(arm, str(len(runs)), *steps.values(), shares, last, exploits, others, held)
         if ARMS[arm].steps is None:
             after = [run.pass_at_1[bench.steps] for run in runs]
-            before, mean = percents(sorted({run.pass_at_1[0] for run in runs})), f"{100 * statistics.fmean(after):.1f}"
+            before, mean = (
+                percents(sorted({run.pass_at_1[0] for run in runs if 0 in run.pass_at_1})),
+                f"{100 * statistics.fmean(after):.1f}",
+            )
             passes.add_row(arm, str(bench.steps), before, percents(after), mean)
     console = Console(width=240)
     console.print(watched)
