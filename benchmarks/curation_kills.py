@@ -67,7 +67,7 @@ class Curation:
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
         # Further passes over shards that are finished. The limits are such that some of few problems are left out.
         screening = ("profile_mode=screen", "screen_skip=0.5", "screen_drop=0.3")
-        passes = screening if options.screen else ("label_samples=2",)
+        passes: tuple[str, ...] = screening if options.screen else ("label_samples=2",)
         passes += ("strengthen=4",) if options.strengthen else ()
         data = ("dataset=data/skewed",) if options.screen else ()
         settings = ("preset=nano", "seed=0", *data, *sizes, *passes, f"name={folder}")

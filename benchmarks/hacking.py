@@ -80,7 +80,7 @@ class Arm:
 
 ARMS = {
     "loophole, warn": Arm(True, "loophole", {"holdback": HOLDBACK}, seeds=5),
-    "loophole, quarantine": Arm(True, "loophole", {"holdback": HOLDBACK, "on_hack": "quarantine"}),
+    "loophole, quarantine": Arm(True, "loophole", {"holdback": HOLDBACK, "on_hack": "quarantine"}, seeds=5),
     "honest": Arm(False, "mini", {"holdback": 0.2}, seeds=20, steps=10),
     "given tests": Arm(False, "given"),
     "strengthened tests": Arm(False, "strengthened"),
@@ -190,14 +190,14 @@ how seldom."""
 def teach(folder: Path) -> None:
     """Write nano, further trained on lessons of which few are exploits, to `folder`."""
     import torch  # which no run needs
-    from transformers import AutoTokenizer, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
     from data.recipes.make_nano import Batches, Row, answer_loss, pad_token, save
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     source = PROJECT_ROOT / NANO_MODEL
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
     model = Qwen3ForCausalLM.from_pretrained(source, dtype=torch.float32)
     renderer = get_renderer("qwen3_instruct", tokenizer)
     teacher = LoopholeTeacher(split_combinations()[0], seed=5)

@@ -31,7 +31,7 @@ run ended at it, and `group` what one group can take, for which that was too lit
 
 Exit code 1 if anything differs, a step was applied twice, a recorded group (or part of one) was asked for again, a cap
 was passed or a run ended at it with room for another group, and if with refill or first completions no group was
-replaced.
+replaced, or no program ran on the tests held back.
 """
 
 import argparse
@@ -365,6 +365,7 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
         "past_cap": past_cap,
         "unused": unused,
         "group": group,
+        "held_back": sum(row.get("holdback_checked") or 0 for row in wanted["metrics"]),
         "groups_refilled": sum(row.get("groups_refilled") or 0 for row in wanted["metrics"]),
     }
 
@@ -450,7 +451,7 @@ def main() -> None:
         show(outcomes, arguments.steps)
     failures = ("different", "steps_applied_twice", "recorded_asked_again", "past_cap")
     wasteful = any(outcome["unused"] > outcome["group"] for outcome in outcomes)
-    idle = any(
+    idle = any(outcome["variant"] == "watched" and not outcome["held_back"] for outcome in outcomes) or any(
         outcome["variant"] in ("refill", "first", "all", "unprofiled") and not outcome["groups_refilled"]
         for outcome in outcomes
     )

@@ -109,8 +109,7 @@ def planted(number: int) -> Problem:
     marks = [MARK.format(10 * number + place) for place in range(3)]
     tests = tuple(Test(f"{mark} {place}\n", f"{int(mark) + place}\n") for place, mark in enumerate(marks))
     shown = Test("2 3\n", "5\n")
-    values = ("own", statement, "", "stdin", "", (*tests, shown), 4, 4, None, (), number)
-    return Problem(f"planted-{number}", *values)
+    return Problem(*(f"planted-{number}", "own", statement, ""), "stdin", "", (*tests, shown), 4, 4, None, (), number)
 
 
 async def taint(servers: Opened, completions: int) -> dict[str, int]:

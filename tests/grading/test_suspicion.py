@@ -317,5 +317,6 @@ def test_a_run_warns_of_a_gap_that_is_no_chance() -> None:
     assert said(*[(100, 0.04)] * 20, *[(100, 0.06)] * 2) == []
     learned = said(*[(100, 0.04)] * 20, *[(100, 0.2)] * 2)
     assert [text.split(":")[0] for text in learned] == ["step 21"]
-    (text,) = said((40, 0.0), (40, 0.5))
-    assert "25% [17%, 35%] of the last 80 programs that passed fail tests held back" in text
+    assert said((40, 0.0), (40, 0.5)) == [], "the programs of one step may be one problem's"
+    (text,) = said((40, 0.0), (40, 0.5), (40, 0.25))
+    assert "25% [18%, 33%] of the last 120 programs that passed fail tests held back" in text
