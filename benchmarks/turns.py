@@ -41,7 +41,7 @@ from coderl_tasks.policy.update import adam_params, update_policy
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.turns import with_first_turn
+from coderl_tasks.rollouts.turns import further_turns, with_first_turn
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
 MARK = "7390{:06d}"
@@ -126,7 +126,7 @@ async def taint(servers: Opened, completions: int) -> dict[str, int]:
         request = engine.request(problem, number, len(texts), seed=number)
         given = [Completion(tokens, [-1.0] * len(tokens), "stop") for tokens in answers]
         first = with_first_turn(group_frame(request, given, decode=lambda tokens: texts[answers.index(tokens)]))
-        rows = (await engine.go_on(servers.sampler, problem, first, 1.0)).to_dicts()
+        rows = (await further_turns(engine, servers.sampler, problem, first, 1.0)).to_dicts()
         replies = [row["turns"][1]["environment_text"] if len(row["turns"]) > 1 else None for row in rows]
         for row, reply in zip(rows, replies, strict=True):
             prompts = [row["prompt_tokens"], *(turn["environment_tokens"] for turn in row["turns"][1:])]

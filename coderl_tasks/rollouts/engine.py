@@ -32,11 +32,11 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts import turns
+from coderl_tasks.rollouts.turns import Record
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
-Record = Callable[[pl.DataFrame], None]
 Charge = Callable[[pl.DataFrame, pl.DataFrame | None], None]
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
@@ -116,18 +116,9 @@ class RolloutEngine:
             group = turns.with_first_turn(group)
         if record is not None:
             record(group)
-        return await self.go_on(sampler, problem, group, request.temperature, record) if in_turns else group
-
-    async def go_on(
-        self,
-        sampler: tinker.SamplingClient,
-        problem: Problem,
-        group: pl.DataFrame,
-        temperature: float,
-        record: Record | None = None,
-    ) -> pl.DataFrame:
-        """Returns a recorded group with the turns that it lacks; `record` and errors as for `sample`."""
-        return await turns.further_turns(self, sampler, problem, group, temperature, record)
+        if not in_turns:
+            return group
+        return await turns.further_turns(self, sampler, problem, group, request.temperature, record)
 
     @asynccontextmanager
     async def requested(

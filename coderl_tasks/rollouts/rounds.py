@@ -30,7 +30,7 @@ from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine
-from coderl_tasks.rollouts.turns import is_unfinished
+from coderl_tasks.rollouts.turns import further_turns, is_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class _Rounds:
         elif is_unfinished(frame, self.engine.environment.turns.most):
             problem, record = self.problems[index], partial(self._arrived, index, number)
             sampled, temperature = frame.select(SAMPLED_SCHEMA.keys()), self.engine.settings.temperature
-            frame = await self.engine.go_on(self.sampler, problem, sampled, temperature, record)
+            frame = await further_turns(self.engine, self.sampler, problem, sampled, temperature, record)
         if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
             sampled = frame.select(SAMPLED_SCHEMA.keys())
             frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))

@@ -101,11 +101,9 @@ async def further_turns(
     most, rows = engine.environment.turns.most, group.to_dicts()
     problem = await asyncio.to_thread(problem.whole)
 
-    def recorded() -> pl.DataFrame:
-        frame = pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
+    def recorded() -> None:
         if record is not None:
-            record(frame)
-        return frame
+            record(pl.DataFrame(rows, schema=SAMPLED_SCHEMA))
 
     async def answer(row: Row) -> None:
         await _next_answer(engine, sampler, row, temperature)

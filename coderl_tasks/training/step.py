@@ -42,7 +42,7 @@ from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollou
 from coderl_tasks.policy.update import UpdateResult, observed, observed_tokens, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
-from coderl_tasks.rollouts.turns import is_unfinished, require_replies
+from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_replies
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
     async def go_on(group: pl.DataFrame) -> None:
         assert sampler is not None
-        await engine.go_on(sampler, run.pool[group["problem_id"][0]], group, temperature, record)
+        await further_turns(engine, sampler, run.pool[group["problem_id"][0]], group, temperature, record)
         run.graded_ahead.start(groups[group["group_index"][0]])
 
     # Groups that an earlier process sampled are graded as if they had just arrived; some lack turns.

@@ -16,7 +16,8 @@ from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.rollouts.engine import GradedAhead, Record, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.turns import Record
 from coderl_tasks.services import Services
 
 PROBLEM = Problem("p", "taco", "", "", "stdin", "", (), 0, 0, None, (), 0)

@@ -23,7 +23,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Message, Renderer
 from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.turns import is_unfinished, require_replies
+from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_replies
 from coderl_tasks.services import Services
 
 CONTEXT = 8192
@@ -108,7 +108,7 @@ async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
     again = engine_of(judge, environment)
     for before in recorded[:-1]:
         assert is_unfinished(before, 3)
-        resumed = await again.go_on(sampler, PROBLEM, before, 1.0)
+        resumed = await further_turns(again, sampler, PROBLEM, before, 1.0)
         assert resumed.equals(group)
     assert not is_unfinished(group, 3)
 
@@ -123,7 +123,7 @@ async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.Sampli
     missing = [row for row in recorded[-2].to_dicts() if row["turns"][-1]["stop_reason"] is None]
     assert len(missing) == 1
     added: list[pl.DataFrame] = []
-    await engine_of(judge, Silent(turns=Turns(2))).go_on(sampler, PROBLEM, recorded[-2], 1.0, added.append)
+    await further_turns(engine_of(judge, Silent(turns=Turns(2))), sampler, PROBLEM, recorded[-2], 1.0, added.append)
     assert len(added) == 1 and added[0].equals(recorded[-1])
 
 
@@ -148,7 +148,7 @@ async def test_an_outage_leaves_a_completion_out_until_it_is_over(sampler: tinke
     graded = await engine.grade(PROBLEM, group)
     assert set(graded["verdict"]) == {"infra_error"} and graded["reward"].null_count() == 4
     assert is_unfinished(group, 2)
-    resumed = await engine.go_on(sampler, PROBLEM, group, 1.0)
+    resumed = await further_turns(engine, sampler, PROBLEM, group, 1.0)
     undisturbed, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
     assert resumed.equals(undisturbed)
     require_replies(resumed, "step 0")
@@ -186,7 +186,7 @@ async def test_a_completion_that_never_came_is_an_outage_of_an_evaluation(judge:
             return tinker.SampleResponse(sequences=[])
 
     with pytest.raises(InfraError, match="none came"):
-        await engine.go_on(cast("tinker.SamplingClient", Empty()), PROBLEM, first, 1.0)
+        await further_turns(engine, cast("tinker.SamplingClient", Empty()), PROBLEM, first, 1.0)
 
 
 async def test_one_turn_is_recorded_as_ever(sampler: tinker.SamplingClient, judge: Judge) -> None:

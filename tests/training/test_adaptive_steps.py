@@ -1,8 +1,6 @@
 """Problems chosen by what earlier steps have shown, on a real Tinker server: the same after kills at any point. The
 environment, and what the problems' names say, are those of test_refill."""
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.grading import SandboxClient
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, profiled_counts
-from coderl_tasks.services import Services
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
-from tests.conftest import Serve
-from tests.faults.sampling_faults import SamplingFaults
 from tests.training.refilled_runs import SIGNAL, ZERO, Refilled, Told, problems_of
 
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
@@ -26,14 +20,6 @@ GRADES = {"signal": SIGNAL, "zero": ZERO, "seldom": SELDOM}
 THREE_KINDS = tuple(f"{word} {number}" for number in range(6) for word in GRADES)
 SETTINGS: dict[str, Any] = {"selection": "adaptive", "refill": 2.0}
 STEPS = 6
-
-
-@pytest.fixture
-async def adapted(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
-    gateway = SamplingFaults(str(embedded.tinker_url))
-    services = replace(embedded, tinker_url=serve(gateway.app()))
-    async with SandboxClient(embedded.sandbox_urls) as client:
-        yield Refilled(services, gateway, client)
 
 
 async def train_step(run: TrainingRun, step: int) -> Commit:
@@ -48,10 +34,10 @@ def without_clocks(commit: Commit) -> dict[str, Any]:
 
 
 async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_them(
-    adapted: Refilled, tmp_path: Path
+    refilled: Refilled, tmp_path: Path
 ) -> None:
     settings = SETTINGS | {"completions_per_problem": 8}
-    async with adapted.run(tmp_path / "quiet", Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
+    async with refilled.run(tmp_path / "quiet", Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
         quiet = [await train_step(run, step) for step in range(STEPS)]
     for step, commit in enumerate(quiet):
         folder = tmp_path / "quiet" / "steps" / f"{step:06d}"
@@ -70,18 +56,18 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
     for step, commit in enumerate(quiet):
         first, last = commit.outcomes[0][0], commit.outcomes[-1][0]
         for crashing in dict.fromkeys((first, last)):
-            async with adapted.run(
+            async with refilled.run(
                 killed, Told(crashing, seldom=SELDOM), THREE_KINDS, sample_concurrency=1, **settings
             ) as run:
                 with pytest.raises(ValueError, match="a crash"):
                     await train_step(run, step)
-        async with adapted.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
+        async with refilled.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
             redone = await train_step(run, step)
             assert redone.outcomes == commit.outcomes and without_clocks(redone) == without_clocks(commit)
             assert run.directory.commits()[step].outcomes == commit.outcomes, "as it is read"
 
     # What is recorded is not chosen again, and what is lost is chosen the same.
-    async with adapted.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
+    async with refilled.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
         later = run.select_problems(STEPS, 3)
         assert run.select_problems(2, 3) == [name for name, *_ in quiet[2].outcomes[:3]]
         run.directory.step(STEPS).write_problems(THREE_KINDS[:3])
@@ -90,10 +76,10 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
         assert (rollouts["group_index"] < 3).sum() == 24
 
 
-async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted: Refilled, tmp_path: Path) -> None:
+async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(refilled: Refilled, tmp_path: Path) -> None:
     settings = SETTINGS | {"max_steps_off_policy": 1}
     async with (
-        adapted.run(tmp_path, Told(), POOL, **settings) as run,
+        refilled.run(tmp_path, Told(), POOL, **settings) as run,
         SamplingAhead(partial(sample.fn, run), lambda step: step <= 3) as ahead,
     ):
         for step in range(3):
@@ -103,14 +89,14 @@ async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted:
     journal = run.directory.step(3)
     journal.path("sampled").unlink()
     (journal.folder / "problems.json").unlink()
-    async with adapted.run(tmp_path, Told(), POOL, **settings) as run:
+    async with refilled.run(tmp_path, Told(), POOL, **settings) as run:
         # By another process, after step 2 was committed: which it does not look at.
         assert (await sample.fn(run, 3)).rollouts.equals(rollouts)
         assert run.directory.commits()[2].outcomes
 
 
-async def test_other_selections_record_nothing_of_it(adapted: Refilled, tmp_path: Path) -> None:
-    async with adapted.run(tmp_path, Told(), POOL, refill=1.0) as run:
+async def test_other_selections_record_nothing_of_it(refilled: Refilled, tmp_path: Path) -> None:
+    async with refilled.run(tmp_path, Told(), POOL, refill=1.0) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         commit = await update.fn(run, 0, await score.fn(run, 0, Phase(rollouts)), 0.0, {})
         assert run.adaptive is None and run.directory.step(0).read_problems() is None
