@@ -34,7 +34,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from local_servers.memory import as_out_of_memory, require_memory
+from local_servers.memory import as_out_of_memory, require_memory, return_freed_memory
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine.packing import PackedGroup, TreeAttention
 from local_servers.tinker.engine.row_exact import (
@@ -111,36 +111,52 @@ class _MergedProduct(torch.autograd.Function):
 
 
 class _RoundedProduct(torch.autograd.Function):
-    """x (1, R, in) times [W, ...] + [B A, ...], not merged -> one (1, R, out) of `dtype` for each matrix, with the
-    gradients of x and of each A and B, which come as a, ..., b, ...: products of the dtype of the weight."""
+    """x (1, R, in) times [W, ...] + [B A, ...], not merged -> (1, R, sum of `outputs`) of `dtype`, with the gradients
+    of x and of each A and B, which come as a, ..., b, ...: products of the dtype of the weight.
+
+    `before` is applied to x first, and again in the backward pass, so that its result is not kept.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, outputs: list[int], dtype: torch.dtype, *factors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        rows, half = x[0].to(weight.dtype), len(outputs)
+        ctx: Any,
+        x: torch.Tensor,
+        before: Callable[[torch.Tensor], torch.Tensor] | None,
+        weight: torch.Tensor,
+        outputs: list[int],
+        dtype: torch.dtype,
+        *factors: torch.Tensor,
+    ) -> torch.Tensor:
+        multiplied = x if before is None else before(x)
+        rows = multiplied[0].to(weight.dtype)
+        half = len(outputs)
         a = torch.cat(factors[:half]).to(rows.dtype)
         b = torch.block_diag(*factors[half:]).to(rows.dtype)
         low = gemm(rows, a)
-        ctx.save_for_backward(rows, weight, low, a, b)
-        ctx.outputs, ctx.x_dtype = outputs, x.dtype
-        out = gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))
-        return tuple(part[None] for part in out.split(outputs, dim=1))
+        ctx.save_for_backward(rows[None] if before is None else x, weight, low, a, b)
+        ctx.before, ctx.outputs, ctx.dtype = before, outputs, multiplied.dtype
+        return gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))[None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows, weight, low, a, b = ctx.saved_tensors
-        grad = torch.cat(grads, dim=2)[0].to(rows.dtype)
+        x, weight, low, a, b = ctx.saved_tensors
+        multiplied = x
+        if ctx.before is not None:
+            with torch.enable_grad():
+                multiplied = ctx.before(x := x.detach().requires_grad_())
+        rows, grad = multiplied[0].detach().to(weight.dtype), grads[0][0].to(weight.dtype)
         through = grad @ b
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = gemm(grad, packed(weight, transposed=True)).to(ctx.x_dtype).add_(through @ a)[None]
+            x_grad = gemm(grad, packed(weight, transposed=True)).to(ctx.dtype).add_(through @ a)[None]
+            if ctx.before is not None:
+                (x_grad,) = torch.autograd.grad(multiplied, x, x_grad)
         rank = a.shape[0] // len(ctx.outputs)
         b_grads = [
             (part.t() @ its_low).float()
             for part, its_low in zip(grad.split(ctx.outputs, dim=1), low.split(rank, dim=1), strict=True)
         ]
-        return x_grad, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
+        return x_grad, None, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
 class _Binding(threading.local):
@@ -174,10 +190,13 @@ class SlotGroup:
             out.add_(product(product(rows, a), b))
         return out.split(self.outputs, dim=1)
 
-    def trained(self, x: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, ...]:
-        """The outputs (1, R, out) for x (1, R, in), differentiable."""
+    def trained(
+        self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """The outputs (1, R, sum of `outputs`) for x (1, R, in), or for `before` of x, differentiable."""
         factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
-        return cast(tuple[torch.Tensor, ...], _RoundedProduct.apply(x, self.weight, self.outputs, self.dtype, *factors))
+        out = _RoundedProduct.apply(x, before, self.weight, self.outputs, self.dtype, *factors)
+        return cast(torch.Tensor, out)
 
     def _factors(self, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
         """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
@@ -221,7 +240,7 @@ class LinearSlot(nn.Module):
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights, product = self.binding.weights, self.binding.product
         if product is None and torch.is_grad_enabled():
-            return group.trained(x, weights)
+            return group.trained(x, weights).split(group.outputs, dim=2)
         return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
 
 
@@ -234,6 +253,37 @@ class ActivationSlot(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x) if self.binding.product is None else row_exact_activation(self.function, x[0])[None]
+
+
+class GatedMLP(nn.Module):
+    """An MLP of transformers, down(activation(gate(x)) * up(x)), whose three products are two where it is trained: what
+    lies between them is the widest of a layer, and of it only the outputs of gate and up are kept."""
+
+    def __init__(self, mlp: nn.Module, binding: _Binding) -> None:
+        super().__init__()
+        self.mlp: Any = mlp
+        self.binding = binding
+
+    @classmethod
+    def fits(cls, module: nn.Module) -> bool:
+        """Whether the module is such a one, with bfloat16 products of gate and up in one."""
+        gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
+        slots = [slot for slot in (gate, up, down) if isinstance(slot, LinearSlot) and slot.group and slot.bias is None]
+        one_product = len(slots) == 3 and slots[0].group is slots[1].group
+        return one_product and isinstance(getattr(module, "act_fn", None), ActivationSlot)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, binding = self.binding.weights, self.binding
+        inner, outer = self.mlp.gate_proj.group, self.mlp.down_proj.group
+        plain = binding.product is not None or binding.exact or not torch.is_grad_enabled()
+        if plain or not inner.adapted(weights) or not outer.adapted(weights):
+            return cast(torch.Tensor, self.mlp(x))
+        both: torch.Tensor = inner.trained(x, weights)
+        return cast(torch.Tensor, outer.trained(both, weights, before=self._between))
+
+    def _between(self, gate_and_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        return cast(torch.Tensor, self.mlp.act_fn.function(gate) * up)
 
 
 class RotaryTable(nn.Module):
@@ -323,6 +373,8 @@ class BaseModel:
             self._product = self._row_exact_product(tokens)
         if dtype == torch.bfloat16:
             self._refuse_coarse_results(tokens, expected, rounded)
+        if self.large:  # of SmolLM2-135M half a gigabyte was needed to load and compare it
+            return_freed_memory()
 
     def _fit_slots(self, module: nn.Module, path: str) -> None:
         slots = []
@@ -336,6 +388,8 @@ class BaseModel:
                 setattr(module, name, ActivationSlot(child, self._binding))
             else:
                 self._fit_slots(child, child_path)
+                if GatedMLP.fits(child):
+                    setattr(module, name, GatedMLP(child, self._binding))
         if self.dtype == torch.bfloat16:
             for slot in slots:
                 alike = next((names for names in _ONE_INPUT if slot.name.rpartition(".")[2] in names), ())

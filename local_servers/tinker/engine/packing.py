@@ -214,11 +214,12 @@ class TreeAttention:
         return torch.cat(outs, dim=3).permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
 
     def _mask(self, seen: int, queries: int, repeat: int, device: torch.device) -> torch.Tensor:
-        """(repeat * queries, seen): the last `queries` of `seen` positions, each sees those up to itself."""
+        """(repeat * queries, seen), 0 or -inf: the last `queries` of `seen` positions, each sees those up to itself. A
+        mask of booleans would be turned into such a one, and kept for the backward pass, in every layer."""
         key = (seen, queries, repeat)
         if key not in self._masks:
-            mask = torch.ones(queries, seen, dtype=torch.bool, device=device)
-            self._masks[key] = mask.tril(seen - queries).repeat(repeat, 1)
+            mask = torch.full((queries, seen), -torch.inf, device=device)
+            self._masks[key] = mask.triu(seen - queries + 1).repeat(repeat, 1)
         return self._masks[key]
 
 

@@ -36,9 +36,9 @@ _LEAST_ROWS = 256
 """Products of fewer rows are slower."""
 _GPU_ROWS = 8192
 
-_LOGIT_ELEMENTS = 12_000_000
+_LOGIT_ELEMENTS = 6_000_000
 """Logits computed at a time: rows of a chunk times the vocabulary."""
-_KEPT_ELEMENTS = 2 * _LOGIT_ELEMENTS
+_KEPT_ELEMENTS = 4 * _LOGIT_ELEMENTS
 """Log-probabilities that a micro-batch keeps for its backward pass; where they would be more, that computes them again
 (nothing larger than a chunk is held then)."""
 
