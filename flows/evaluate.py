@@ -171,7 +171,7 @@ def taken_from_the_run(
         return None
     of_run = (
         *("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout"),
-        *("max_turns", "feedback", "max_trajectory_tokens"),
+        *("max_turns", "feedback", "max_tool_calls", "max_trajectory_tokens"),
     )
     of_summary, content = ("temperature", "max_tokens"), settings.content()
     same_settings = all(policy.config.get(key) == content.get(key) for key in of_run)

@@ -285,8 +285,8 @@ def _validate_options(parser: argparse.ArgumentParser) -> None:
         "--environment",
         choices=ENVIRONMENTS,
         default="code",
-        help="what the rows are: code (problems with tests; the default), gsm8k (question and answer) or custom "
-        "(prompt and ground_truth)",
+        help="what the rows are: code or tool (problems with tests; the default: code), gsm8k (question and answer) or "
+        "custom (prompt and ground_truth)",
     )
     fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
     add("--min-tests", type=count, default=None, help=fewest)

@@ -164,9 +164,9 @@ def validate(options: Namespace) -> int:
     from coderl_tasks.filtering.rows import RowRules
     from coderl_tasks.insight.row_report import print_row_report, row_report
     from coderl_tasks.settings import CurateSettings
-    from coderl_tasks.settings.setting import environment_defaults
+    from coderl_tasks.settings.setting import PROGRAMS, environment_defaults
 
-    if options.min_tests is not None and options.environment != "code":
+    if options.min_tests is not None and options.environment not in PROGRAMS:
         raise ConfigError("--min-tests is of --environment=code: other rows have no tests")
     # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
     usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)

@@ -24,6 +24,7 @@ from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
 from coderl_tasks.settings.curate_settings import NO_PROFILE
+from coderl_tasks.settings.setting import PROGRAMS
 
 OF_DATASET = "dataset-"
 """Begins the names of the pools that `train` makes: found by what they are made of, not as the latest."""
@@ -208,8 +209,8 @@ def require_environment(pool: FoundPool, environment: str) -> None:
     made_for = pool.environment
     if made_for is None:
         kinds = set(pl.scan_parquet(pool.file).select(pl.col("kind").unique()).collect()["kind"])
-        made_for = environment if ("answer" in kinds) == (environment != "code") else "another kind"
-    if made_for != environment:
+        made_for = environment if ("answer" in kinds) == (environment not in PROGRAMS) else "another kind"
+    if made_for != environment and not {made_for, environment} <= {*PROGRAMS}:
         raise ConfigError(
             f"pool={pool.file} is of environment={made_for}, not environment={environment}: name that environment, or "
             "another pool (coderl pools lists them)"

@@ -11,19 +11,25 @@ from coderl_tasks.environments.gsm8k import (
 from coderl_tasks.grading.reward_function import RewardFunction
 from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.settings import EvaluateSettings, FlowSettings
+from coderl_tasks.settings.setting import PROGRAMS
 
 __all__ = [
     "CODE", "ROWS", "CodeEnvironment", "Environment", "build_gsm8k_prompt", "environment_of", "gsm8k_reward_fn",
     "run_compute_group_normalized_rewards",
 ]  # fmt: skip
 
-ROWS: dict[str, RowReader] = {each.name: each.rows for each in (CODE, Gsm8kEnvironment, CustomEnvironment)}
+ROWS: dict[str, RowReader] = {
+    **dict.fromkeys(PROGRAMS, CODE.rows),
+    **{each.name: each.rows for each in (Gsm8kEnvironment, CustomEnvironment)},
+}
 """How the rows of each environment are read, by its name."""
 
 
 def environment_of(settings: FlowSettings) -> Environment:
-    """The environment of `settings`. Raises ConfigError for a reward file that cannot be used."""
-    turns = Turns(settings.max_turns, settings.feedback, settings.max_trajectory_tokens)
+    """The environment of `settings`. Raises ConfigError for a reward file that cannot be used, and for settings of
+    several turns where there is one."""
+    settings.require_turns()
+    turns = Turns(settings.most_answers, settings.feedback, settings.max_trajectory_tokens, settings.max_tool_calls)
     if settings.environment == "custom":
         assert settings.reward_file is not None  # the settings see to that
         return CustomEnvironment(RewardFunction.read(settings.reward_file), turns)

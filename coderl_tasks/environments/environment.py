@@ -1,5 +1,5 @@
-"""The interface of an environment, rows -> prompt -> reward; environment=code, which trains on programs; and
-environment=custom, the user's prompts and their compute_reward in the sandbox."""
+"""The interface of an environment, rows -> prompt -> reward; environment=code and environment=tool, which train on
+programs; and environment=custom, the user's prompts and their compute_reward in the sandbox."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
-from coderl_tasks.environments.feedback import Reply, code_replies
+from coderl_tasks.environments.feedback import Reply, code_replies, tool_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
@@ -19,6 +19,7 @@ from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
+from coderl_tasks.prompts.tool_calls import CALL_CLOSE, Tools, run_python
 from coderl_tasks.settings.flow_settings import Feedback
 
 logger = logging.getLogger(__name__)
@@ -29,16 +30,30 @@ CODE_END = "\n```\n"
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How many answers a completion may have, and how it goes on after one."""
+    """How many answers a completion may have, and how it goes on after one: with `tool_calls`, of which there may be so
+    many, by the result of a call; else by feedback."""
 
     most: int = 1
     feedback: Feedback = "samples"
     tokens: int | None = None  # of a completion after its first prompt, replies included; None: no limit of its own
+    tool_calls: int = 0
+
+    @property
+    def tools(self) -> Tools:
+        """What prompts describe."""
+        return [run_python(self.tool_calls)] if self.tool_calls else []
+
+    @property
+    def role(self) -> str:
+        """Whose words a reply is, in the chat format."""
+        return "tool" if self.tool_calls else "user"
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         if self.most == 1:
             return {}
+        if self.tool_calls:
+            return {"max_tool_calls": self.tool_calls, "max_trajectory_tokens": self.tokens}
         return {"max_turns": self.most, "feedback": self.feedback, "max_trajectory_tokens": self.tokens}
 
 
@@ -63,7 +78,7 @@ class Environment(ABC):
 
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         """The prompt's tokens."""
-        return renderer.prompt_tokens(self.messages(problem))
+        return renderer.prompt_tokens(self.messages(problem), self.turns.tools)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
         """What the environment says to each of these answers, which are the completions' turn number `turn` (from 0).
@@ -88,11 +103,11 @@ class Environment(ABC):
 
 @dataclass(frozen=True, eq=False)
 class CodeEnvironment(Environment):
-    """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
-    that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own. With
-    `stop_after_code` a completion ends with its first code block, and with `quarantine` a suspicious program has no
-    reward. `holdback` is the share of each problem's tests, drawn by `seed`, that gives no reward: only programs that
-    pass the others are run on them."""
+    """environment=code and, with tool calls in `turns`, environment=tool. A completion is a program; its reward is the
+    table in `grading.scoring`, with `fraction` the share of the tests that it passes. `priorities` has, by problem id,
+    the order in which tests are run, where it is not their own. With `stop_after_code` a completion ends with its first
+    code block or call, and with `quarantine` a suspicious program has no reward. `holdback` is the share of each
+    problem's tests, drawn by `seed`, that gives no reward: only programs that pass the others are run on them."""
 
     name = "code"
     rows = CODE_ROWS
@@ -115,12 +130,15 @@ class CodeEnvironment(Environment):
         if not self.stop_after_code:
             return renderer.stop_tokens
         # A request has tokens or texts. The fence that opens a block names its language, or begins the answer.
-        return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), CODE_END]
+        ends = [CODE_END, CALL_CLOSE] if self.turns.tool_calls else [CODE_END]
+        return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), *ends]
 
     def messages(self, problem: Problem) -> list[Message]:
         return problem_messages(problem)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        if self.turns.tool_calls:
+            return await tool_replies(judge, texts, is_last=turn + 1 == self.turns.tool_calls)
         codes = [extract_code(text) for text in texts]
         return await code_replies(judge, problem, codes, self.turns.feedback)
 

@@ -1,4 +1,7 @@
-"""What a policy is told of a program that fails: of the samples that the statement shows, and of no other test.
+"""What a policy is told between its answers: of a program that fails (`code_replies`), and of one that it asked to be
+run (`tool_replies`).
+
+Of a program that fails, by the samples that the statement shows, and by no other test:
 
     samples   the first sample that fails, with its expected output, what the program answered or the error it ended
               with, and the line of the error
@@ -10,18 +13,24 @@ module that defines the function. Of a program that reads its input only errors 
 unknown names, imports).
 
 The texts are made of the statement and of the program. Two programs that differ only on hidden tests get the same text;
-no times are shown. An outage and a checker that fails are no reply: the completion is left out of its group.
+no times are shown. Of a program that a policy asked to be run the text is made of that program and its input alone: its
+output, its errors and how it ended.
+
+An outage and a checker that fails are no reply: the completion is left out of its group.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict
+from coderl_tasks.grading.scoring import answer_in, each_once
+from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict, shortened
 from coderl_tasks.problems.assertions import with_given_code
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.samples import samples
+from coderl_tasks.prompts.tool_calls import Call, call_in
 from coderl_tasks.settings.flow_settings import Feedback
 
 PART_CHARS = 400
@@ -33,6 +42,9 @@ NO_CODE = (
     "its own."
 )
 AGAIN = "Correct the program, and answer with the whole of it in a code block."
+NO_CALLS_LEFT = "That was the last call. Answer with the whole program in a code block."
+CALLED, ANSWERED = "called", "answered"
+"""The `check` of an answer that has a call, and of one that has none."""
 LOOK_AGAIN = f"Check your program once more. {AGAIN}"
 _VERDICTS = {
     Verdict.WRONG_ANSWER: "wrong answer",
@@ -45,10 +57,10 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The `check` that a reply was made of, a verdict; and the reply, None where the completion ends with the answer:
-    it passed, or nothing can be said of it (the verdicts of UNGRADED)."""
+    """The `check` that a reply was made of, a verdict (or CALLED, ANSWERED); and the reply, None where the completion
+    ends with the answer: it passed, has no call, or nothing can be said of it (the verdicts of UNGRADED)."""
 
-    check: Verdict
+    check: str
     text: str | None
 
 
@@ -57,9 +69,7 @@ async def code_replies(
 ) -> list[Reply]:
     """The reply to each program (None: the answer had none), in order. Equal programs run once."""
     shown = shown_problem(problem)
-    distinct = list(dict.fromkeys(code for code in codes if code is not None))
-    grades = await asyncio.gather(*(_grade(judge, problem, shown, code) for code in distinct))
-    by_code = dict(zip(distinct, grades, strict=True))
+    by_code = await each_once(partial(_grade, judge, problem, shown), [code for code in codes if code is not None])
     replies = []
     for code in codes:
         if code is None:
@@ -68,6 +78,25 @@ async def code_replies(
         grade = by_code[code]
         is_over = grade.passed or grade.verdict in UNGRADED
         replies.append(Reply(grade.verdict, None if is_over else _text(shown, code, grade, feedback)))
+    return replies
+
+
+async def tool_replies(judge: Judge, texts: Sequence[str], *, is_last: bool) -> list[Reply]:
+    """The result of the call in each answer, in order; no reply where there is none. Equal calls run once. `is_last`:
+    none may follow. A call that cannot be read counts as one."""
+    calls = [call_in(answer_in(text)) for text in texts]
+    results = await each_once(partial(_result, judge), [call for call in calls if isinstance(call, Call)])
+    after = f"\n\n{NO_CALLS_LEFT}" if is_last else ""
+    replies = []
+    for call in calls:
+        if call is None:
+            replies.append(Reply(ANSWERED, None))
+        elif isinstance(call, str):
+            replies.append(Reply(Verdict.FORMAT_ERROR, f"The call cannot be read: {call}.{after}"))
+        elif (result := results[call]) is None:
+            replies.append(Reply(Verdict.INFRA_ERROR, None))
+        else:
+            replies.append(Reply(CALLED, f"{result}{after}"))
     return replies
 
 
@@ -93,6 +122,26 @@ async def _grade(judge: Judge, problem: Problem, shown: Problem | None, code: st
         problem.kind != "stdin" or grade.error.startswith(tuple(f"{name}:" for name in ANY_INPUT))
     )
     return grade if is_fault else replace(grade, verdict=Verdict.PASSED, first_failed=None, reason="")
+
+
+async def _result(judge: Judge, call: Call) -> str | None:
+    """What is said of a run; None in an outage."""
+    try:
+        result = await judge.run(call.code, call.stdin)
+    except InfraError:
+        return None
+    output, errors = shortened(result.answer).strip("\n"), result.stderr.strip("\n")
+    parts = (
+        [f"Output:\n{output}"] if output else ["No output."] if result.ended == "exit" else []
+    )  # else it is not kept
+    parts += [f"Errors:\n{_cut(errors)}"] if errors else []
+    if result.verdict in (Verdict.TIME_LIMIT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT):
+        ended = _VERDICTS[result.verdict]
+    elif result.ended in ("signal", "lost"):
+        ended = result.reason
+    else:
+        ended = f"exit status {1 if result.ended == 'compile' else result.code}"
+    return "\n\n".join([*parts, f"Ended: {ended}."])
 
 
 def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) -> str:

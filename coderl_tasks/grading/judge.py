@@ -163,10 +163,10 @@ class Judge:
         a broken limit, more than 1 MiB beside a short expected output, no UTF-8, no JSON. Raises InfraError."""
         limits = self._limits(problem, least_output=_MIB)  # all answers are held: these may not be 16 MiB each
         asked = replace(problem.whole(), checker="")
-        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, answers=[])
+        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, passed=[])
         await run.run_until_over(range(len(asked.tests)))
         texts: list[str] = []
-        for answer in run.answers or ():
+        for answer in (result.answer for result in run.passed or ()):
             found = _value_text(answer) if problem.kind == "call" else answer
             try:
                 if found is None or (problem.kind == "call" and "value" not in parse_value(answer)):
@@ -175,6 +175,15 @@ class Judge:
             except (ValueError, TypeError):
                 break
         return texts
+
+    async def run(self, code: str, stdin: str) -> TestResult:
+        """What becomes of one run of a program, at most 1 MiB of output: `passed` says that it ended with status 0.
+        Raises InfraError."""
+        asked = replace(_KNOWN_PROBLEM, tests=(Test(stdin, ""),))
+        limits = self._limits(asked, least_output=_MIB)
+        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, passed=[])
+        await run.run_until_over([0])
+        return run.failed or (run.passed or [])[0]
 
     def _limits(self, problem: Problem, least_output: int = _LEAST_OUTPUT_LIMIT) -> Limits:
         """The limits of one test. Raises DataError for a bad time limit."""
@@ -207,7 +216,7 @@ class _Run:
     tests_passed: int = 0
     cpu_s: float = 0.0
     failed: TestResult | None = None  # the first
-    answers: list[bytes] | None = None  # where they are wanted, and not compared
+    passed: list[TestResult] | None = None  # where answers are wanted, and not compared
 
     @property
     def client(self) -> SandboxClient:
@@ -296,8 +305,8 @@ class _Run:
         self.tests_run += 1
         self.tests_passed += passed
         self.cpu_s += result.cpu_s
-        if passed and self.answers is not None:
-            self.answers.append(result.answer)
+        if passed and self.passed is not None:
+            self.passed.append(result)
         if not passed and self.failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
             self.failed = result
         return passed or self.run_all
@@ -440,7 +449,7 @@ class _Run:
             reason = result.error or f"exit status {result.code}"
         elif self.problem.kind == "assert" or (self.problem.kind == "call" and not result.answer):
             reason = "the program ended before the call returned"
-        elif self.problem.checker or self.answers is not None:  # decided later
+        elif self.problem.checker or self.passed is not None:  # decided later
             verdict, reason = Verdict.PASSED, ""
         else:
             compare = comparator(self.problem.comparator)

@@ -35,8 +35,10 @@ its line. tests/grading/test_extract.py shows both verdicts form by form.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
@@ -46,6 +48,8 @@ _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<tag>[^\r\n]*)
 _BACKTICKS = re.compile(r"`{3,}")
 _TAG = re.compile(r"[\w.+#-]*")
 FORMAT_COEF = 0.1
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -60,10 +64,14 @@ class _Block:
         return "\n".join(line[min(self.indent, len(line) - len(line.lstrip(" \t"))) :] for line in self.lines)
 
 
+def answer_in(text: str) -> str:
+    """What counts of a completion's text: no thinking (rule 1 above)."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
 def extract_code(text: str) -> str | None:
     """The program in a completion's text by the rules above, without a final newline, or None if it has none."""
-    answer = text.rpartition("</think>")[2].partition("<think>")[0]
-    lines = answer.replace("\r\n", "\n").split("\n")
+    lines = answer_in(text).replace("\r\n", "\n").split("\n")
     code, end = _closed_by_a_line(lines)
     later = _closed_within_a_line(lines[end:])
     return code if later is None else later
@@ -192,9 +200,13 @@ async def score_codes(
     only: Sequence[int] | None = None,
 ) -> list[ScoredCompletion]:
     """`score_group` for programs that are extracted already, None where there was none."""
-    distinct = list(dict.fromkeys(code for code in codes if code is not None))
-    grading = (judge.grade(problem, code, priority=priority, run_all=fraction, only=only) for code in distinct)
-    graded = await asyncio.gather(*grading)
-    grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
+    grade = partial(judge.grade, problem, priority=priority, run_all=fraction, only=only)
+    grades = {None: format_failure(problem)} | await each_once(grade, [code for code in codes if code is not None])
     rewarded = None if only is None else len(only)
     return [score(code, grades[code], format_coef, fraction=fraction, n_tests=rewarded) for code in codes]
+
+
+async def each_once(work: Callable[[_Item], Awaitable[_Result]], items: Iterable[_Item]) -> dict[_Item, _Result]:
+    """The results of `work` on `items`, by item. Equal ones are worked on once, different ones at a time."""
+    distinct = list(dict.fromkeys(items))
+    return dict(zip(distinct, await asyncio.gather(*map(work, distinct)), strict=True))

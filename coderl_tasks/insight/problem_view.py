@@ -35,6 +35,7 @@ from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
 from coderl_tasks.problems.loading import EvaluationSide
 from coderl_tasks.problems.problem import PoolFile, Problem
 from coderl_tasks.problems.sources import find_source
+from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.untrusted_text import printable, printable_lines
 
 MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
@@ -246,7 +247,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     by_text: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in view.completions:
         # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
-        program = row["code"] if view.environment == "code" else None
+        program = row["code"] if view.environment in PROGRAMS else None
         earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
         by_text.setdefault((program or row["completion"], row["verdict"], *earlier), []).append(row)
     # Failures first: readers look for those.
@@ -364,7 +365,7 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
 
 
 def _statement_in(prompt: str) -> str:
-    """The statement in a prompt of environment=code; another prompt as it is."""
+    """The statement in a prompt of programs; another prompt as it is."""
     return prompt.partition("### Question:\n")[2].rpartition("\n\n### Format:")[0] or prompt
 
 

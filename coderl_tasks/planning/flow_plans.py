@@ -315,10 +315,14 @@ async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -
         keys -= {*SIDES}
     elif settings.given & {"evaluation_dataset", "test_share"}:
         keys -= {*SIDES} - {"dataset"}
-    if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
-        keys -= {"environment", "reward_file", "stop_after_code"}  # a look at what training did to something else
     if settings.benchmark is not None:
-        keys -= {*SIDES, "environment", "reward_file", "use_r1_zero_format", "stop_after_code"}
+        keys -= {*SIDES, "environment", "stop_after_code"}
+    own, of_run = settings.environment, str(policy.config.get("environment", "code"))
+    if own != of_run and ("environment" in settings.given or settings.benchmark is not None):
+        # A look at what training did to something else: of what says something in both.
+        fields = EvaluateSettings.model_fields
+        keys = {key for key in keys if {own, of_run} <= {*about(fields[key]).environments}}
+        keys -= {"environment", "stop_after_code"}
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
         return await with_decided_model(for_this_machine(settings))

@@ -5,7 +5,8 @@ tokenizer itself, and LiveCodeBench's question, word for word.
    `<|im_end|>` in a problem statement is seven or so ordinary tokens and can never end a turn. `apply_chat_template`,
    which builds one string first, does not keep the two apart.
 2. The prompt of a conversation is a prefix, token for token, of its supervised example and of what was sampled.
-3. On ordinary text the tokens are those of the models' own chat templates. Tool calls are not covered.
+3. On ordinary text the tokens are those of the models' own chat templates, which describe tools and write their
+   results. A call stays the text that was sampled.
 4. Profiling, training and evaluation get their prompts from `problem_prompt` alone: policies are trained and compared
    on exactly this one. Source of the wording: LiveCodeBench, lcb_runner/prompts/code_generation.py (arXiv:2403.07974).
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import statement_of
+from coderl_tasks.prompts.tool_calls import RESULT_CLOSE, RESULT_OPEN, Tools, tools_text
 
 if TYPE_CHECKING:
     import tinker
@@ -31,7 +33,7 @@ TURN_END = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 RECURRING = 64  # encoded texts that a renderer keeps: a prompt has some five, of which four recur in the next one
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate "
@@ -49,7 +51,7 @@ FORMAT_WITHOUT_STARTER_CODE = (
 
 
 class Message(TypedDict):
-    """One chat message; `role` is system, user or assistant."""
+    """One chat message; `role` is one of ROLES, tool for the result of a call."""
 
     role: str
     content: str
@@ -95,8 +97,8 @@ class Renderer(ABC):
         return tinker.ModelInput.from_ints(self.prompt_tokens(messages))
 
     @abstractmethod
-    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of `messages` and the opening of the assistant's next turn."""
+    def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        """Tokens of `messages`, which describe `tools`, and the opening of the assistant's next turn."""
 
     @abstractmethod
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
@@ -111,17 +113,22 @@ class Renderer(ABC):
         return self._text(tokens[:end]), end is not None
 
     def continued_prompt(
-        self, prompt: Sequence[int], completion: Sequence[int], messages: Sequence[Message], reply: Message
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        reply: Message,
+        tools: Tools = (),
     ) -> tuple[list[int], bool]:
         """The prompt after `reply`, and whether it goes on from `prompt` and the sampled `completion`, token for token.
         `messages` are the conversation so far, of which the last is the completion's text. Where the chat format writes
         past turns otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
         answer = messages[-1]["content"]
-        whole = self.prompt_tokens([*messages, reply])
+        whole = self.prompt_tokens([*messages, reply], tools)
         # What follows the answer, found behind a short one. The answer itself is not encoded: a policy need not sample
         # the tokens that a text is encoded to.
-        head = self.prompt_tokens(messages[:-1])
-        behind = self.prompt_tokens([*messages[:-1], {"role": "assistant", "content": "x"}, reply])[len(head) :]
+        head = self.prompt_tokens(messages[:-1], tools)
+        behind = self.prompt_tokens([*messages[:-1], {"role": "assistant", "content": "x"}, reply], tools)[len(head) :]
         end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
         tail = behind[end:]
         goes_on = (
@@ -191,8 +198,10 @@ class Qwen3InstructRenderer(Renderer):
             self._added_tokens[token] for token in (TURN_END, END_OF_TEXT) if token in self._added_tokens
         ]
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         self.require_roles(messages)
+        if tools and [message["role"] for message in messages[:1]] != ["system"]:
+            messages = [{"role": "system", "content": ""}, *messages]
         # What follows the last message of the user belongs to the turn being written.
         last_user = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
         start, end = self._added_tokens[TURN_START], self._added_tokens[TURN_END]
@@ -204,6 +213,12 @@ class Qwen3InstructRenderer(Renderer):
                 reasoning, answer = self._split(message["content"])
                 block = self._think_block(reasoning) if reasoning and index > last_user else []
                 turn = [*opening, *block, *self.encode_plain(answer)]
+            elif message["role"] == "tool":
+                result = self._block(RESULT_OPEN, message["content"], RESULT_CLOSE)
+                turn = [start, *self.encode_plain("user\n"), *result]
+            elif tools and index == 0:
+                content = f"{message['content']}\n\n" if message["content"] else ""
+                turn = [start, *self.encode_plain(f"system\n{content}"), *self._encode(tools_text(tools))]
             else:
                 turn = [start, *self.encode_plain(f"{message['role']}\n{message['content']}")]
             tokens += [*turn, end, *self.encode_plain("\n")]
@@ -222,12 +237,11 @@ class Qwen3InstructRenderer(Renderer):
         return ("", content) if self.thinking is None else split_thinking(content)
 
     def _think_block(self, reasoning: str) -> list[int]:
-        # A think tag is its own token, or spelled out where the tokenizer has none.
-        opening, closing = (
-            [self._added_tokens[tag]] if tag in self._added_tokens else self._encode(tag)
-            for tag in (THINK_OPEN, THINK_CLOSE)
-        )
-        return [*opening, *self.encode_plain(f"\n{reasoning}\n"), *closing, *self.encode_plain("\n\n")]
+        return [*self._block(THINK_OPEN, reasoning, THINK_CLOSE), *self.encode_plain("\n\n")]
+
+    def _block(self, opening: str, text: str, closing: str) -> list[int]:
+        # A tag is its own token, or spelled out where the tokenizer has none.
+        return [*self._encode(opening), *self.encode_plain(f"\n{text}\n"), *self._encode(closing)]
 
 
 class ThinkingRenderer(Qwen3InstructRenderer):
@@ -252,6 +266,18 @@ def split_thinking(content: str) -> tuple[str, str]:
         return "", content
     reasoning, _, answer = opened.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
     return reasoning.strip("\n"), answer.lstrip("\n")
+
+
+def spelled_out(messages: Sequence[Message], tools: Tools) -> list[Message]:
+    """The conversation for a chat format without tools: they are described at the end of the system message, and the
+    result of a call is a user's message."""
+    has_system = bool(messages) and messages[0]["role"] == "system"
+    asked = [messages[0]["content"]] if has_system else []
+    found: list[Message] = [{"role": "system", "content": "\n\n".join([*asked, tools_text(tools)])}]
+    for message in messages[has_system:]:
+        result: Message = {"role": "user", "content": f"{RESULT_OPEN}\n{message['content']}\n{RESULT_CLOSE}"}
+        found.append(result if message["role"] == "tool" else message)
+    return found
 
 
 def question_text(statement: str, starter_code: str | None = None) -> str:

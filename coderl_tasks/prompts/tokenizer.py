@@ -6,21 +6,24 @@
 2. Only the spellings of thinking markers have to be known (`PAIRED_MARKER`, `OTHER_MARKERS`). Whatever they are, a
    completion's text is handed on with `<think>` and `</think>`, which is what `grading.scoring` goes by.
 3. A template that writes today's date gets `PROMPT_DATE`: a run that goes on tomorrow has to build the same prompts.
-4. Not covered: tool calls, images, and templates that take a message's text only as a list of parts.
+4. Whether a template describes tools and writes calls in the form that `tool_calls` reads is learned by a probe too. To
+   any other one tools are described in the system message.
+5. Not covered: images, and templates that take a message's text only as a list of parts.
 """
 
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, Message, Renderer
+from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, Message, Renderer, spelled_out
+from coderl_tasks.prompts.tool_calls import NAME, Call, Tools, call_in, run_python
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,15 +100,15 @@ class ChatTemplate:
         # First what ends a conversation; some templates write nothing there, so then what opens the next turn.
         self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Tools = ()) -> str:
         """The conversation as text; the system's text goes at the head of the first user message if the template has no
         place for it. Raises ConfigError, with the template's own words, if the template refuses the conversation."""
-        plain = [{"role": message["role"], "content": message["content"]} for message in messages]
+        plain = [dict(message) for message in messages]
         if self._folds_system and len(plain) > 1 and plain[0]["role"] == "system":
             system, first = plain[:2]
             plain[:2] = [{**first, "content": f"{system['content']}\n\n{first['content']}"}]
         try:
-            values = self._switches | {"add_generation_prompt": add_generation_prompt}
+            values = self._switches | {"add_generation_prompt": add_generation_prompt, "tools": list(tools) or None}
             text = self._tokenizer.apply_chat_template(plain, chat_template=self.source, tokenize=False, **values)
         except Exception as error:  # a template is a program of others: what it raises has no common base
             roles = ", ".join(message["role"] for message in messages)
@@ -113,6 +116,19 @@ class ChatTemplate:
             raise ConfigError(f"the model's chat template does not render messages of {roles}: {reason}") from error
         assert isinstance(text, str)
         return text
+
+    @cached_property
+    def has_tools(self) -> bool:
+        """Whether the template describes tools, writes calls in the form that `call_in` reads, and takes results."""
+        called = {"name": NAME, "arguments": {"code": ANSWER_PROBE, "stdin": ""}}
+        calls = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
+        messages = [SYSTEM, USER, calls, {"role": "tool", "content": SYSTEM_PROBE}]
+        try:
+            text = self.render(messages, tools=[run_python(1)], add_generation_prompt=True)
+        except ConfigError:
+            return False
+        described, _, rest = text.partition(USER_PROBE)
+        return NAME in described and call_in(rest) == Call(ANSWER_PROBE) and SYSTEM_PROBE in rest
 
     def split_thinking(self, content: str) -> tuple[str | None, str]:
         """(reasoning, answer) of an assistant's message, as they are written; reasoning is None unless it opens with
@@ -181,9 +197,11 @@ class ChatTemplateRenderer(Renderer):
     def label(self) -> str:
         return self.name if self._thinking is None else f"{self.name} thinking={'on' if self._thinking else 'off'}"
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        if tools and not self._template.has_tools:
+            messages, tools = spelled_out(messages, tools), ()
         mark = self._unused_character(messages)
-        prompt = self._template.render(self._marked(messages, mark), add_generation_prompt=True)
+        prompt = self._template.render(self._marked(messages, mark), add_generation_prompt=True, tools=tools)
         return self._encode_marked(prompt, mark)
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:

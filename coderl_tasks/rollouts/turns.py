@@ -148,13 +148,15 @@ async def _reply(engine: "RolloutEngine", problem: Problem, rows: Sequence[Row])
     for number, asked in by_turn.items():
         texts = [row["turns"][-1]["text"] for row in asked]
         for row, reply in zip(asked, await environment.replies(engine.judge, problem, texts, number), strict=True):
-            row["turns"][-1]["check"] = reply.check.value
+            row["turns"][-1]["check"] = str(reply.check)
             if reply.text is None:
                 continue
             prompt, completion = _so_far(row)
-            says: Message = {"role": "user", "content": reply.text}
-            conversation = [*environment.messages(problem), *_history(row)]
-            tokens, goes_on = engine.renderer.continued_prompt(prompt, completion, conversation, says)
+            says: Message = {"role": environment.turns.role, "content": reply.text}
+            conversation = [*environment.messages(problem), *_history(row, environment.turns.role)]
+            tokens, goes_on = engine.renderer.continued_prompt(
+                prompt, completion, conversation, says, environment.turns.tools
+            )
             before = [*prompt, *completion]
             kept = len(before) if goes_on else _common(before, tokens)
             turn = _turn(reply.text, tokens[kept:], kept, is_split=not goes_on)
@@ -215,12 +217,12 @@ def _so_far(row: Row) -> tuple[list[int], list[int]]:
     return prompt, answer
 
 
-def _history(row: Row) -> list[Message]:
-    """What was said after the first prompt."""
+def _history(row: Row, role: str) -> list[Message]:
+    """What was said after the first prompt, the environment's part in this role."""
     messages: list[Message] = []
     for number, turn in enumerate(row["turns"]):
         if number:
-            messages.append({"role": "user", "content": turn["environment_text"]})
+            messages.append({"role": role, "content": turn["environment_text"]})
         messages.append({"role": "assistant", "content": turn["text"]})
     return messages
 

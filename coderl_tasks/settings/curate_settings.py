@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from coderl_tasks.addresses import joined
-from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
-from coderl_tasks.settings.setting import about, refusing, setting
+from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Temperature, split_shares
+from coderl_tasks.settings.setting import PROGRAMS, about, refusing, setting
 
 Share = Annotated[float, Field(ge=0)]
 _SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
@@ -48,9 +48,9 @@ class CurateSettings(FlowSettings):
     """train splits to read; by default all the data set has"""
     limit: Limit = setting(-1, common=True)
     """read at most this many rows (-1: all)"""
-    max_tests: int = setting(15, ge=-1, environments=ONLY_CODE)
+    max_tests: int = setting(15, ge=-1, environments=PROGRAMS)
     """tests kept per problem, longest inputs first (-1: all)"""
-    min_tests: int = setting(5, ge=1, environments=ONLY_CODE, by_environment={"custom": 1, "gsm8k": 1})
+    min_tests: int = setting(5, ge=1, environments=PROGRAMS, by_environment={"custom": 1, "gsm8k": 1})
     """different tests a problem needs, counted before max_tests"""
     max_statement_chars: int = Field(50_000, ge=1)
     """longest statement kept, in characters"""
@@ -64,24 +64,24 @@ class CurateSettings(FlowSettings):
     """share of an evaluation problem's own 13-word passages that drops a problem"""
     near_evaluation: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
     """similarity to an evaluation problem that drops a problem, where their tests agree"""
-    benchmark: Names = setting(None, environments=ONLY_CODE)
+    benchmark: Names = setting(None, environments=PROGRAMS)
     """published benchmarks whose problems are kept out of the pool too, by the names of evaluate's benchmark"""
     common_passage: int = setting(10, ge=1, by_environment={"custom": 1})
     """passages that occur in more problems than this are boilerplate, and not counted"""
     readers: int | None = setting(None, ge=1, decides_content=False)
     """processes that read the data set; by default one per core"""
-    check_solutions: bool = setting(True, environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
+    check_solutions: bool = setting(True, environments=PROGRAMS, by_environment={"custom": False, "gsm8k": False})
     """drop problems whose own reference solutions fail their tests; by default not with profile_mode=none"""
-    max_solutions: int = setting(3, ge=1, environments=ONLY_CODE)
+    max_solutions: int = setting(3, ge=1, environments=PROGRAMS)
     """reference solutions tried per problem, until one passes"""
-    checkers: Literal["given", "infer"] = setting("given", environments=ONLY_CODE)
+    checkers: Literal["given", "infer"] = setting("given", environments=PROGRAMS)
     """infer: problems that name no comparator get the one that their statement and solutions show to be right"""
-    multi_answer: Literal["keep", "drop"] = setting("keep", environments=ONLY_CODE)
+    multi_answer: Literal["keep", "drop"] = setting("keep", environments=PROGRAMS)
     """problems that seem to have several right answers, and no comparator for them, are only flagged, or dropped"""
-    audit: Literal["off", "flag", "drop"] = setting("off", environments=ONLY_CODE)
+    audit: Literal["off", "flag", "drop"] = setting("off", environments=PROGRAMS)
     """before the profile, find tests that reward wrong programs or fail right ones; flag: as columns of the pool; drop:
     such problems are dropped"""
-    strengthen: int = setting(0, ge=0, le=1000, environments=ONLY_CODE)
+    strengthen: int = setting(0, ge=0, le=1000, environments=PROGRAMS)
     """generated tests per problem, at most, that catch wrong programs which the given tests pass; 0: none. They count
     for rewards and pass rates, never for evaluations"""
     # The notebook trains on all of its data.

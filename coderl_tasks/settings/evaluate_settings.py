@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from coderl_tasks.settings.flow_settings import ABSOLUTE, ONLY_CODE, FlowSettings, Limit, Names, Temperature
-from coderl_tasks.settings.setting import setting
+from coderl_tasks.settings.flow_settings import ABSOLUTE, FlowSettings, Limit, Names, Temperature
+from coderl_tasks.settings.setting import PROGRAMS, setting
 
 
 def _day(given: str | None) -> str | None:
@@ -33,7 +33,7 @@ class EvaluateSettings(FlowSettings):
 
     checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
     """latest run, a run's name or directory, a tinker:// sampler path, or a model's name"""
-    benchmark: Names = setting(None, common=True, environments=ONLY_CODE, elsewhere=("task", "tasks", "benchmarks"))
+    benchmark: Names = setting(None, common=True, environments=PROGRAMS, elsewhere=("task", "tasks", "benchmarks"))
     """published benchmarks in place of the test splits, asked and limited as their own harnesses do: humaneval, mbpp,
     humaneval_plus, mbpp_plus, livecodebench (or livecodebench_v1 to _v6), each also NAME:FILE or NAME:FOLDER"""
     completions: Annotated[str | None, ABSOLUTE] = setting(None, decides_content=False)

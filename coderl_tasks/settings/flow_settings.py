@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import (
     INTRO_DATASET,
     MINI_DATASET,
@@ -17,6 +18,7 @@ from coderl_tasks.paths import (
     WORDS_DATASET,
 )
 from coderl_tasks.settings.setting import (
+    PROGRAMS,
     Setting,
     SettingsModel,
     about,
@@ -60,7 +62,6 @@ Preset = Annotated[
     Field(json_schema_extra={"default": "none"}),
 ]
 """A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
-ONLY_CODE = ("code",)
 Limit = Annotated[int, Field(ge=-1), refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")]
 _possible_temperature = refusing(
     lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
@@ -152,13 +153,15 @@ class FlowSettings(SettingsModel):
         smollm2=True,
         by_environment={"custom": False, "gsm8k": False},
         inherited=True,
-        environments=ONLY_CODE,
+        environments=PROGRAMS,
     )
     """end a completion after its first code block, for models that go on to explain it, which earns nothing and is
     trained on all the same (not for models that think first, nor for answers whose block opens with a bare ```)"""
-    environment: Literal["code", "gsm8k", "custom"] = setting("code", common=True, gsm8k="gsm8k", inherited=True)
-    """what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom (your own prompts,
-    and reward_file)"""
+    environment: Literal["code", "tool", "gsm8k", "custom"] = setting(
+        "code", common=True, gsm8k="gsm8k", inherited=True
+    )
+    """what is trained on: code (programs that have to pass tests), tool (the same, and the policy may run programs of
+    its own before it answers), gsm8k (word problems), or custom (your own prompts, and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
     """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
     reward_file: Annotated[str | None, ABSOLUTE] = setting(
@@ -193,15 +196,22 @@ class FlowSettings(SettingsModel):
     max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
     """answers per completion: after one whose program fails on the statement's samples, the environment says so, and
     the policy answers again; the last answer counts"""
-    feedback: Feedback = setting("samples", inherited=True, environments=ONLY_CODE)
+    feedback: Feedback = setting("samples", inherited=True, environments=("code",), of_turns=True)
     """with max_turns, of a failing program: samples, the sample that fails and what came; verdict; or none, that it
     should look again"""
-    max_trajectory_tokens: int | None = setting(None, ge=1, inherited=True, environments=("code", "custom"))
-    """with max_turns, tokens of all answers and replies of a completion (max_tokens is of each answer)"""
-    reward_timeout: float = setting(6.0, gt=0, inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
-    """CPU seconds per test, where the problem names no limit; custom: per completion"""
+    max_tool_calls: int = setting(0, ge=0, le=16, inherited=True, environments=("tool",), by_environment={"tool": 4})
+    """tool: programs that the policy may run per completion; an answer without a call, or after the last one, counts"""
+    max_trajectory_tokens: int | None = setting(
+        None, ge=1, inherited=True, environments=(*PROGRAMS, "custom"), of_turns=True
+    )
+    """with max_turns or max_tool_calls, tokens of all answers and replies of a completion (max_tokens is of each
+    answer)"""
+    reward_timeout: float = setting(
+        6.0, gt=0, inherited=True, environments=(*PROGRAMS, "custom"), elsewhere=("timeout",)
+    )
+    """CPU seconds per test, where the problem names no limit, and per run of a tool; custom: per completion"""
     isolation_per_test: IsolationPerTest = setting(
-        "failures", decides_content=False, on_resume="allowed", inherited=True, environments=("code",)
+        "failures", decides_content=False, on_resume="allowed", inherited=True, environments=PROGRAMS
     )
     """tests with a process of their own in the sandbox: failures, a program's first and those that it does not pass in
     the process of another test; or always, every test"""
@@ -317,6 +327,8 @@ class FlowSettings(SettingsModel):
             raise ValueError(
                 "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
             )
+        if self.environment == "tool" and not self.max_tool_calls:
+            raise ValueError("environment=tool needs max_tool_calls of 1 or more (or take environment=code)")
         usual = type(self)._fillings({"preset": self.preset, "environment": self.environment})
         for key, field in type(self).model_fields.items():
             wanted, value = about(field).environments, getattr(self, key)
@@ -329,6 +341,22 @@ class FlowSettings(SettingsModel):
                     f"{self.environment}: {add}leave it out"
                 )
         return self
+
+    @property
+    def most_answers(self) -> int:
+        """How many answers a completion may have; above 1 in several turns."""
+        return self.max_turns + self.max_tool_calls
+
+    def require_turns(self) -> None:
+        """Raise ConfigError for a setting of several turns that was given, where completions have one."""
+        for key, field in type(self).model_fields.items() if self.most_answers == 1 else ():
+            value = getattr(self, key)
+            # The UI's form gives all settings, max_turns too: there the default of another one says nothing.
+            is_meant = value != field.default or "max_turns" not in self._given
+            if about(field).of_turns and key in self._given and is_meant:
+                raise ConfigError(
+                    f"{key}={value} says something of several turns alone: add max_turns=2, or leave it out"
+                )
 
     def _with_reason_of(self, other: "FlowSettings") -> Self:
         if self.model_name == other.model_name:  # else it is another model's, and nothing is decided

@@ -19,7 +19,7 @@ class PipelineSettings(SettingsModel):
 
     preset: Preset = setting(None, common=True)
     """nano, smollm2: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
-    environment: Literal["code", "gsm8k", "custom"] | None = setting(None, common=True)
+    environment: Literal["code", "tool", "gsm8k", "custom"] | None = setting(None, common=True)
     """what is trained on, as in the parts"""
     reward_file: str | None = setting(None, common=True)
     """custom: the Python file with compute_reward"""

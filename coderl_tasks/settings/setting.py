@@ -19,7 +19,9 @@ from pydantic_core import CoreSchema, PydanticUndefined
 
 from coderl_tasks.errors import ConfigError
 
-ENVIRONMENTS = ("code", "gsm8k", "custom")
+ENVIRONMENTS = ("code", "tool", "gsm8k", "custom")
+PROGRAMS = ("code", "tool")
+"""The environments whose completions are programs that tests grade."""
 NONE_WORDS = ("", "none", "null")
 FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "allow_inf_nan", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
@@ -50,6 +52,7 @@ class Setting:
     by_environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The default in environments where it is another one; "nano gsm8k": with that preset there."""
     of_profile: bool = False  # it says something of a profile alone, and so is refused where none is made
+    of_turns: bool = False  # it says something of completions in several turns alone
     meaning: str = ""  # for messages, where its name, the recipe's, says something else elsewhere
     common: bool = False  # `--help` shows it; the others are shown by group
     hidden: bool = False  # another name of something, which no help shows

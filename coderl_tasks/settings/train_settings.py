@@ -17,8 +17,8 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from coderl_tasks.settings import families
 from coderl_tasks.settings.families import LOSS_CONFIG, LOSS_SETTINGS, LossName
-from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
-from coderl_tasks.settings.setting import Setting, preset_values, refusing, setting
+from coderl_tasks.settings.flow_settings import FlowSettings, Temperature
+from coderl_tasks.settings.setting import PROGRAMS, Setting, preset_values, refusing, setting
 
 MAX_LORA_RANK = 512
 SERVICE_STEPS = 100
@@ -148,14 +148,14 @@ class TrainSettings(FlowSettings):
     )
     temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
     """sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"""
-    format_coef: float = setting(0.1, ge=0, environments=ONLY_CODE)
+    format_coef: float = setting(0.1, ge=0, environments=PROGRAMS)
     """weight of the format score in the reward"""
-    reward: Literal["binary", "fraction"] = setting("binary", environments=ONLY_CODE)
+    reward: Literal["binary", "fraction"] = setting("binary", environments=PROGRAMS)
     """correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"""
-    holdback: float = setting(0.0, ge=0, le=0.5, environments=ONLY_CODE)
+    holdback: float = setting(0.0, ge=0, le=0.5, environments=PROGRAMS)
     """share of each problem's tests that gives no reward: programs that pass the others are run on these, and the
     metric holdback_gap says how many fail"""
-    on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=ONLY_CODE)
+    on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=PROGRAMS)
     """of programs that seem to take their reward from the tests or the grader: warn; leave them out of their
     groups; or stop the run before it trains on them"""
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
@@ -164,9 +164,9 @@ class TrainSettings(FlowSettings):
     """a completion's reward less its group's mean; divided by the group's standard deviation; less the mean of the
     others; or divided by the mean"""
     turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
-        "trajectory", environments=("code", "custom")
+        "trajectory", environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns, a completion's advantage: for all of its turns; for the last alone; less for earlier ones; or
+    """with max_turns or max_tool_calls, a completion's advantage: for all of its turns; for the last alone; less for earlier ones; or
     with the gain of each turn"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
@@ -299,7 +299,7 @@ class TrainSettings(FlowSettings):
                 "advantage=maxrl divides by a group's mean reward, which truncation=penalised can make negative: use "
                 "truncation=masked, or another advantage"
             )
-        if self.advantage == "maxrl" and self.environment == "code" and self.format_coef:
+        if self.advantage == "maxrl" and self.environment in PROGRAMS and self.format_coef:
             raise ValueError(
                 f"advantage=maxrl divides by a group's mean reward, which format_coef={self.format_coef:g} can make "
                 "negative: use format_coef=0, or another advantage"

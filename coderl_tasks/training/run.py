@@ -58,7 +58,7 @@ WARMER, HOTTEST = 0.1, 1.3
 
 Orders = Mapping[str, Sequence[int]]
 COUNT_COLUMNS = ("test_runs", "test_catches")
-PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
+PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tool_calls", "max_tokens")
 """What of config.json decides how long prompts are, and completions may be. With the context it is recorded as `of` in
 prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 

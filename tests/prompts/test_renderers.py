@@ -160,7 +160,7 @@ def test_unknown_names_roles_and_tokenizers_are_refused(tokenizer: PreTrainedTok
     with pytest.raises(ValueError, match="Unknown renderer"):
         get_renderer("llama", tokenizer)
     with pytest.raises(ValueError, match="role"):
-        get_renderer("qwen3", tokenizer).prompt_tokens([{"role": "tool", "content": ""}])
+        get_renderer("qwen3", tokenizer).prompt_tokens([{"role": "function", "content": ""}])
 
 
 def test_a_tokenizer_without_turn_markers_is_refused() -> None:
