@@ -131,9 +131,8 @@ async def _result(judge: Judge, call: Call) -> str | None:
     except InfraError:
         return None
     output, errors = shortened(result.answer).strip("\n"), result.stderr.strip("\n")
-    parts = (
-        [f"Output:\n{output}"] if output else ["No output."] if result.ended == "exit" else []
-    )  # else it is not kept
+    none = ["No output."] if result.ended == "exit" else []  # of a program that was ended it is not kept
+    parts = [f"Output:\n{output}"] if output else none
     parts += [f"Errors:\n{_cut(errors)}"] if errors else []
     if result.verdict in (Verdict.TIME_LIMIT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT):
         ended = _VERDICTS[result.verdict]

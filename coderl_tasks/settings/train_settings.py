@@ -166,8 +166,8 @@ class TrainSettings(FlowSettings):
     turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
         "trajectory", environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns or max_tool_calls, a completion's advantage: for all of its turns; for the last alone; less for earlier ones; or
-    with the gain of each turn"""
+    """with max_turns or max_tool_calls, a completion's advantage: for all of its turns; for the last alone; less for
+    earlier ones; or with the gain of each turn"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
     truncation: families.Truncation = families.Truncation()
