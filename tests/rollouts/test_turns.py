@@ -1,5 +1,6 @@
 """Completions in several turns, of nano on a real server, with a real sandbox."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -9,7 +10,7 @@ import pytest
 import tinker
 
 from coderl_tasks.environments.environment import CodeEnvironment, Turns
-from coderl_tasks.environments.feedback import Reply
+from coderl_tasks.environments.feedback import NO_CALLS_LEFT, Reply
 from coderl_tasks.errors import InfraError, SandboxDownError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.grading.verdict import Verdict
@@ -17,13 +18,14 @@ from coderl_tasks.journal.ledger import Budget, frame_tokens
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.sampling import Completion, group_frame
 from coderl_tasks.policy.turns import sequences
 from coderl_tasks.problems import load_problems
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Message, Renderer
 from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_replies
+from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_replies, with_first_turn
 from coderl_tasks.services import Services
 
 CONTEXT = 8192
@@ -152,6 +154,55 @@ async def test_an_outage_leaves_a_completion_out_until_it_is_over(sampler: tinke
     undisturbed, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
     assert resumed.equals(undisturbed)
     require_replies(resumed, "step 0")
+
+
+async def test_a_policy_calls_a_tool_and_its_last_answer_counts(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    engine = engine_of(judge, CodeEnvironment(turns=Turns(3, tool_calls=2)), max_tokens=8)
+    add = replace(PROBLEM, kind="stdin", checker="", comparator="tokens", tests=(Test("70001 1\n", "70002\n"),))
+    request = engine.request(add, 0, 4, seed=5, step=0)
+    right = "print(sum(map(int, input().split())))"
+    call = json.dumps({"name": "run_python", "arguments": {"code": right, "stdin": "2 3\n"}})
+    texts = [f"<tool_call>\n{call}\n</tool_call>", "<tool_call>\n{}\n</tool_call>", f"```python\n{right}\n```", "?"]
+    answers = [[*engine.renderer.encode_plain(text), engine.renderer.stop_tokens[0]] for text in texts]
+    given = [Completion(tokens, [-1.0] * len(tokens), "stop") for tokens in answers]
+    first = with_first_turn(group_frame(request, given, decode=lambda tokens: texts[answers.index(tokens)]))
+    recorded: list[pl.DataFrame] = []
+    group = await further_turns(engine, sampler, add, first, 1.0, recorded.append)
+    called, broken, final, lost = group.to_dicts()
+    checks = [[turn["check"] for turn in row["turns"]] for row in (called, broken, final, lost)]
+    assert checks == [["called", "answered"], ["format_error", "answered"], ["answered"], ["answered"]]
+    assert [turn["environment_text"] for turn in called["turns"]] == ["", "Output:\n5\n\nEnded: exit status 0."]
+    decode = engine.renderer.tokenizer.decode
+    assert "at most 2 in all" in (prompt := str(decode(called["prompt_tokens"]))) and "# Tools" in prompt
+    for number, row in enumerate((called, broken)):
+        ((tokens, sequence),) = sequences(group, number)
+        assert sequence.sampled is not None
+        assert tokens[sequence.prompt :][sequence.sampled].tolist() == row["completion_tokens"]
+        written = str(decode(tokens.tolist()))
+        assert f"{texts[number]}<|im_end|>\n<|im_start|>user\n<tool_response>\n" in written
+        assert "</tool_response><|im_end|>\n<|im_start|>assistant\n" in written and "70001" not in written
+    graded = await engine.grade(add, group)
+    assert graded["verdict"].to_list() == ["format_error", "format_error", "passed", "format_error"]
+    for before in recorded[:-1]:
+        assert is_unfinished(before, 3)
+        assert (await further_turns(engine, sampler, add, before, 1.0)).equals(group)
+
+
+async def test_calls_that_are_used_up(sampler: tinker.SamplingClient, judge: Judge) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Calling(CodeEnvironment):
+        """Every answer is a call."""
+
+        def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
+            call = {"name": "run_python", "arguments": {"code": f"print({sum(tokens)})"}}
+            return f"<tool_call>{json.dumps(call)}</tool_call>"
+
+    engine = engine_of(judge, Calling(turns=Turns(3, tool_calls=2)), max_tokens=8)
+    group, _ = await sampled(engine, sampler, 2)
+    for turns in group["turns"].to_list():
+        assert [turn["check"] for turn in turns] == ["called", "called", None]
+        assert [NO_CALLS_LEFT in turn["environment_text"] for turn in turns] == [False, False, True]
+    assert set((await engine.grade(PROBLEM, group))["verdict"]) == {"format_error"}
 
 
 async def test_outside_training_each_answer_is_graded(sampler: tinker.SamplingClient, judge: Judge) -> None:

@@ -1,5 +1,6 @@
 """Steps whose completions have several turns: killed in the middle of one, and with groups that are begun in parts."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ import polars as pl
 import pytest
 
 from coderl_tasks.environments.environment import Turns
-from coderl_tasks.environments.feedback import Reply
+from coderl_tasks.environments.feedback import Reply, tool_replies
 from coderl_tasks.errors import SandboxDownError
 from coderl_tasks.grading import Judge
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.renderers import Message
+from coderl_tasks.prompts.renderers import Message, Renderer
 from coderl_tasks.training.step import sample, score
 from tests.training.refilled_runs import Refilled, Told
 
@@ -42,25 +43,43 @@ class Doubting(Told):
         return [Reply(Verdict.WRONG_ANSWER, f"Wrong ({len(text)}).") for text in texts]
 
 
+class Calling(Doubting):
+    """Each answer is a call, which the sandbox runs, as far as there may be calls."""
+
+    turns = Turns(3, tool_calls=2)
+
+    def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
+        call = {"name": "run_python", "arguments": {"code": f"print({sum(tokens)})"}}
+        return f"<tool_call>{json.dumps(call)}</tool_call>"
+
+    async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+        await super().replies(judge, problem, texts, turn)
+        return await tool_replies(judge, texts, is_last=turn == 1)
+
+
 async def sampled(refilled: Refilled, folder: Path, environment: Doubting, **settings: Any) -> pl.DataFrame:
     async with refilled.run(folder, environment, **settings) as run:
         return (await sample.fn(run, 0)).rollouts
 
 
 @pytest.mark.parametrize("dying", [1, 3, 6])
-@pytest.mark.parametrize("settings", [{}, IN_PARTS], ids=["whole groups", "in parts"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Doubting, {}), (Doubting, IN_PARTS), (Calling, IN_PARTS)],
+    ids=["whole groups", "in parts", "with a tool"],
+)
 async def test_a_step_killed_in_the_middle_of_completions_goes_on_there(
-    refilled: Refilled, tmp_path: Path, dying: int, settings: dict[str, int]
+    refilled: Refilled, tmp_path: Path, dying: int, kind: type[Doubting], settings: dict[str, int]
 ) -> None:
-    quiet = await sampled(refilled, tmp_path / "quiet", Doubting(), **settings)
+    quiet = await sampled(refilled, tmp_path / "quiet", kind(), **settings)
     asked = len(refilled.seeds)
     with pytest.raises(ValueError, match="a crash"):
-        await sampled(refilled, tmp_path / "killed", Doubting(dying), **settings)
-    again = await sampled(refilled, tmp_path / "killed", Doubting(), **settings)
+        await sampled(refilled, tmp_path / "killed", kind(dying), **settings)
+    again = await sampled(refilled, tmp_path / "killed", kind(), **settings)
     assert again.equals(quiet)
     # What was in flight at the crash may be asked for twice; nothing that was recorded is.
     assert asked <= len(refilled.seeds) - asked < 1.5 * asked
-    assert {len(turns) for turns in quiet["turns"]} == {2}
+    assert {len(turns) for turns in quiet["turns"]} == {kind.turns.most}
 
 
 async def test_a_sandbox_that_is_down_fails_the_phase_whose_retry_asks_again(
