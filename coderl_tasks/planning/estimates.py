@@ -7,6 +7,9 @@
 | a profile of the pool                   | by its lengths                                                            |
 | neither                                 | at most max_tokens each                                                   |
 
+With `max_turns` or `max_tool_calls` every completion is taken to have all its answers, and every reply REPLY_TOKENS: an
+upper bound. A profile with as many answers has the lengths of those that were needed, and so have a run's own steps.
+
 The correction removes the largest error: which problems the first steps happened to draw. The intervals assume that
 later steps are like the known ones: they do not foresee that a policy learns to write longer completions.
 
@@ -59,6 +62,8 @@ LAST_STEPS = 20
 """Steps of an earlier run that say how fast it was."""
 PROBED, TRAINED = (32, 16), 4
 """Completions of a probe, the tokens of each at most, and the completions that it trains on."""
+REPLY_TOKENS = 600
+"""Of a reply between two answers: about what the longest texts have (environments/feedback.py)."""
 SOON_S = 120.0
 """Seconds up to which nobody needs to be told how long a run takes."""
 _Z = NormalDist().inv_cdf(0.975)
@@ -80,7 +85,8 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Mean lengths in tokens, the standard deviation of completions, and the expected share of what is trained on
-    (`signal`). `bound`: of completions only the limit is known."""
+    (`signal`). `bound`: of completions only the limit is known. Of completions with up to `answers` answers, tokens of
+    the `replies` between them, and of what the prompts of later answers repeat (`kept`)."""
 
     prompt: float
     completion: float
@@ -88,6 +94,35 @@ class Lengths:
     signal: float
     by: str
     bound: bool = False
+    answers: int = 1
+    replies: float = 0.0
+    kept: float = 0.0
+
+    def tokens(self, groups: float, n: float, completion: float, trained: float = 0.0) -> Tokens:
+        """Of `groups` prompts with `n` completions each, which have `completion` tokens in all; the share `trained` is
+        trained on."""
+        prompt, replies, count = groups * self.prompt, groups * n * self.replies, groups * n
+        training = trained * (n * prompt + completion + replies)
+        cached = (n - 1) * prompt + count * self.kept
+        return Tokens(round(prompt + replies), max(0, round(cached)), round(completion), round(training))
+
+    @property
+    def first_answers(self) -> "Lengths":
+        """These lengths, of completions that end with their first answer."""
+        return replace(self, replies=0.0, kept=0.0)
+
+    def in_turns(self, settings: FlowSettings, *, whole: bool = False) -> "Lengths":
+        """These lengths, of completions with one answer (`whole`: with all), for all the answers that there may be."""
+        n, limit = settings.most_answers, settings.max_trajectory_tokens or math.inf
+        if n == 1:
+            return self
+        answer = self.completion / n if whole else self.completion
+        kept = sum(self.prompt + min(limit, (turn + 1) * answer + turn * REPLY_TOKENS) for turn in range(n - 1))
+        how = "as profiled" if whole else f"an upper bound of {n} answers each"
+        by = f"{self.by}; {how}, with {REPLY_TOKENS} tokens per reply"
+        replies, answers = min(limit, (n - 1) * REPLY_TOKENS), 1 if whole else n
+        completion, spread = min(limit, n * answer), answers * self.spread
+        return replace(self, completion=completion, spread=spread, answers=answers, replies=replies, kept=kept, by=by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +225,12 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
     half = _Z * n * lengths.spread * math.sqrt(groups)  # half the interval of all completion tokens
     epochs = settings.epochs_per_rollout_batch
 
-    def tokens(count: int, completion: float, signal: float) -> Tokens:
-        """Of `count` groups with `completion` tokens of completions in all; the share `signal` is trained on."""
-        prompt = round(count * lengths.prompt)
-        training = epochs * signal * (n * prompt + completion)
-        return Tokens(prompt, (n - 1) * prompt, round(completion), round(training))
-
     mid = groups * n * lengths.completion
     # Where only the limit of a completion is known, it may as well take nothing, and nothing be trained on.
-    low = tokens(groups, 0, 0.0) if lengths.bound else tokens(groups, max(0.0, mid - half), lengths.signal / 2)
-    high = tokens(most, (mid + half) * most / groups, 1.0)
-    return Estimate("train", low, tokens(groups, mid, lengths.signal), high, lengths.by)
+    least, share = (0.0, 0.0) if lengths.bound else (max(0.0, mid - half) / lengths.answers, lengths.signal / 2)
+    low = lengths.first_answers.tokens(groups, n, least, epochs * share)
+    high = lengths.tokens(most, n, (mid + half) * most / groups, epochs)
+    return Estimate("train", low, lengths.tokens(groups, n, mid, epochs * lengths.signal), high, lengths.by)
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
@@ -270,7 +300,9 @@ def _profiled_lengths(settings: TrainSettings, pool: FoundPool) -> Lengths | Non
     lengths: list[float] = profile["completion"].to_list()
     spread = stdev(lengths) if len(lengths) > 1 else 0.0
     by = f"the profile of {profile.height:,} problems"
-    return Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
+    found = Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
+    made = pool.made_with
+    return found.in_turns(settings, whole=made is not None and made.most_answers == settings.most_answers)
 
 
 def _lengths_at_limit(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
@@ -280,7 +312,7 @@ def _lengths_at_limit(settings: FlowSettings, problems: Sequence[Problem]) -> Le
     if not prompts:
         raise ConfigError("there are no problems to estimate by")
     by = f"max_tokens={settings.max_tokens} for each completion: at most, as nothing is profiled"
-    return Lengths(mean(prompts), settings.max_tokens, 0.0, 1.0, by, bound=True)
+    return Lengths(mean(prompts), settings.max_tokens, 0.0, 1.0, by, bound=True).in_turns(settings)
 
 
 def _filtered_problems(settings: CurateSettings) -> list[Problem]:
@@ -295,18 +327,16 @@ def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estim
     lengths, count = _lengths_at_limit(settings, problems), len(problems)
     price = cost_price(settings)
 
-    def tokens(samples: float, completion: float) -> Tokens:
+    def tokens(of: Lengths, samples: float, completion: float) -> Tokens:
         rounds = math.ceil(samples / settings.profile_round)
-        prompt = round(count * rounds * lengths.prompt)
-        cached = round(count * (samples - rounds) * lengths.prompt)
-        return Tokens(prompt, max(0, cached), round(count * samples * completion))
+        return of.tokens(count * rounds, samples / rounds, count * samples * completion)
 
     fewest, most = min(settings.profile_round, settings.profile_samples), settings.profile_samples
     by = f"{count:,} problems, {fewest} to {most} completions each; {lengths.by}"
     if settings.profile_mode == "fixed":
         fewest = most
-    high = tokens(most, lengths.completion)
-    return Estimate("profile", tokens(fewest, 0), high, high, by, price)
+    high = tokens(lengths, most, lengths.completion)
+    return Estimate("profile", tokens(lengths.first_answers, fewest, 0), high, high, by, price)
 
 
 def _evaluation_row(settings: EvaluateSettings) -> Estimate:
@@ -333,12 +363,13 @@ def _evaluations(settings: TrainSettings) -> list[int]:
 def _evaluating(settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, n_samples: int = 1) -> Estimate:
     """The tokens of evaluations of so many problems each, with `n_samples` completions per problem."""
     count = sum(evaluations)
-    mid, prompt = count * n_samples * lengths.completion, round(count * lengths.prompt)
+    mid = count * n_samples * lengths.completion
     half = _Z * n_samples * lengths.spread * math.sqrt(count)
-    low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half), mid + half)
+    low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half) / lengths.answers, mid + half)
     evaluated = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count * n_samples:,} completions"
-    sides = [Tokens(prompt, (n_samples - 1) * prompt, round(side)) for side in (low, mid, high)]
-    return Estimate("evaluate", sides[0], sides[1], sides[2], f"{evaluated}; {lengths.by}", cost_price(settings))
+    least = lengths.first_answers.tokens(count, n_samples, low)
+    expected, most = (lengths.tokens(count, n_samples, side) for side in (mid, high))
+    return Estimate("evaluate", least, expected, most, f"{evaluated}; {lengths.by}", cost_price(settings))
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:

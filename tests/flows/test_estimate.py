@@ -11,7 +11,7 @@ from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.ledger import Tokens
-from coderl_tasks.planning.estimates import Estimate, estimates_table, training_estimates
+from coderl_tasks.planning.estimates import REPLY_TOKENS, Estimate, estimates_table, training_estimates
 from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.settings import TrainSettings
 from tests.flows.run_records import ENDS, TINY, rollouts, rows
@@ -90,6 +90,33 @@ def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Pat
     assert "evaluate: by 1 evaluation, 4 completions; max_tokens=64" in said and f"256 [0 to {4 * 64}]" in said
     said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4", "n_samples=2", "temperature=1")
     assert "1 evaluation, 8 completions" in said and "512 [0 to 512]" in said
+
+
+def test_answers_after_the_first_are_counted_as_an_upper_bound(estimated: Says, run: Path, pool: Path) -> None:
+    one, two = (train_row(settings(max_steps=9, **more), pool, None) for more in ({}, {"max_turns": 2}))
+    assert two.expected.completion == pytest.approx(2 * one.expected.completion, abs=1)
+    assert two.low == one.low, "no program may fail"
+    count, groups = 9 * 24, 9 * 3
+    prompt, answer = one.expected.prompt / groups, one.expected.completion / count
+    assert two.expected.prompt == pytest.approx(one.expected.prompt + count * REPLY_TOKENS, abs=1)
+    assert two.expected.cached == pytest.approx(one.expected.cached + count * (prompt + answer), abs=count)
+    trained = two.high.training - one.high.training
+    assert trained == pytest.approx(count * REPLY_TOKENS + two.high.completion - one.high.completion, abs=1)
+    tool = train_row(settings(max_steps=9, environment="tool", max_tool_calls=2, max_trajectory_tokens=50), pool, None)
+    assert tool.expected.completion == pytest.approx(count * min(50, 3 * answer), abs=1)
+    said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4", "max_turns=3")
+    assert f"{4 * 3 * 64:,} [0 to {4 * 3 * 64:,}]" in said
+    assert f"an upper bound of 3 answers each, with {REPLY_TOKENS} tokens per reply" in " ".join(said.split())
+    said = estimated(
+        "curate",
+        "preset=nano",
+        "limit=12",
+        "profile_samples=2",
+        "max_tokens=64",
+        "environment=tool",
+        "check_solutions=false",
+    )
+    assert f"{12 * 2 * 5 * 64:,} [0 to" in said
 
 
 def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
