@@ -210,6 +210,14 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     )
 
 
+def said(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was said in a rollout, in order: each answer and each reply, with its label; without one the only answer."""
+    turns, parts = row["turns"] or [], []
+    for number, (turn, following) in enumerate(pairwise(turns), start=1):
+        parts += [(f"answer {number}", turn["text"]), ("reply", following["environment_text"])]
+    return [*parts, (f"answer {len(turns)}" if parts else "", row["completion"])]
+
+
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
     """Prints the problem, its pass rates and completions. Completions with the same program and verdict are printed
     once. Long texts are cut unless `full`."""
@@ -254,11 +262,8 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     for (text, verdict, *_), rows in sorted(by_text.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         numbers = ", ".join(map(number, rows))
         section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
-        turns = rows[0]["turns"] or []
-        for answer, (turn, following) in enumerate(pairwise(turns), start=1):
-            block(turn["text"] or "(empty)", f"answer {answer}")
-            block(following["environment_text"], "reply")
-        block(text or "(empty)", f"answer {len(turns)}" if len(turns) > 1 else "")
+        for label, words in said({**rows[0], "completion": text}):
+            block(words or "(empty)", label)
         if (failed := rows[0]["failed_test"]) is not None:
             console.print(Text(f"  test {failed['index']}"))
             for label in ("input", "expected", "got", "difference", "error"):

@@ -26,7 +26,7 @@ from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.pool_view import pool_page
-from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
+from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder, said
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.shown_metrics import SHOWN
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
@@ -50,12 +50,12 @@ _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(n
 SIDES = ("A", "B")  # what two runs are called on one page: their names may be the same
 TEST_SHOWN, SPANS = 600, 5
 SAMPLE_COLUMNS = (
-    "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
-    "first_failed", "failed_output", "reason", "reward_error",
+    "problem_id", "prompt_tokens", "completion", "turns", "verdict", "tests_passed", "tests_run", "tests_total",
+    "stop_reason", "first_failed", "failed_output", "reason", "reward_error",
 )  # fmt: skip
 LAST_STEPS, COMPLETION_CHARS = 10, 1200
 COMPLETION_COLUMNS = (
-    "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion",
+    "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion", "turns",
 )  # fmt: skip
 QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
@@ -328,8 +328,10 @@ def samples(
 
 
 def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
-    """A rollout with shortened texts, whether it was `truncated`, and the test that it `failed` (`failed_test`)."""
-    shown = row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
+    """A rollout with what was `said`, in shortened texts, whether it was `truncated`, and the test that it `failed`
+    (`failed_test`)."""
+    shown = row | {"said": [(label, shorten(text)) for label, text in said(row)]}
+    shown |= {"truncated": row["stop_reason"] == TRUNCATED}
     failed = failed_test(row, problem) or {}
     texts = {name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in failed.items()}
     return shown | {"failed": texts or None}
@@ -414,15 +416,18 @@ def _sample_lines(run: RunRecord) -> list[str]:
     lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
-        rows = pl.scan_parquet(files[place]).select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
+        scan = pl.scan_parquet(files[place], schema=ROLLOUT_SCHEMA, missing_columns="insert")
+        rows = scan.select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
         passed = pl.col("verdict") == Verdict.PASSED
         for kind in (passed, ~passed):
             for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
                 facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
                 lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
                 # Indented: no fence in the completion, which is the model's, can end this block.
-                text = shorten(row["completion"], COMPLETION_CHARS).splitlines()
-                lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
+                for label, words in said(row):
+                    text = shorten(words, COMPLETION_CHARS).splitlines()
+                    lines += [f"{label}:", ""] if label else []
+                    lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
     return lines
 
 

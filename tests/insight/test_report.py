@@ -2,6 +2,7 @@
 
 import base64
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,6 +52,7 @@ from coderl_tasks.insight.report import (
 )
 from coderl_tasks.insight.tables import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import Problem, Test, dropped_frame, problems_frame
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, PROFILE_SCHEMA
@@ -252,6 +254,23 @@ def test_answers_have_the_test_that_failed_first(run_dir: Path, tmp_path: Path) 
     assert all(test["input"] == f"4 {HOSTILE}\n" and test["expected"] == "5\n" for test in failed)
     html = _render("run.html.j2", page)
     assert f"4 {HOSTILE}" in Page(html).text and "script" not in Page(html).tags
+
+
+def test_samples_are_shown_turn_by_turn(run_dir: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run_dir, tmp_path / "run")
+    turn = {"environment_text": "", "environment_tokens": [], "kept": 0, "is_split": False, "n_tokens": 1}
+    first = turn | {"text": f"a call {HOSTILE}", "stop_reason": "stop", "check": "called"}
+    second = first | {"environment_text": f"Output: {HOSTILE}", "text": "unseen text", "check": None}
+    for file in (*copy.glob("evals/*/rollouts.parquet"), *copy.glob("steps/*/scored.parquet")):
+        rows = pl.read_parquet(file)
+        turns = pl.Series("turns", [[first, second]] * rows.height, dtype=ROLLOUT_SCHEMA["turns"])
+        rows.with_columns(turns).write_parquet(file)
+    html = render_report(copy)
+    text = " ".join(Page(html).text.split())
+    assert f"answer 1a call {HOSTILE} replyOutput: {HOSTILE} answer 2" in text and "unseen text" not in text
+    assert "script" not in Page(html).tags
+    samples = step_history_markdown(load_run(copy)).split("## Samples")[1]
+    assert f"answer 1:\n\n    a call {HOSTILE}\n\nreply:\n\n    Output: {HOSTILE}\n\nanswer 2:\n\n    " in samples
 
 
 def test_values_of_two_runs_are_over_one_range(runs_dir: Path) -> None:
