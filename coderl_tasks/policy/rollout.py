@@ -26,7 +26,7 @@ TURN = pl.Struct({
     "n_tokens": INT,  # of the answer, sampled: its part of completion_tokens
     "text": TEXT,  # the answer's
     "stop_reason": TEXT,  # the answer's; null while it is not sampled
-    "check": TEXT,  # the verdict that the environment's reply was made of; null where it was not asked
+    "check": TEXT,  # what the environment's reply was made of, `Reply.check`; null where it was not asked
 })  # fmt: skip
 """One answer of a completion in several turns, and what the environment said before it."""
 
@@ -64,10 +64,12 @@ SAMPLED_COLUMNS = {
     ),
     "turns": Column(
         pl.List(TURN),
-        "with `max_turns` above 1 each answer and what the environment said before it: environment_text, "
+        "with several turns (`max_turns`, `max_tool_calls`) each answer and what the environment said before it: "
+        "environment_text, "
         "environment_tokens (after the `kept` first tokens of what came before), is_split (a sequence of its own: the "
         "chat format does not go on from what came before), n_tokens, text, stop_reason, check (its verdict on the "
-        "statement's samples); else null",
+        "statement's samples; environment=tool: called, format_error for a call that cannot be read, or answered); "
+        "else null",
     ),
 }
 """What is known when a group has been sampled."""

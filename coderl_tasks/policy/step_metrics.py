@@ -231,11 +231,11 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int(step.rows["passes_held_back"].count()) or None, INT),
     Metric("holdback_gap", "share of these that fail a test held back: how far the rewards overstate",
         lambda step: None if (passing := _mean(step.rows["passes_held_back"].drop_nulls())) is None else 1 - passing),
-    Metric("mean_turns", "answers per completion; null, as the next two, without `max_turns`",
+    Metric("mean_turns", "answers per completion; null, as the next two, without several turns",
         lambda step: _mean(step.turns["turns"].drop_nulls())),
     Metric("mended_rate", "share of the graded completions of which a later answer than the first passes all tests",
         lambda step: _mended(step)),
-    Metric("replies_failed", "completions left out since their program could not be run for a reply",
+    Metric("replies_failed", "completions left out since a program of theirs could not be run for a reply",
         lambda step: int(step.turns["failed"].sum()) if step.turns["turns"].count() else None, INT),
 )
 
