@@ -5,6 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from coderl_tasks.cli.arguments import parse_key_values, settings_help
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import INTRO_DATASET, SMOLLM2_MODEL
 from coderl_tasks.settings import (
@@ -476,3 +477,37 @@ def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty() -> None:
 
 def test_maxrl_asks_for_a_format_coef_of_0_only_where_there_is_one() -> None:
     assert TrainSettings(environment="gsm8k", advantage="maxrl").advantage == "maxrl"
+
+
+@pytest.mark.parametrize(
+    "given", ["feedback=verdict", "feedback=samples", "turn_credit=last", "max_trajectory_tokens=9"]
+)
+def test_settings_of_several_turns_are_refused_where_there_is_one(given: str) -> None:
+    environment_of(parse(TrainSettings, given, "max_turns=2"))
+    with pytest.raises(ConfigError, match=f"{given} is of several turns, and max_turns=1: add max_turns=2"):
+        environment_of(parse(TrainSettings, given))
+    # What a run has recorded, or the UI's form sends, is not what somebody meant.
+    key, _, value = given.partition("=")
+    environment_of(parse(TrainSettings).filled_from({key: int(value) if value.isdecimal() else value}))
+    properties = TrainSettings.model_json_schema()["properties"]
+    filled = {key: field["default"] for key, field in properties.items() if "default" in field}
+    environment_of(TrainSettings.model_validate(filled))
+
+
+def test_a_tool_has_calls_and_no_feedback() -> None:
+    turns = environment_of(
+        parse(TrainSettings, "environment=tool", "max_trajectory_tokens=99", "turn_credit=last")
+    ).turns
+    assert (turns.most, turns.tool_calls, turns.tokens, turns.role) == (5, 4, 99, "tool")
+    assert environment_of(parse(EvaluateSettings, "environment=tool", "benchmark=mbpp")).turns.tool_calls == 4
+    assert not environment_of(parse(TrainSettings, "max_turns=2")).turns.tools
+    assert environment_of(parse(TrainSettings, "max_turns=2", "feedback=none")).turns.feedback == "none"
+    for words, said in {
+        ("max_tool_calls=3",): "max_tool_calls=3 is a setting of environment=tool, .*: add environment=tool, or leave",
+        ("environment=tool", "max_tool_calls=0"): "needs max_tool_calls of 1 or more",
+        ("environment=tool", "max_turns=2"): "max_turns=2 is a setting of environment=code or custom",
+        ("environment=tool", "feedback=none"): "feedback=none is a setting of environment=code",
+        ("environment=tool", "advantage=maxrl"): "format_coef",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            parse(TrainSettings, *words)

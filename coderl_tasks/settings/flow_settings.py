@@ -41,7 +41,10 @@ HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 PresetName = Literal["nano", "smollm2", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
-Feedback = Literal["samples", "verdict", "none"]
+Feedback = Annotated[
+    Literal["samples", "verdict", "none"], BeforeValidator(lambda value: "none" if value is None else value)
+]
+"""The word none of a command line arrives as None."""
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")

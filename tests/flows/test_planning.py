@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coderl_tasks.cli.arguments import parse_key_values
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.recorded_json import working_in
@@ -133,6 +134,31 @@ async def test_a_base_model_to_evaluate_is_one_that_is_named(proxy: ModelsProxy)
     assert (settings.model_name, policy.sampler_path) == (OTHER, None)
     with pytest.raises(ConfigError, match=f"model_name is {DEFAULT}, which"):
         await plan_evaluation(EvaluateSettings(checkpoint=DEFAULT))
+
+
+async def test_an_evaluation_takes_of_its_run_what_says_something_there(
+    proxy: ModelsProxy, run: Path, tmp_path: Path
+) -> None:
+    proxy.models["data/nano"] = "data/nano"
+    path = Path(shutil.copytree(run, tmp_path / "run"))
+
+    async def planned(recorded: dict[str, object], **given: object) -> EvaluateSettings:
+        write_json(path / "config.json", read_json(run / "config.json") | recorded)
+        settings, _ = await plan_evaluation(parse_settings(EvaluateSettings, {"checkpoint": str(path), **given}))
+        environment_of(settings)
+        return settings
+
+    tool = {"environment": "tool", "max_tool_calls": 2}
+    assert (await planned(tool)).most_answers == 3
+    assert (await planned(tool, environment="tool", max_tool_calls=1)).most_answers == 2
+    plain = await planned(tool, environment="code")
+    assert (plain.environment, plain.most_answers) == ("code", 1)
+    turns = {"max_turns": 3, "feedback": "verdict", "max_trajectory_tokens": 99}
+    inherited = await planned(turns, feedback="none")
+    assert (inherited.max_turns, inherited.feedback, inherited.max_trajectory_tokens) == (3, "none", 99)
+    assert (await planned(turns, max_turns=1)).most_answers == 1
+    with_tool = await planned(turns, environment="tool")
+    assert (with_tool.most_answers, with_tool.max_trajectory_tokens) == (5, 99)
 
 
 async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: ModelsProxy, tmp_path: Path) -> None:
