@@ -3,11 +3,11 @@
     python benchmarks/turns.py --taint 5000
     python benchmarks/turns.py --cost [--model data/nano] [--repeats 5]
 
-`--taint` lets so many completions go on, on problems whose hidden tests hold unique markers. Their first answers are
-programs that look for tests (files, environment, /proc, frames, arguments, the sandbox's folders), print their input,
-crash on it, or are wrong on hidden tests alone; the model answers after the reply. Counted are markers in prompts and
-replies, and pairs of programs that differ only on hidden tests and get another reply, in text or in length. Exit code 1
-if there are any.
+`--taint` lets so many completions go on, on problems whose hidden tests hold unique markers; once with feedback, and
+once with a tool that runs the programs on the statement's sample. Their first answers are programs that look for tests
+(files, environment, /proc, frames, arguments, the sandbox's folders), print their input, crash on it, or are wrong on
+hidden tests alone; the model answers after the reply. Counted are markers in prompts and replies, and pairs of programs
+that differ only on hidden tests and get another reply, in text or in length. Exit code 1 if there are any.
 
 `--cost` samples 8 groups of 16 completions in two turns of up to `--tokens` tokens each, where every first answer gets
 a reply, and 8 groups of 32 completions of one turn, which have about as many sampled tokens; one after the other,
@@ -17,6 +17,7 @@ a reply, and 8 groups of 32 completions of one turn, which have about as many sa
 import argparse
 import asyncio
 import contextlib
+import json
 import statistics
 import sys
 import time
@@ -40,6 +41,7 @@ from coderl_tasks.policy.sampling import Completion, group_frame
 from coderl_tasks.policy.update import adam_params, update_policy
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.prompts.tool_calls import CALL_CLOSE, CALL_OPEN, NAME
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.turns import further_turns, with_first_turn
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
@@ -112,16 +114,22 @@ def planted(number: int) -> Problem:
     return Problem(*(f"planted-{number}", "own", statement, ""), "stdin", "", (*tests, shown), 4, 4, None, (), number)
 
 
-async def taint(servers: Opened, completions: int) -> dict[str, int]:
+def called(program: str) -> str:
+    """An answer that asks for a program to be run on the statement's sample."""
+    call = {"name": NAME, "arguments": {"code": program, "stdin": "2 3\n"}}
+    return f"{CALL_OPEN}\n{json.dumps(call)}\n{CALL_CLOSE}"
+
+
+async def taint(servers: Opened, completions: int, turns: Turns) -> dict[str, int]:
     """Counts of what must not be, over so many completions."""
-    engine = servers.engine(CodeEnvironment(turns=Turns(2)))
+    engine = servers.engine(CodeEnvironment(turns=turns))
     counts = dict.fromkeys(("completions", "second answers", "markers", "pairs", "pairs that differ"), 0)
 
     async def group(number: int) -> None:
         problem = planted(number)
         pairs = [PAIR.format(shown="a + b + 1", hidden=each) for each in ("a + b", "0")]
         programs = [*LOOKING, *pairs, *(pair.replace("a + b + 1", "a * b") for pair in pairs)]
-        texts = [f"```python\n{program}\n```" for program in programs]
+        texts = [called(program) if turns.tools else f"```python\n{program}\n```" for program in programs]
         answers = [[*engine.renderer.encode_plain(text), engine.renderer.stop_tokens[0]] for text in texts]
         request = engine.request(problem, number, len(texts), seed=number)
         given = [Completion(tokens, [-1.0] * len(tokens), "stop") for tokens in answers]
@@ -200,16 +208,20 @@ def main() -> None:
         failed = 0
         async with opened(arguments.model) as servers:
             if arguments.taint:
-                counts = await taint(servers, arguments.taint)
-                table = Table(*counts, title="What replies give away")
-                table.add_row(*map(str, counts.values()))
+                found = {
+                    name: await taint(servers, arguments.taint, turns)
+                    for name, turns in (("feedback", Turns(2)), ("tool", Turns(3, tool_calls=2)))
+                }
+                table = Table("", *found["tool"], title="What replies give away")
+                for name, counts in found.items():
+                    table.add_row(name, *map(str, counts.values()))
+                    failed += counts["markers"] + counts["pairs that differ"]
                 Console().print(table)
-                failed = counts["markers"] + counts["pairs that differ"]
             if arguments.cost:
-                found = await cost(servers, arguments.tokens, arguments.repeats)
+                seconds = await cost(servers, arguments.tokens, arguments.repeats)
                 table = Table("", "two turns", "one turn", "ratio", title="Seconds per 1,000 sampled tokens, medians")
                 for phase in ("sampling", "training", "both"):
-                    two, one = (statistics.median(found[arm][phase]) for arm in ("two turns", "one turn"))
+                    two, one = (statistics.median(seconds[arm][phase]) for arm in ("two turns", "one turn"))
                     table.add_row(phase, f"{two:.2f}", f"{one:.2f}", f"{two / one:.2f}")
                 Console().print(table)
         return failed
