@@ -1,6 +1,7 @@
 """Completions in several turns: what replies give away, and what the second turn costs.
 
     python benchmarks/turns.py --taint 5000
+    python benchmarks/turns.py --cookbook .venv-compat/bin/python [--problems 20]
     python benchmarks/turns.py --cost [--model data/nano] [--repeats 5]
 
 `--taint` lets so many completions go on, on problems whose hidden tests hold unique markers; once with feedback, and
@@ -8,6 +9,11 @@ once with a tool that runs the programs on the statement's sample. Their first a
 (files, environment, /proc, frames, arguments, the sandbox's folders), print their input, crash on it, or are wrong on
 hidden tests alone; the model answers after the reply. Counted are markers in prompts and replies, and pairs of programs
 that differ only on hidden tests and get another reply, in text or in length. Exit code 1 if there are any.
+
+`--cookbook` does some of it beside the Tinker cookbook's code_rl, whose Python it names (`make compat` installs it),
+with the same problems, programs and sandbox. Two programs fail the statement's sample, two pass it and fail hidden
+tests; the two differ only there. In how many replies is a hidden test, and how many pairs get different replies? Then
+right programs while no sandbox answers: what is said of them, and what is their reward?
 
 `--cost` samples 8 groups of 16 completions in two turns of up to `--tokens` tokens each, where every first answer gets
 a reply, and 8 groups of 32 completions of one turn, which have about as many sampled tokens; one after the other,
@@ -18,11 +24,16 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -34,7 +45,7 @@ from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.environments.feedback import Reply
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import Completion, group_frame
@@ -158,6 +169,85 @@ async def taint(servers: Opened, completions: int, turns: Turns) -> dict[str, in
     return counts
 
 
+@dataclass(frozen=True)
+class Told:
+    """What one side says of programs: its name, a reply (None: none) and a reward (None: left out) per program."""
+
+    name: str
+    replies: list[str | None]
+    rewards: list[float | None]
+
+
+def by_cookbook(python: str, cases: Sequence[tuple[Problem, str]], sandbox: str) -> Told:
+    """The cookbook's own tool and reward, in a process of its own."""
+    written = [
+        (
+            [{"input": test.input, "output": test.expected, "testtype": "stdin_stdout"} for test in problem.tests],
+            program,
+        )
+        for problem, program in cases
+    ]
+    script = PROJECT_ROOT / "tests" / "compat" / "tool_and_reward.py"
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "cases.json", Path(folder) / "answers.json"
+        asked.write_text(json.dumps(written))
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"SANDBOX_URL": f"{sandbox}/run_code"}
+        subprocess.run([python, str(script), str(asked), str(answered)], env=environment, check=True)
+        answers = json.loads(answered.read_text())
+    return Told("cookbook", [reply for reply, _ in answers], [reward for _, reward in answers])
+
+
+async def by_coderl(name: str, turns: Turns, judge: Judge, cases: Sequence[tuple[Problem, str]]) -> Told:
+    """The replies and rewards of `environment`; a tool is asked to run the program on the statement's sample."""
+    environment = CodeEnvironment(turns=turns)
+
+    async def told(problem: Problem, program: str) -> tuple[str | None, float | None]:
+        answer = f"```python\n{program}\n```"
+        (reply,) = await environment.replies(judge, problem, [called(program) if turns.tools else answer], 0)
+        (scored,) = await environment.score(judge, problem, [answer])
+        return reply.text, scored.reward
+
+    replies, rewards = zip(*await asyncio.gather(*(told(*case) for case in cases)), strict=True)
+    return Told(name, list(replies), list(rewards))
+
+
+async def beside_cookbook(servers: Opened, python: str, problems: int) -> Table:
+    """A row per side: see the top."""
+    asked = [planted(number) for number in range(problems)]
+    fails = [PAIR.format(shown="a * b", hidden=hidden) for hidden in ("a + b", "0")]
+    passes = [PAIR.format(shown="a + b", hidden=hidden) for hidden in ("a + b + 1", "0")]
+    cases = [(problem, program) for problem in asked for program in (*fails, *passes)]
+    right = [(problem, "a, b = map(int, input().split())\nprint(a + b)") for problem in asked]
+    ours = (("coderl, max_turns=2", Turns(2)), ("coderl, environment=tool", Turns(3, tool_calls=2)))
+    nowhere = "http://127.0.0.1:9"
+    sides = [
+        (by_cookbook(python, cases, servers.judge.client.urls[0]), by_cookbook(python, right, nowhere)),
+    ]
+    async with SandboxClient([nowhere], outage_patience_s=0.2) as client:
+        for name, turns in ours:
+            said = await by_coderl(name, turns, servers.judge, cases)
+            sides.append((said, await by_coderl(name, turns, Judge(client), right)))
+    table = Table("", "replies", "with a hidden test", "pairs told apart", "replies in an outage", "rewards there")
+    for told, outage in sides:
+        with_hidden = 0
+        for (problem, _), reply in zip(cases, told.replies, strict=True):
+            marks = [word for test in problem.tests[:3] for word in (test.input.split()[0], test.expected.strip())]
+            with_hidden += any(mark in (reply or "") for mark in marks)
+        apart = sum(one != other for one, other in zip(told.replies[::2], told.replies[1::2], strict=True))
+        said = [reply for reply in outage.replies if reply is not None]
+        rewards = Counter("left out" if reward is None else f"{reward:g}" for reward in outage.rewards)
+        table.add_row(
+            told.name,
+            str(sum(reply is not None for reply in told.replies)),
+            str(with_hidden),
+            f"{apart} of {len(cases) // 2}",
+            f"{len(said)} of {len(right)}" + (f" ({said[0][:60]}...)" if said else ""),
+            ", ".join(f"{count} x {reward}" for reward, count in rewards.items()),
+        )
+    return table
+
+
 async def cost(servers: Opened, tokens: int, repeats: int) -> dict[str, dict[str, list[float]]]:
     """Seconds per 1,000 sampled tokens, by arm and phase."""
     problems = [planted(number) for number in range(8)]
@@ -196,13 +286,15 @@ async def cost(servers: Opened, tokens: int, repeats: int) -> dict[str, dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--taint", type=int, default=0, metavar="COMPLETIONS")
+    parser.add_argument("--cookbook", metavar="PYTHON", help="that has tinker-cookbook")
+    parser.add_argument("--problems", type=int, default=20, help="with --cookbook (default: 20)")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--model", default=NANO_MODEL)
     parser.add_argument("--tokens", type=int, default=64, help="per answer (default: 64)")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    if not arguments.taint and not arguments.cost:
-        parser.error("say what to measure: --taint COMPLETIONS or --cost")
+    if not (arguments.taint or arguments.cookbook or arguments.cost):
+        parser.error("say what to measure: --taint COMPLETIONS, --cookbook PYTHON or --cost")
 
     async def run() -> int:
         failed = 0
@@ -217,6 +309,8 @@ def main() -> None:
                     table.add_row(name, *map(str, counts.values()))
                     failed += counts["markers"] + counts["pairs that differ"]
                 Console().print(table)
+            if arguments.cookbook:
+                Console().print(await beside_cookbook(servers, arguments.cookbook, arguments.problems))
             if arguments.cost:
                 seconds = await cost(servers, arguments.tokens, arguments.repeats)
                 table = Table("", "two turns", "one turn", "ratio", title="Seconds per 1,000 sampled tokens, medians")
