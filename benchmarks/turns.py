@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -99,6 +100,7 @@ class Opened:
     sampler: tinker.SamplingClient
     judge: Judge
     model: str
+    sandbox: str
 
     def engine(self, environment: CodeEnvironment, **settings: Any) -> RolloutEngine:
         values = {"temperature": 1.0, "max_tokens": 16, "context": 8192, "seed": 0} | settings
@@ -112,7 +114,7 @@ async def opened(model: str) -> AsyncIterator[Opened]:
         service = await clients.connect(server.url, server.key)
         sampler = await clients.create_sampling_client(service, base_model=model)
         async with SandboxClient([sandbox.address]) as client:
-            yield Opened(service, sampler, Judge(client, timeout_s=1.0), model)
+            yield Opened(service, sampler, Judge(client, timeout_s=1.0), model, sandbox.address)
         await clients.disconnect(service)
 
 
@@ -195,7 +197,9 @@ def by_cookbook(python: str, cases: Sequence[tuple[Problem, str]], sandbox: str)
         environment |= {"SANDBOX_URL": f"{sandbox}/run_code"}
         subprocess.run([python, str(script), str(asked), str(answered)], env=environment, check=True)
         answers = json.loads(answered.read_text())
-    return Told("cookbook", [reply for reply, _ in answers], [reward for _, reward in answers])
+    # Its replies have times, which would tell any two programs apart.
+    replies = [re.sub(r'"execution_time": [\d.e-]+', "", reply) for reply, _ in answers]
+    return Told("cookbook", replies, [reward for _, reward in answers])
 
 
 async def by_coderl(name: str, turns: Turns, judge: Judge, cases: Sequence[tuple[Problem, str]]) -> Told:
@@ -222,7 +226,7 @@ async def beside_cookbook(servers: Opened, python: str, problems: int) -> Table:
     ours = (("coderl, max_turns=2", Turns(2)), ("coderl, environment=tool", Turns(3, tool_calls=2)))
     nowhere = "http://127.0.0.1:9"
     sides = [
-        (by_cookbook(python, cases, servers.judge.client.urls[0]), by_cookbook(python, right, nowhere)),
+        (by_cookbook(python, cases, servers.sandbox), by_cookbook(python, right, nowhere)),
     ]
     async with SandboxClient([nowhere], outage_patience_s=0.2) as client:
         for name, turns in ours:
@@ -242,7 +246,7 @@ async def beside_cookbook(servers: Opened, python: str, problems: int) -> Table:
             str(sum(reply is not None for reply in told.replies)),
             str(with_hidden),
             f"{apart} of {len(cases) // 2}",
-            f"{len(said)} of {len(right)}" + (f" ({said[0][:60]}...)" if said else ""),
+            f"{len(said)} of {len(right)}" + (f" ({said[0][:26]}...)" if said else ""),
             ", ".join(f"{count} x {reward}" for reward, count in rewards.items()),
         )
     return table

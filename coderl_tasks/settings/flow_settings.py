@@ -203,7 +203,8 @@ class FlowSettings(SettingsModel):
     """with max_turns, of a failing program: samples, the sample that fails and what came; verdict; or none, that it
     should look again"""
     max_tool_calls: int = setting(0, ge=0, le=16, inherited=True, environments=("tool",), by_environment={"tool": 4})
-    """tool: programs that the policy may run per completion; an answer without a call, or after the last one, counts"""
+    """tool: programs that the policy may run per completion, by default 4; an answer without a call, or after the last
+    one, counts"""
     max_trajectory_tokens: int | None = setting(
         None, ge=1, inherited=True, environments=(*PROGRAMS, "custom"), of_turns=True
     )
