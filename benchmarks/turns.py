@@ -176,8 +176,8 @@ class Told:
     """What one side says of programs: its name, a reply (None: none) and a reward (None: left out) per program."""
 
     name: str
-    replies: list[str | None]
-    rewards: list[float | None]
+    replies: Sequence[str | None]
+    rewards: Sequence[float | None]
 
 
 def by_cookbook(python: str, cases: Sequence[tuple[Problem, str]], sandbox: str) -> Told:
@@ -239,14 +239,14 @@ async def beside_cookbook(servers: Opened, python: str, problems: int) -> Table:
             marks = [word for test in problem.tests[:3] for word in (test.input.split()[0], test.expected.strip())]
             with_hidden += any(mark in (reply or "") for mark in marks)
         apart = sum(one != other for one, other in zip(told.replies[::2], told.replies[1::2], strict=True))
-        said = [reply for reply in outage.replies if reply is not None]
+        in_outage = [reply for reply in outage.replies if reply is not None]
         rewards = Counter("left out" if reward is None else f"{reward:g}" for reward in outage.rewards)
         table.add_row(
             told.name,
             str(sum(reply is not None for reply in told.replies)),
             str(with_hidden),
             f"{apart} of {len(cases) // 2}",
-            f"{len(said)} of {len(right)}" + (f" ({said[0][:26]}...)" if said else ""),
+            f"{len(in_outage)} of {len(right)}" + (f" ({in_outage[0][:26]}...)" if in_outage else ""),
             ", ".join(f"{count} x {reward}" for reward, count in rewards.items()),
         )
     return table

@@ -1,4 +1,4 @@
-"""Completions in several turns: an answer, the environment's reply (feedback, or the result of a call), the next answer.
+"""Completions in several turns: an answer, the environment's reply (feedback, or a call's result), the next answer.
 
 1. A group's completions are in step: all that go on are replied to, then all of them answer again. Equal programs are
    run once.

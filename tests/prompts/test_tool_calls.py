@@ -1,6 +1,8 @@
 """How the tool is described, and how a call is read: against a template that writes both as Qwen's do."""
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken
@@ -60,15 +62,21 @@ def text(renderer: Renderer, tokens: list[int]) -> str:
     return found
 
 
+def own_tokens(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Any], tools: Sequence[Any] = ()) -> list[int]:
+    """As the template writes them."""
+    tokens = tokenizer.apply_chat_template(
+        list(messages), tools=list(tools) or None, add_generation_prompt=True, return_dict=False
+    )
+    assert isinstance(tokens, list)
+    return tokens
+
+
 @pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "chat_template"])
 def test_the_tool_is_described_as_the_models_own_template_does(tokenizer: PreTrainedTokenizerFast, name: str) -> None:
     renderer = get_renderer(name, tokenizer)
     for messages in (ASKED, ASKED[1:]):
-        own = tokenizer.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, return_dict=False)
-        assert renderer.prompt_tokens(messages, TOOLS) == own
-    assert renderer.prompt_tokens(ASKED) == tokenizer.apply_chat_template(
-        ASKED, add_generation_prompt=True, return_dict=False
-    )
+        assert renderer.prompt_tokens(messages, TOOLS) == own_tokens(tokenizer, messages, TOOLS)
+    assert renderer.prompt_tokens(ASKED) == own_tokens(tokenizer, ASKED)
 
 
 @pytest.mark.parametrize("name", ["qwen3_instruct", "qwen3", "chat_template"])
@@ -79,8 +87,7 @@ def test_a_result_goes_on_from_what_was_sampled(tokenizer: PreTrainedTokenizerFa
     tokens, goes_on = renderer.continued_prompt(prompt, sampled, CALLED[:3], CALLED[3], TOOLS)
     assert goes_on and tokens[: len(prompt) + len(sampled)] == [*prompt, *sampled]
     spelled = {"role": "assistant", "content": "", "tool_calls": [{"function": json.loads(CALL[12:-13])}]}
-    own = [*ASKED, spelled, CALLED[3]]
-    assert tokens == tokenizer.apply_chat_template(own, tools=TOOLS, add_generation_prompt=True, return_dict=False)
+    assert tokens == own_tokens(tokenizer, [*ASKED, spelled, CALLED[3]], TOOLS)
     # What a program printed is text: it ends neither the result nor the turn.
     sly, _ = renderer.continued_prompt(prompt, sampled, CALLED[:3], RESULT, TOOLS)
     added = set(tokenizer.get_added_vocab().values())
