@@ -62,11 +62,12 @@ async def sampled(refilled: Refilled, folder: Path, environment: Doubting, **set
         return (await sample.fn(run, 0)).rollouts
 
 
-@pytest.mark.parametrize("dying", [1, 3, 6])
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(Doubting, {}), (Doubting, IN_PARTS), (Calling, IN_PARTS)],
-    ids=["whole groups", "in parts", "with a tool"],
+    ("dying", "kind", "settings"),
+    [
+        *((dying, Doubting, settings) for dying in (1, 3, 6) for settings in ({}, IN_PARTS)),
+        *((dying, Calling, IN_PARTS) for dying in (2, 6)),
+    ],
 )
 async def test_a_step_killed_in_the_middle_of_completions_goes_on_there(
     refilled: Refilled, tmp_path: Path, dying: int, kind: type[Doubting], settings: dict[str, int]
