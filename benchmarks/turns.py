@@ -16,8 +16,9 @@ tests; the two differ only there. In how many replies is a hidden test, and how 
 right programs while no sandbox answers: what is said of them, and what is their reward?
 
 `--cost` samples 8 groups of 16 completions in two turns of up to `--tokens` tokens each, where every first answer gets
-a reply, and 8 groups of 32 completions of one turn, which have about as many sampled tokens; one after the other,
-`--repeats` times. Then it trains on both. Seconds per 1,000 sampled tokens, medians, and the ratio.
+a reply. Beside it two steps of one turn that sample as many tokens: 8 groups of 16 completions of twice as many tokens,
+and 8 groups of 32. One after the other, `--repeats` times; then it trains on each. Per 1,000 tokens that were sampled,
+medians: seconds, processor time of all processes (on a busy machine it says more), and two turns by one, pair by pair.
 """
 
 import argparse
@@ -31,13 +32,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
+import psutil
 import tinker
 from rich.console import Console
 from rich.table import Table
@@ -58,6 +60,7 @@ from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.turns import further_turns, with_first_turn
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
+T = TypeVar("T")
 MARK = "7390{:06d}"
 LOOKING = (
     "import sys\nprint(sys.stdin.read())\nfor name in ('tests.json', 'results.json', 'solution.py'):\n"
@@ -252,21 +255,54 @@ async def beside_cookbook(servers: Opened, python: str, problems: int) -> Table:
     return table
 
 
-async def cost(servers: Opened, tokens: int, repeats: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds per 1,000 sampled tokens, by arm and phase."""
+ARMS = {
+    "two turns": (Turns(2), 16, 1),
+    "one turn, twice as long": (Turns(1), 16, 2),
+    "one turn, twice as many": (Turns(1), 32, 1),
+}
+"""By name: turns, completions per problem, and by how much `--tokens` is multiplied."""
+
+
+def processor_s() -> float:
+    """Processor time of this process and of those that it started."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+@dataclass
+class Spent:
+    """Seconds per 1,000 sampled tokens by phase, of the clock and of the processor, one per repeat."""
+
+    clock: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    processor: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, phases: Sequence[tuple[str, float, float]], tokens: int) -> None:
+        both = ("both", sum(clock for _, clock, _ in phases), sum(processor for *_, processor in phases))
+        for phase, clock, processor in (*phases, both):
+            self.clock[phase].append(1000 * clock / tokens)
+            self.processor[phase].append(1000 * processor / tokens)
+
+
+async def timed(phase: str, work: Awaitable[T]) -> tuple[T, tuple[str, float, float]]:
+    """What it returns; the phase, its seconds, and its processor time."""
+    clock, processor = time.monotonic(), processor_s()
+    result = await work
+    return result, (phase, time.monotonic() - clock, processor_s() - processor)
+
+
+async def cost(servers: Opened, tokens: int, repeats: int, concurrency: int) -> dict[str, Spent]:
     problems = [planted(number) for number in range(8)]
-    seconds: dict[str, dict[str, list[float]]] = {}
+    spent = {arm: Spent() for arm in ARMS}
     for repeat in range(-1, repeats):  # the first warms up
-        for arm, turns in (("two turns", Turns(2)), ("one turn", Turns(1))):
-            engine = servers.engine(Doubting(turns=turns), max_tokens=tokens, seed=repeat)
-            n = 16 if arm == "two turns" else 32
-            begun = time.monotonic()
+        for arm, (turns, n, times) in ARMS.items():
+            settings = {"max_tokens": times * tokens, "seed": repeat, "concurrency": concurrency}
+            engine = servers.engine(Doubting(turns=turns), **settings)
             requests = [engine.request(problem, place, n, seed=repeat) for place, problem in enumerate(problems)]
             pairs = zip(problems, requests, strict=True)
-            groups = await asyncio.gather(*(engine.sample(servers.sampler, *pair) for pair in pairs))
-            sampling = time.monotonic() - begun
+            work = asyncio.gather(*(engine.sample(servers.sampler, *pair) for pair in pairs))
+            groups, sampling = await timed("sampling", work)
             frame = pl.concat(groups)
-            sampled_tokens = int(frame["completion_tokens"].list.len().sum())
             rows = frame.with_columns(
                 *(
                     pl.lit(None, dtype).alias(name)
@@ -278,13 +314,24 @@ async def cost(servers: Opened, tokens: int, repeats: int) -> dict[str, dict[str
                 advantage=pl.when(pl.col("sample_index") % 2 == 0).then(0.5).otherwise(-0.5), trained=pl.lit(True)
             )
             policy = await clients.create_training_client(servers.service, servers.model, lora_rank=32, seed=0)
-            begun = time.monotonic()
-            await update_policy(policy, scored, adam_params(1e-5))
-            training = time.monotonic() - begun
+            _, training = await timed("training", update_policy(policy, scored, adam_params(1e-5)))
             if repeat >= 0:
-                for phase, spent in (("sampling", sampling), ("training", training), ("both", sampling + training)):
-                    seconds.setdefault(arm, {}).setdefault(phase, []).append(1000 * spent / sampled_tokens)
-    return seconds
+                spent[arm].add([sampling, training], int(frame["completion_tokens"].list.len().sum()))
+    return spent
+
+
+def cost_table(spent: dict[str, Spent]) -> Table:
+    two, *others = ARMS
+    table = Table("", *ARMS, *(f"ratio to {other}" for other in others), title="Per 1,000 sampled tokens, medians")
+    for kind in ("clock", "processor"):
+        for phase in ("sampling", "training", "both"):
+            values = {arm: getattr(each, kind)[phase] for arm, each in spent.items()}
+            ratios = [
+                statistics.median(a / b for a, b in zip(values[two], values[other], strict=True)) for other in others
+            ]
+            shown = [*(f"{statistics.median(each):.3f} s" for each in values.values()), *(f"{r:.2f}" for r in ratios)]
+            table.add_row(f"{phase}, {kind}", *shown)
+    return table
 
 
 def main() -> None:
@@ -296,6 +343,7 @@ def main() -> None:
     parser.add_argument("--model", default=NANO_MODEL)
     parser.add_argument("--tokens", type=int, default=64, help="per answer (default: 64)")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--concurrency", type=int, default=64, help="requests in flight (default: 64)")
     arguments = parser.parse_args()
     if not (arguments.taint or arguments.cookbook or arguments.cost):
         parser.error("say what to measure: --taint COMPLETIONS, --cookbook PYTHON or --cost")
@@ -316,12 +364,8 @@ def main() -> None:
             if arguments.cookbook:
                 Console().print(await beside_cookbook(servers, arguments.cookbook, arguments.problems))
             if arguments.cost:
-                seconds = await cost(servers, arguments.tokens, arguments.repeats)
-                table = Table("", "two turns", "one turn", "ratio", title="Seconds per 1,000 sampled tokens, medians")
-                for phase in ("sampling", "training", "both"):
-                    two, one = (statistics.median(seconds[arm][phase]) for arm in ("two turns", "one turn"))
-                    table.add_row(phase, f"{two:.2f}", f"{one:.2f}", f"{two / one:.2f}")
-                Console().print(table)
+                spent = await cost(servers, arguments.tokens, arguments.repeats, arguments.concurrency)
+                Console(width=160).print(cost_table(spent))
         return failed
 
     sys.exit(1 if asyncio.run(run()) else 0)

@@ -1,14 +1,18 @@
-"""Attention of a sampling step, over the key-value cache of each request by itself.
+"""Attention of a sampling step, over key-value caches: bits of a request depend on its own tokens only.
 
-The shapes depend on the request's own tokens only, so that its bits do not depend on what runs beside it.
+1. A request for several samples has a cache of its own (`GroupCache`), and its attention is done by itself.
+2. Requests for one sample lie side by side in `SlotCaches`, and one product does the attention of many. The shapes of
+   its matrices follow from the positions alone (`slot_caches`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from local_servers.memory import require_memory
+from local_servers.tinker.engine.slot_caches import SlotAttention, SlotCache
 
 _GROW = 64
 
@@ -17,7 +21,6 @@ class GroupCache:
     """Keys and values of a prompt shared by G samples, and of what each sample has generated so far.
 
     Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
-    A request for one sample keeps what it generates behind its prompt instead, in prompt (KV, capacity, d).
     The tensors' shapes depend on the request's own tokens only; they are float32, as all activations are.
     """
 
@@ -30,7 +33,6 @@ class GroupCache:
         n_samples: int,
         device: torch.device,
     ) -> None:
-        self.single = n_samples == 1
         self.prompt_length = prompt_length
         self.prompt_filled = 0
         self.generated = 0
@@ -43,15 +45,14 @@ class GroupCache:
 
     def reserve(self) -> None:
         """Makes room for one more position per sample. Raises OutOfMemory if there is none."""
-        filled = self.prompt_length + self.generated if self.single else self.generated
-        keys, values = (self.prompt_k, self.prompt_v) if self.single else (self.sample_k, self.sample_v)
-        short = [cache for cache in (*keys, *values) if cache.shape[-2] <= filled]
+        filled = self.generated
+        short = [cache for cache in (*self.sample_k, *self.sample_v) if cache.shape[-2] <= filled]
         if short:
             position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
             what = "the cache of the completions that are being sampled"
             require_memory(_GROW * position_bytes, what, short[0].device.type)
-            _grow(keys, filled)
-            _grow(values, filled)
+            _grow(self.sample_k, filled)
+            _grow(self.sample_v, filled)
 
     def keep(self, samples: list[int]) -> None:
         """Drops every sample but those at these places, keeping their order."""
@@ -77,22 +78,26 @@ class Segment:
 
     start: int
     stop: int
-    cache: GroupCache
+    cache: GroupCache | SlotCache
     prefill: bool
 
 
 class SampleAttention:
     """Attention over the packed rows of one step; also fills the caches. Rows outside all segments (padding) are 0."""
 
-    def __init__(self, segments: list[Segment]) -> None:
-        self.segments = segments
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._groups = [(each, each.cache) for each in segments if isinstance(each.cache, GroupCache)]
+        slots = [(range(each.start, each.stop), each.cache) for each in segments if isinstance(each.cache, SlotCache)]
+        self._slots = SlotAttention(slots) if slots else None
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-        for segment in self.segments:
+        for segment, cache in self._groups:
             rows = slice(segment.start, segment.stop)
-            attend = prefill if segment.prefill else decode_one if segment.cache.single else decode
-            out[rows] = attend(segment.cache, layer, q[rows], k[rows], v[rows], scale)
+            attend = prefill if segment.prefill else decode
+            out[rows] = attend(cache, layer, q[rows], k[rows], v[rows], scale)
+        if self._slots is not None:
+            self._slots.attend(out, layer, q, k, v, scale)
         return out
 
 
@@ -109,19 +114,6 @@ def prefill(
         q.transpose(0, 1)[None], keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
     return out[0].transpose(0, 1)
-
-
-def decode_one(
-    cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """One token of the only sample attends to all before it: q (1, H, d), k and v (1, KV, d) -> (1, H, d)."""
-    now = cache.prompt_length + cache.generated
-    cache.prompt_k[layer][:, now] = k[0]
-    cache.prompt_v[layer][:, now] = v[0]
-    keys, values = cache.prompt_k[layer][None, :, : now + 1], cache.prompt_v[layer][None, :, : now + 1]
-    # the query heads that share a key head stand in its query positions
-    out = F.scaled_dot_product_attention(q.view(1, k.shape[1], -1, q.shape[2]), keys, values, scale=scale)
-    return out.reshape(q.shape)
 
 
 def decode(

@@ -20,6 +20,7 @@ from local_servers.tinker.engine.adapter import (
 from local_servers.tinker.engine.causal_lm import BaseModel, Weights
 from local_servers.tinker.engine.losses import checked_config
 from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
+from local_servers.tinker.engine.slot_caches import capacity_of
 from local_servers.tinker.engine.training import run_datums
 from local_servers.tinker.engine.validation import check_datum, check_sample
 from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
@@ -150,7 +151,7 @@ class Engine:
     def cache_bytes(self, spec: SampleSpec) -> int:
         """The most memory that the request's key-value cache can take."""
         tokens = len(spec.prompt) + spec.num_samples * min(spec.max_tokens, self.context_length - len(spec.prompt))
-        return tokens * self._position_bytes
+        return (capacity_of(tokens) if spec.num_samples == 1 else tokens) * self._position_bytes
 
     @property
     def _position_bytes(self) -> int:

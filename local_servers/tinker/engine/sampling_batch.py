@@ -1,14 +1,20 @@
 """Continuous batching: every step runs one token of each running sample and a chunk of each waiting prompt.
 
-1. All rows of a step go through the linear layers together, in row-exact tiles; attention and draws are per
-   request. So a request's result does not depend on what runs beside it.
-2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`.
+1. All rows of a step go through the linear layers together, in row-exact tiles. Attention and draws are per request, or
+   for many requests of one sample in calls that keep them apart. So a request's result does not depend on what runs
+   beside it.
+2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`. What a
+   request for one sample has computed of its prompt serves all such requests that begin with the same tokens: those
+   beside it, and those that follow while it is kept (`KeptPrompts`).
 3. Where more samples would run than fit in a step, the requests that came first run, and the next begins as soon as
    enough of their samples have ended.
 4. The requests of a step are dealt to threads where each gets enough to do: which ones changes no bits.
 """
 
+import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +23,9 @@ import torch
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import BaseModel, Weights
 from local_servers.tinker.engine.decoding import StopRule, UniformDraws, draw_tokens
+from local_servers.tinker.engine.prefix_cache import KeptPrompts, longer_prefix
 from local_servers.tinker.engine.row_exact import padded_rows
+from local_servers.tinker.engine.slot_caches import CHUNK, SlotCache, SlotPool
 from local_servers.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
 
 PREFILL_CHUNK = 512
@@ -28,6 +36,12 @@ _THREAD_OPERATIONS = 2e9
 _THREAD_ROWS = 64
 """The same in rows, where products are bfloat16: they are over so soon that threads wait for each other's Python. With
 SmolLM2-135M a step of 48 rows took 254 ms in one thread and 396 ms in two, one of 128 rows 390 and 300 ms."""
+
+
+_KEPT_BYTES = 256 << 20
+"""Of prompts that were computed for requests that have ended."""
+_WORTH_WAITING = CHUNK
+"""Prompt tokens for whose computation a request waits some steps."""
 
 
 class RunningRequest:
@@ -41,7 +55,13 @@ class RunningRequest:
         limit = min(spec.max_tokens, model.context_length - length)
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, n)
-        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n, model.device)
+        shape = model.n_layers, model.n_kv_heads, model.head_dim
+        self.cache: GroupCache | SlotCache = (
+            SlotCache(length) if n == 1 else GroupCache(*shape, length, n, model.device)
+        )
+        self.prompt = np.array(spec.prompt)
+        self.prefix: tuple[Callable[[], list[torch.Tensor]], int] | None = None  # of the prompt, computed by another
+        self.drawn_from: torch.Tensor | None = None
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
         self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
@@ -52,7 +72,17 @@ class RunningRequest:
 
     @property
     def prefilling(self) -> bool:
-        return self._cache.prompt_filled < len(self.spec.prompt)
+        return self.cache.prompt_filled < len(self.spec.prompt)
+
+    @property
+    def begins(self) -> bool:
+        """Whether it can take what others have computed of its prompt: it has nothing yet and wants no logits of it."""
+        return isinstance(self.cache, SlotCache) and not self.cache.filled and not self.wants_prompt_logprobs
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Where its cache lies among those of other requests; None for a cache of its own."""
+        return self.cache.place if isinstance(self.cache, SlotCache) else None
 
     @property
     def done(self) -> bool:
@@ -62,7 +92,8 @@ class RunningRequest:
     def rows(self) -> int:
         """How many rows its next step takes."""
         if self.prefilling:
-            return min(PREFILL_CHUNK, len(self.spec.prompt) - self._cache.prompt_filled)
+            known = self.cache.prompt_filled if self.prefix is None else self.prefix[1]
+            return min(PREFILL_CHUNK, len(self.spec.prompt) - known)
         return len(self._running)
 
     @property
@@ -74,20 +105,31 @@ class RunningRequest:
     def wants_prompt_logprobs(self) -> bool:
         return self.spec.prompt_logprobs or self.spec.topk_prompt_logprobs > 0
 
+    def reserve(self, slots: SlotPool) -> None:
+        """Makes room for its next step. Raises OutOfMemory if there is none."""
+        # As it grows: room for max_tokens at once would often be refused, and few completions get that long.
+        if isinstance(self.cache, GroupCache):
+            if not self.prefilling:
+                self.cache.reserve()
+            return
+        slots.reserve(self.cache)
+        if self.prefix is not None:
+            source, positions = self.prefix
+            self.cache.copy_prefix(source(), positions)
+            self.prefix = None
+
     def inputs(self) -> tuple[list[int], list[int]]:
         """Tokens and positions of its next step's rows."""
         if self.prefilling:
-            start = self._cache.prompt_filled
+            start = self.cache.prompt_filled
             positions = list(range(start, start + self.rows))
             return [self.spec.prompt[i] for i in positions], positions
-        # As it grows: room for max_tokens at once would often be refused, and few completions get that long.
-        self._cache.reserve()
-        position = len(self.spec.prompt) + self._cache.generated
+        position = len(self.spec.prompt) + self.cache.generated
         return [self._tokens[i][-1] for i in self._running], [position] * len(self._running)
 
     def segment(self, start: int) -> Segment:
         """Its rows of the step, beginning at `start`."""
-        return Segment(start, start + self.rows, self._cache, self.prefilling)
+        return Segment(start, start + self.rows, self.cache, self.prefilling)
 
     def logit_rows(self) -> slice:
         """Which of its rows need logits."""
@@ -96,34 +138,44 @@ class RunningRequest:
         return slice(self.rows - 1, self.rows)
 
     def advance(self, logits: torch.Tensor) -> None:
-        """Takes the logits of `logit_rows` and goes on: notes prompt log-probabilities, draws the next tokens."""
+        """Takes the logits of `logit_rows`: notes prompt log-probabilities, and keeps those that the next tokens are
+        `drawn_from`, (samples, V) or (1, V) for all."""
         if self.prefilling:
-            self._cache.prompt_filled += self.rows
+            self.cache.prompt_filled += self.rows
             if self.wants_prompt_logprobs:
                 self._note_prompt(logits)
             if self.prefilling or not self._running:
                 return
             logits = logits[-1:]
         else:
-            self._cache.generated += 1
-        self._draw(logits)
+            self.cache.generated += 1
+        self.drawn_from = logits
 
-    def _draw(self, logits: torch.Tensor) -> None:
-        uniforms = self._draws.at(len(self._tokens[self._running[0]]))[self._running]
-        tokens, logprobs = draw_tokens(logits, self.spec, uniforms)
-        if self.spec.record_top_k > 0:
+    @property
+    def draws_like(self) -> object:
+        """Requests for which this is equal draw together."""
+        spec = self.spec
+        return (spec.temperature, spec.top_k, spec.top_p) if spec.num_samples == 1 else self
+
+    def uniforms(self) -> np.ndarray:
+        """The numbers (samples,) that decide its next tokens."""
+        return self._draws.at(len(self._tokens[self._running[0]]))[self._running]
+
+    def take(self, tokens: list[int], logprobs: list[float]) -> None:
+        """Appends the next token of each running sample, which was drawn from `drawn_from`."""
+        logits, self.drawn_from = self.drawn_from, None  # all of the step's are held with them
+        if self.spec.record_top_k > 0 and logits is not None:
             self._record(logits)
         keep = []
-        drawn = zip(self._running, tokens.tolist(), logprobs.tolist(), strict=True)
-        for place, (sample, token, logprob) in enumerate(drawn):
+        for place, (sample, token, logprob) in enumerate(zip(self._running, tokens, logprobs, strict=True)):
             self._tokens[sample].append(token)
             self._logprobs[sample].append(logprob)
             self._reasons[sample] = self._stop.reason(self._tokens[sample])
             if self._reasons[sample] is None:
                 keep.append(place)
         # Cut as samples end: their part of the cache is what the next step would read in vain.
-        if keep and len(keep) < len(self._running):
-            self._cache.keep(keep)
+        if keep and len(keep) < len(self._running) and isinstance(self.cache, GroupCache):
+            self.cache.keep(keep)
         self._running = [self._running[place] for place in keep]
 
     def _record(self, logits: torch.Tensor) -> None:
@@ -136,7 +188,7 @@ class RunningRequest:
 
     def _note_prompt(self, logits: torch.Tensor) -> None:
         """Log-probabilities of the prompt tokens that follow this chunk's rows."""
-        following = self.spec.prompt[len(self._prompt_logprobs) : self._cache.prompt_filled + 1]
+        following = self.spec.prompt[len(self._prompt_logprobs) : self.cache.prompt_filled + 1]
         logprobs = logits[: len(following)].log_softmax(dim=1)
         index = torch.tensor(following, dtype=torch.long, device=logits.device)
         self._prompt_logprobs += logprobs.gather(1, index[:, None])[:, 0].tolist()
@@ -171,6 +223,8 @@ class SamplingBatch:
         self._max_rows = max_rows
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampling") if threads > 1 else None
         self._threads = threads
+        self._slots = SlotPool(model.n_layers, model.n_kv_heads, model.head_dim, model.device)
+        self._kept = KeptPrompts(_KEPT_BYTES)
         self.requests: list[RunningRequest] = []
 
     def step(self) -> list[RunningRequest]:
@@ -178,7 +232,11 @@ class SamplingBatch:
         chosen = self._choose()
         by_weights: dict[int, list[RunningRequest]] = {}
         for request in chosen:
-            by_weights.setdefault(id(request.weights), []).append(request)
+            try:
+                request.reserve(self._slots)
+                by_weights.setdefault(id(request.weights), []).append(request)
+            except Exception as error:  # this one's alone
+                request.error = error
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
         parts = [part for requests in by_weights.values() for part in self._dealt(requests)]
@@ -188,6 +246,9 @@ class SamplingBatch:
         else:
             list(self._pool.map(self._run, parts))
         finished = [request for request in chosen if request.done]
+        for request in finished:
+            if isinstance(request.cache, SlotCache) and request.error is None and not request.wants_prompt_logprobs:
+                self._kept.add(request.weights, request.prompt, request.cache.tensors(len(request.prompt)))
         self.requests = [request for request in self.requests if not request.done]
         return finished
 
@@ -201,11 +262,29 @@ class SamplingBatch:
             if chosen and lanes > self._max_rows:
                 break
             if request.prefilling:
+                if request.begins and self._awaits_prefix(request):
+                    continue
                 if prompt_rows and prompt_rows + request.rows > PREFILL_ROWS:
                     continue
                 prompt_rows += request.rows
             chosen.append(request)
         return chosen
+
+    def _awaits_prefix(self, request: RunningRequest) -> bool:
+        """Finds what others have computed of the prompt of a request that begins; unless one that came before it is
+        about to compute much more of it, which it had better await."""
+        found, kept = self._kept.find(request.weights, request.prompt)
+        source: Callable[[], list[torch.Tensor]] = partial(list, kept)
+        for other in itertools.takewhile(lambda other: other is not request, self.requests):
+            if isinstance(other.cache, SlotCache) and other.weights is request.weights:
+                shared = longer_prefix(request.prompt[:-1], other.prompt, found)
+                computed = min(shared, other.cache.prompt_filled)
+                if computed > found:
+                    found, source = computed, partial(other.cache.tensors, computed)  # it may move first
+                if shared - found >= _WORTH_WAITING:
+                    return True
+        request.prefix = (source, found) if found else None
+        return False
 
     def _dealt(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
         """The requests in as many parts as there are threads, with about as many rows each; in fewer where there is
@@ -215,10 +294,19 @@ class SamplingBatch:
         if self._model.dtype == torch.bfloat16:
             worth = min(worth, rows / _THREAD_ROWS)
         count = int(min(self._threads, len(requests), max(1, worth)))
+        if count == 1:
+            return [requests]
         parts: list[list[RunningRequest]] = [[] for _ in range(count)]
-        for request in sorted(requests, key=lambda request: -request.rows):
-            min(parts, key=lambda part: sum(other.rows for other in part)).append(request)
-        return parts
+        loads = [0] * count
+        # Those with neighbours in slots last and in their order, each part filled to its share: a call does the
+        # attention of neighbours, and that of what lies between them.
+        for request in sorted(requests, key=lambda request: request.place or (0, -request.rows)):
+            part = loads.index(min(loads))
+            if request.place is not None:
+                part = next((i for i, load in enumerate(loads) if load + request.rows / 2 <= rows / count), part)
+            parts[part].append(request)
+            loads[part] += request.rows
+        return [part for part in parts if part]
 
     @torch.inference_mode()
     def _run(self, requests: list[RunningRequest]) -> None:
@@ -233,9 +321,37 @@ class SamplingBatch:
             for request in requests:
                 self._run([request])
             return
+        drawing: dict[object, list[RunningRequest]] = {}
         for request, its_logits in zip(requests, logits, strict=True):
             try:
                 request.advance(its_logits)
+            except Exception as error:
+                request.error = error
+                continue
+            if request.drawn_from is not None:
+                drawing.setdefault(request.draws_like, []).append(request)
+        for alike in drawing.values():
+            self._draw(alike)
+
+    def _draw(self, requests: list[RunningRequest]) -> None:
+        """Draws the next tokens of requests that draw alike; where that fails, of each by itself."""
+        uniforms = [request.uniforms() for request in requests]
+        try:
+            logits = [request.drawn_from for request in requests if request.drawn_from is not None]
+            shared = logits[0] if len(logits) == 1 else torch.cat(logits)
+            drawn = draw_tokens(shared, requests[0].spec, np.concatenate(uniforms))
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
+                return
+            for request in requests:
+                self._draw([request])
+            return
+        tokens, logprobs = (iter(values.tolist()) for values in drawn)
+        for request, its in zip(requests, uniforms, strict=True):
+            count = len(its)
+            try:
+                request.take(list(itertools.islice(tokens, count)), list(itertools.islice(logprobs, count)))
             except Exception as error:
                 request.error = error
 

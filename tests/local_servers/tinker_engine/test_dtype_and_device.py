@@ -30,6 +30,7 @@ from local_servers.tinker.engine.cached_attention import GroupCache, SampleAtten
 from local_servers.tinker.engine.causal_lm import UNEMBED, SlotGroup
 from local_servers.tinker.engine.packing import TreeAttention, pack
 from local_servers.tinker.engine.row_exact import TILE, RowExactProduct, gemm, packed, row_exact_sizes
+from local_servers.tinker.engine.slot_caches import SlotCache, SlotPool
 from local_servers.tinker.engine.training import _Targets, _Unembedding
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from local_servers.tinker.served_model import ROUNDED_BYTES, chosen_dtype
@@ -202,6 +203,15 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
         assert attention(layer, rows(8, heads), rows(8, kv), rows(8, kv), 1.0).device.type == "meta"
         cache.generated += 1
         cache.keep(list(range(samples - 1)))
+    pool = SlotPool(1, kv, d, device)
+    singles = [SlotCache(10), SlotCache(70)]
+    for single in singles:
+        pool.reserve(single)
+        attention = SampleAttention([Segment(0, single.prompt_length, single, prefill=True)])
+        assert attention(layer, rows(96, heads), rows(96, kv), rows(96, kv), 1.0).device.type == "meta"
+        single.prompt_filled = single.prompt_length
+    attention = SampleAttention([Segment(row, row + 1, single, prefill=False) for row, single in enumerate(singles)])
+    assert attention(layer, rows(32, heads), rows(32, kv), rows(32, kv), 1.0).device.type == "meta"
     (batch,) = pack(sequences, 100, 100)
     count = len(batch.tokens)
     out = TreeAttention(batch.groups)(layer, rows(count, heads), rows(count, kv), rows(count, kv), 1.0)

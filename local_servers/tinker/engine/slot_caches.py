@@ -1,0 +1,241 @@
+"""Key-value caches of requests for one sample: slots side by side, so that one product does the attention of many.
+
+The shapes of a request's matrices follow from positions alone, so that its bits do not depend on what runs beside it:
+
+1. Prompts are computed in chunks cut at multiples of `CHUNK`, each against all keys up to the chunk's end. Positions of
+   the chunk that are not computed now have a row all the same, whose result is dropped. So the bits of a position
+   depend on the tokens up to it, neither on where the prompt ends nor on where its computation began: what another
+   request has computed of a prefix has the bits that this request would compute, and is copied.
+2. A new token attends to its slot's whole capacity, which follows from its position. Keys behind it are masked, and 0.
+
+PyTorch's attention for the CPU takes each (slot, head) by itself, so the number of slots changes no bits. What was
+decoded is not taken for a later prompt: its bits are those of other shapes, and a server that was started again could
+not make them.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from local_servers.memory import OutOfMemory, require_memory
+
+CHUNK = 64
+_BLOCK_BYTES = 64 << 20
+"""Of a block of slots."""
+_MOST_SLOTS = 32
+_MOST_UNUSED = 4
+"""Query positions between two slots that cost less than another call."""
+
+
+def capacity_of(positions: int) -> int:
+    """The least multiple of CHUNK that holds so many positions; beyond 512 of a fourth of the power of two below."""
+    step = max(CHUNK, 1 << max(0, (positions - 1).bit_length() - 3))
+    return -(-positions // step) * step
+
+
+class SlotCache:
+    """Keys and values of one request. Its slot has room for the whole prompt and the next position."""
+
+    def __init__(self, prompt_length: int) -> None:
+        self.prompt_length = prompt_length
+        self.prompt_filled = 0
+        self.generated = 0
+        self.slots: Slots | None = None
+        self.slot = 0
+
+    @property
+    def filled(self) -> int:
+        return self.prompt_filled + self.generated
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Neighbours in a block have neighbouring places."""
+        return id(self.slots), self.slot
+
+    def tensors(self, positions: int) -> list[torch.Tensor]:
+        """The first `positions` keys and values of all layers, views (positions, KV, d); none without a slot."""
+        return [] if self.slots is None else [each[self.slot, :positions] for each in self.slots.tensors]
+
+    def copy_prefix(self, source: list[torch.Tensor], positions: int) -> None:
+        """Takes the first `positions` from `source`, tensors of as many positions or more, as computed."""
+        for own, other in zip(self.tensors(positions), source, strict=True):
+            own.copy_(other[:positions])
+        self.prompt_filled = positions
+
+
+class Slots:
+    """A block of slots of one capacity: keys and values (slots, capacity, KV, d), float32, layer by layer."""
+
+    def __init__(self, count: int, shape: tuple[int, int, int], n_layers: int, device: torch.device) -> None:
+        self.capacity = shape[0]
+        size = (count, *shape)
+        self.tensors = [torch.empty(size, device=device, dtype=torch.float32) for _ in range(2 * n_layers)]
+        self._owners: list[Callable[[], SlotCache | None]] = [lambda: None] * count
+
+    def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.tensors[2 * layer], self.tensors[2 * layer + 1]
+
+    def free(self) -> int | None:
+        """A slot whose owner is gone, if there is one."""
+        return next((slot for slot, owner in enumerate(self._owners) if owner() is None), None)
+
+    def give(self, slot: int, cache: SlotCache) -> None:
+        """Moves the cache into the slot, with what it has."""
+        filled = cache.filled
+        before = cache.tensors(filled)
+        if cache.slots is not None:
+            cache.slots._owners[cache.slot] = lambda: None
+        cache.slots, cache.slot, self._owners[slot] = self, slot, weakref.ref(cache)
+        for tensor in self.tensors:
+            tensor[slot, filled:] = 0  # what was there may be no number, and masking does not make it one
+        for own, other in zip(cache.tensors(filled), before, strict=bool(before)):
+            own.copy_(other)
+
+
+class SlotPool:
+    """Gives caches their slots. A block lives as long as a cache in it, and a slot is free when its cache is gone."""
+
+    def __init__(self, n_layers: int, n_kv_heads: int, head_dim: int, device: torch.device) -> None:
+        self._n_layers, self._n_kv_heads, self._head_dim, self._device = n_layers, n_kv_heads, head_dim, device
+        self._blocks: list[weakref.ref[Slots]] = []
+
+    def reserve(self, cache: SlotCache) -> None:
+        """Makes room for the prompt and for one more position. Raises OutOfMemory if there is none."""
+        capacity = capacity_of(max(cache.prompt_length, cache.filled) + 1)
+        if cache.slots is not None and cache.slots.capacity == capacity:
+            return
+        blocks = [block for ref in self._blocks if (block := ref()) is not None]
+        self._blocks = [weakref.ref(block) for block in blocks]
+        for block in blocks:
+            if block.capacity == capacity and (slot := block.free()) is not None:
+                block.give(slot, cache)
+                return
+        block = self._new_block(capacity)
+        self._blocks.append(weakref.ref(block))
+        block.give(0, cache)
+
+    def _new_block(self, capacity: int) -> Slots:
+        slot_bytes = 2 * self._n_layers * capacity * self._n_kv_heads * self._head_dim * torch.float32.itemsize
+        count = max(1, min(_MOST_SLOTS, _BLOCK_BYTES // slot_bytes))
+        what = "the cache of the completions that are being sampled"
+        try:
+            require_memory(count * slot_bytes, what, self._device.type)
+        except OutOfMemory:
+            count = 1
+            require_memory(slot_bytes, what, self._device.type)
+        return Slots(count, (capacity, self._n_kv_heads, self._head_dim), self._n_layers, self._device)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a step that are positions `first`, `first` + 1, ... of one request."""
+
+    cache: SlotCache
+    rows: range
+    first: int
+
+
+class _Call:
+    """One attention call: `width` query positions of each slot from the first to the last, against `keys` keys."""
+
+    def __init__(self, slots: Slots, keys: int, width: int, parts: list[_Rows], device: torch.device) -> None:
+        numbers = [part.cache.slot for part in parts]
+        self._slots, self._keys, self._width = slots, keys, width
+        self._used = slice(min(numbers), max(numbers) + 1)
+        count = self._used.stop - self._used.start
+        places: list[int] = []
+        rows: list[int] = []
+        for part in parts:
+            place = (part.cache.slot - self._used.start) * width + part.first % width
+            places += range(place, place + len(part.rows))
+            rows += part.rows
+        self._places, self._rows = (torch.tensor(each, device=device) for each in (places, rows))
+        # Places that are no row of the step get any row, whose result is dropped.
+        self._index = torch.zeros(count * width, dtype=torch.long, device=device)
+        self._index[self._places] = self._rows
+        self._masked = self._behind(parts, device)
+
+    def _behind(self, parts: list[_Rows], device: torch.device) -> torch.Tensor:
+        """-inf for keys behind a query, else 0: (slots or 1, 1, width, keys)."""
+        positions = torch.arange(self._keys, device=device)
+        if self._width > 1:
+            queries = positions[None, -self._width :, None]
+        else:
+            queries = torch.zeros(self._used.stop - self._used.start, 1, 1, dtype=torch.long)
+            for part in parts:
+                queries[part.cache.slot - self._used.start] = part.first
+            queries = queries.to(device)
+        mask = torch.zeros(len(queries), self._width, self._keys, device=device)
+        return mask.masked_fill_(positions > queries, -torch.inf)[:, None]
+
+    def attend(self, out: torch.Tensor, layer: int, q: torch.Tensor, scale: float) -> None:
+        """Writes the results (R, H, d) of its rows, of queries q (R, H, d), into `out`."""
+        keys, values = (
+            each[self._used, : self._keys].transpose(1, 2) for each in self._slots.of_layer(layer)
+        )  # (slots, KV, keys, d)
+        (count, kv, _, d), heads = keys.shape, q.shape[1]
+        group = heads // kv
+        if self._masked.shape[2] == self._width > 1:
+            self._masked = self._masked.repeat_interleave(group, dim=2)
+        # The query heads that share a key head stand in its query positions.
+        queries = q.index_select(0, self._index).view(count, self._width, kv, group, d).transpose(1, 2)
+        found = F.scaled_dot_product_attention(
+            queries.reshape(count, kv, self._width * group, d), keys, values, self._masked, scale=scale
+        )
+        found = found.view(count, kv, self._width, group, d).transpose(1, 2).reshape(-1, heads, d)
+        out.index_copy_(0, self._rows, found.index_select(0, self._places))
+
+
+def _runs(parts: list[_Rows], width: int) -> Iterator[list[_Rows]]:
+    """The parts, of one block, where a call would compute too much in vain for the slots between them: apart."""
+    run: list[_Rows] = []
+    for part in sorted(parts, key=lambda part: part.cache.slot):
+        if run and (part.cache.slot - run[-1].cache.slot - 1) * width > _MOST_UNUSED:
+            yield run
+            run = []
+        run.append(part)
+    yield run
+
+
+class SlotAttention:
+    """Attention of the rows of a step that are requests' for one sample; also fills their caches."""
+
+    def __init__(self, segments: list[tuple[range, SlotCache]]) -> None:
+        cells: dict[Slots, tuple[list[int], list[int]]] = {}
+        parts: dict[tuple[Slots, int, int], list[_Rows]] = {}
+        for rows, cache in segments:
+            assert cache.slots is not None
+            slots, first = cache.slots, cache.filled
+            cell = cache.slot * slots.capacity + first
+            its_cells, its_rows = cells.setdefault(slots, ([], []))
+            its_cells += range(cell, cell + len(rows))
+            its_rows += rows
+            if cache.prompt_filled == cache.prompt_length:
+                parts.setdefault((slots, slots.capacity, 1), []).append(_Rows(cache, rows, first))
+                continue
+            while rows:
+                stop = (first // CHUNK + 1) * CHUNK
+                now, rows = rows[: stop - first], rows[stop - first :]
+                parts.setdefault((slots, stop, CHUNK), []).append(_Rows(cache, now, first))
+                first = stop
+        device = next(iter(cells)).tensors[0].device
+        self._cells = [
+            (slots, torch.tensor(its_cells, device=device), torch.tensor(its_rows, device=device))
+            for slots, (its_cells, its_rows) in cells.items()
+        ]
+        self._calls = [
+            _Call(*shape, run, device) for shape, its_parts in parts.items() for run in _runs(its_parts, shape[2])
+        ]
+
+    def attend(
+        self, out: torch.Tensor, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> None:
+        """Writes the results of its rows into `out` (R, H, d): q (R, H, d), k and v (R, KV, d)."""
+        for slots, cells, rows in self._cells:
+            for cache, new in zip(slots.of_layer(layer), (k, v), strict=True):
+                cache.flatten(0, 1).index_copy_(0, cells, new.index_select(0, rows))
+        for call in self._calls:
+            call.attend(out, layer, q, scale)
