@@ -1,7 +1,7 @@
 """strengthen: how many wrong programs that thinned tests pass are caught by the generated tests, and at what cost.
 
     python benchmarks/stronger_tests.py --humaneval test.jsonl --mbpp mbpp/ --rows data/mini data/intro
-                                        [--keep 2] [--most 4 8] [--slips 40] [--mutants 20] [--rewrites 3]
+                                        [--keep 2] [--most 4 8] [--slips 30] [--mutants 15] [--rewrites 3]
                                         [--programs programs.jsonl] [--limit N] [--planted FILE] [--verbose]
 
 Each problem keeps `--keep` of its tests, drawn by the seed (of HumanEval's check function its first assertions). Wrong
@@ -253,8 +253,8 @@ def main() -> int:
     parser.add_argument("--planted", type=Path)
     parser.add_argument("--keep", type=int, default=2)
     parser.add_argument("--most", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--slips", type=int, default=40)
-    parser.add_argument("--mutants", type=int, default=20)
+    parser.add_argument("--slips", type=int, default=30)
+    parser.add_argument("--mutants", type=int, default=15)
     parser.add_argument("--rewrites", type=int, default=3)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--seed", type=int, default=1)

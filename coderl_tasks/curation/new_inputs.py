@@ -13,11 +13,14 @@ The values of an input (the arguments of a call, or the fields of a text that `i
    one with repeated, missing or further elements; or it takes over a value of another record.
 """
 
+import ast
 import copy
+import math
 import random
 import re
 import string
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise, permutations
 from typing import Any
@@ -33,6 +36,11 @@ MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only take
 _TRIES = 30  # mutations tried for each input that is wanted
 _FEW = 4  # different values, of fewer of which some properties tell nothing
 _SMALL = 10  # an integer that is the only argument may be as large, or twice as large as given ones up to this
+_NAMED = 0.3  # share of integers that are next to one that the statement or a right program names
+_NEAR = 1000  # an integer in a list may be as large as one that the statement or a right program names, up to this
+_CHANCE = 0.01  # a property that unrelated values have more often is none, unless the statement speaks of it
+_LONG = 8  # elements that a list may have, however short the given ones are
+_NUMBERS = {"one": 1, "two": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
@@ -41,12 +49,15 @@ _LESS = r"\s*(<=|≤|⩽|\\leq?(?:slant)?|<)\s*"
 _STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)" + _LESS + _BOUND)
 
 
-def new_inputs(records: Sequence[Record], statement: str, seed: int, count: int) -> list[Record]:
-    """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated."""
+def new_inputs(
+    records: Sequence[Record], statement: str, seed: int, count: int, constants: Sequence[int | str] = ()
+) -> list[Record]:
+    """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated.
+    `constants` are values that right programs name (`constants_of`): where they lie in a domain they are tried."""
     records = [record for record in records if _size(record) <= MOST_VALUES]
     if not records:
         return []
-    inputs = _Inputs(records, statement, random.Random(seed))
+    inputs = _Inputs(records, statement, random.Random(seed), constants)
     found: dict[str, Record] = {}
     given = {repr(record) for record in records}
     for _ in range(count * _TRIES):
@@ -56,6 +67,17 @@ def new_inputs(records: Sequence[Record], statement: str, seed: int, count: int)
         if (key := repr(record)) not in given and key not in found and inputs.allows(record):
             found[key] = record
     return list(found.values())
+
+
+def constants_of(programs: Sequence[str]) -> list[int | str]:
+    """The integers and strings that programs name."""
+    found: dict[int | str, None] = {}
+    for code in programs:
+        with suppress(SyntaxError, ValueError, RecursionError):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.Constant) and type(node.value) in (int, str):
+                    found.setdefault(node.value)  # type: ignore[arg-type]
+    return list(found)
 
 
 def _size(value: Any) -> int:
@@ -68,15 +90,21 @@ def _size(value: Any) -> int:
 class _Inputs:
     """What the given records have in common, and how others like them are made."""
 
-    def __init__(self, records: Sequence[Record], statement: str, rng: random.Random) -> None:
+    def __init__(
+        self, records: Sequence[Record], statement: str, rng: random.Random, constants: Sequence[int | str] = ()
+    ) -> None:
         self.records = records
+        named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
+        named += [each for each in constants if isinstance(each, int)]
+        self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
         self.rng = rng
         self.rows = _rows(records)
         self.given: dict[Place, list[Any]] = {}
         for record in records:
             for place, value in self.walk(record):
                 self.given.setdefault(place, []).append(value)
-        self.may_be_empty = bool(re.search(r"(?<!non-)(?<!not )\bempty\b", statement, re.IGNORECASE))
+        self.said = Said(statement)
+        self.may_be_empty = self.said.may_be_empty
         self.bounds = stated_bounds(statement)
         self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
         pairs = list(permutations(range(len(records[0])), 2))
@@ -88,11 +116,36 @@ class _Inputs:
             if all(_is_length(record, field, other, more) for record in records)
         ]
         self.common = [
-            (place, test) for place, given in self.given.items() for test in _tests_at(given) if all(map(test, given))
+            (place, test)
+            for place, given in self.given.items()
+            for test in _tests_at(given)
+            if all(map(test, given)) and not self._is_by_chance(place, test, given)
         ]
-        between = (partial(_between, test, *pair) for test in _OF_PAIRS for pair in pairs)
+        between = (partial(_between, test, *pair) for test in self._tests_of_pairs() for pair in pairs)
         self.constraints: list[Constraint] = [each for each in between if all(map(each, records))]
         self.constraints += [partial(_everywhere, self, place, test) for place, test in self.common]
+
+    def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
+        """What two fields may have in common. Two integers are in order by chance in every second record."""
+        is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE and not self.said.relates
+        return [test for test in _OF_PAIRS if not (is_by_chance and test in (_is_at_most, _is_less))]
+
+    def _is_by_chance(self, place: Place, test: Callable[[Any], bool], given: Sequence[Any]) -> bool:
+        """Whether the values at a place may well be in order, or all different, though the statement asks for neither."""
+        different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
+        if test in (_is_sorted, _is_falling) and not self.said.orders:
+            return math.prod(1 / math.factorial(min(len(each), 20)) for each in different) > _CHANCE
+        if test in (_is_distinct, _has_differing_neighbours) and not self.said.differs:
+            n_values = self._n_values(place, given)
+            return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in different) > _CHANCE
+        return False
+
+    def _n_values(self, place: Place, given: Sequence[Any]) -> float:
+        """How many different elements lists, or characters strings, at a place may have."""
+        if isinstance(given[0], str):
+            return max(len(self.characters(given)), 1)
+        inner = [each for each in self.given.get((*place, "*"), []) if _is_number(each)]
+        return max(max(inner) - min(inner) + 1, 1) if inner else max(len(self.given.get((*place, "*"), [])), 1)
 
     def walk(self, record: Record) -> Iterator[tuple[Place, Any]]:
         """Every value in a record with its place, the outer before the inner."""
@@ -137,26 +190,54 @@ class _Inputs:
     def range(self, place: Place, given: Sequence[Any]) -> tuple[Any, Any]:
         """The lowest and the highest number at a place."""
         low, high = min(given), max(given)
-        is_only = len(place) == len(self.records[0]) == 1
-        if {0, 1} >= set(given) and not (is_only and low == high):
+        is_field, is_only = len(place) == 1, len(place) == len(self.records[0]) == 1
+        if {0, 1} >= set(given) and len(set(given)) > 1:
             return low, high
-        if isinstance(low, int) and 1 < low <= 10 and len(set(given)) > 1:
-            low = 1
+        if is_field and (low, high) == (0, 0) and not is_only:
+            return low, high
+        if isinstance(low, int) and isinstance(high, int):
+            low = self._lowest(is_field, low, high, {len(str(each)) for each in given})
+            if low < 0:
+                low, high = min(low, -high), max(high, -low)
+            if not is_field:  # elements of lists may be any that the programs tell apart, which costs no time
+                near = [each for each in self.named if abs(each) <= _NEAR]
+                high = max([high, *near])
+                low = min([low, *near]) if low < 0 else low
         elif low < 0:
-            low = min(low, -high if isinstance(high, int) else low)
+            low = min(low, -high)
         if is_only and 0 < high <= _SMALL:
             high = max(2 * high, _SMALL)
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
+    def _lowest(self, is_field: bool, low: int, high: int, digits: set[int]) -> int:
+        """How far down a range of integers reaches: to 1 or 0 where nothing speaks against it, and below 0 where the
+        statement speaks of integers without limiting them."""
+        if low < 0:
+            return low
+        if self.said.is_signed and (not is_field or self.said.is_plainly_signed):
+            return -max(high, 1)
+        if self.said.may_be_zero and low <= 1:
+            return 0
+        if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.digits):
+            return low
+        return 1
+
     def sizes(self, given: Sequence[Any]) -> tuple[int, int]:
         """The least and the greatest length."""
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
-        if least == most > 1 and len(lengths) > 1 and len({repr(each) for each in given}) > 1:
-            return (0 if self.may_be_empty else least), most
-        least = 0 if self.may_be_empty else min(least, 1 if least < 4 else 2)
-        return least, most + 2
+        stated = [each for each in self.said.least_lengths if each <= least]
+        is_fixed = least == most > 1 and len(lengths) > 1 and len({repr(each) for each in given}) > 1
+        if is_fixed and not (self.said.is_list and len(set(map(repr, given))) < _FEW and not self.said.counts(most)):
+            return (0 if self.may_be_empty and not stated else least), most
+        least = min(least, 1 if least < 4 else 2)
+        if stated:
+            least = max(stated)
+        elif self.may_be_empty:
+            least = 0
+        longest = [high for low, high in self.bounds if low <= min(lengths) and max(lengths) <= high]
+        return least, max(most, min([max(most + 2, _LONG if most > 1 else 0), *longest]))
 
     def characters(self, given: Sequence[str]) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
@@ -168,6 +249,8 @@ class _Inputs:
         for kind in (string.ascii_lowercase, string.ascii_uppercase, string.digits):
             if len(found & set(kind)) > 5:
                 found |= set(kind)
+        if {True, False} == {each.isupper() for each in found if each.isalpha()}:
+            found |= {other for each in found for other in (each.lower(), each.upper()) if len(other) == 1}
         return found
 
     # Mutations
@@ -206,6 +289,9 @@ class _Inputs:
         lengths = [len(each) for each in record if isinstance(each, list | str | tuple)]
         choices = [low, high, value + 1, value - 1, self.rng.randint(low, high), self.rng.randint(low, high)]
         choices += [-value, value * 2, value // 2, 0, 1, *others, *lengths, low + 1, high - 1]
+        named = [each for each in self.named if low <= each <= high]
+        if named and self.rng.random() < _NAMED:
+            return self.rng.choice(named)
         return self.rng.choice([each for each in choices if low <= each <= high] or [value])
 
     def _string(self, value: str, given: Sequence[str]) -> str:
@@ -352,6 +438,57 @@ def _between(test: Callable[[Any, Any], bool], one: int, two: int, record: Recor
 
 def _everywhere(inputs: _Inputs, place: Place, test: Callable[[Any], bool], record: Record) -> bool:
     return all(test(value) for other, value in inputs.walk(record) if other == place)
+
+
+class Said:
+    """What a statement says of its inputs, in the words that are usual. What it does not say is not assumed."""
+
+    def __init__(self, statement: str) -> None:
+        def has(pattern: str) -> bool:
+            return bool(re.search(pattern, statement, re.IGNORECASE))
+
+        is_silent = not statement.strip()  # then it is not known what else inputs may be
+        self.statement = statement
+        self.may_be_empty = has(r"(?<!non-)(?<!not )\bempty\b") or has(r"\b(for|there are|has|contains) no (\w+ )?\w+s\b")
+        self.relates = is_silent or has(
+            r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
+            r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
+            r"maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le"
+        )
+        self.orders = is_silent or has(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
+        self.differs = is_silent or has(
+            r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise|\bset of"
+            r"|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) "
+        )
+        is_limited = has(
+            r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|at least (0|1|zero|one)\b"
+            r"|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b"
+            r"|\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices"
+        )
+        self.is_signed = has(r"\bintegers?\b") and not is_limited
+        self.is_plainly_signed = self.is_signed and not has(
+            r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute|second|"
+            r"people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?|divis|multipl)"
+        )
+        self.may_be_zero = has(r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative") and not has(
+            r"\bpositive\b|one or more|at least (1|one)\b"
+        )
+        self.has_least = has(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
+        self.digits = has(r"\bdigit")
+        self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
+        found = re.findall(
+            r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b", statement, re.IGNORECASE
+        )
+        words = [word.lower() for each in found for word in each if word]
+        numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
+        self.least_lengths = [each for each in numbers if each is not None]
+        if has(r"(not|non-?|never) ?(be )?empty"):
+            self.least_lengths.append(1)
+
+    def counts(self, size: int) -> bool:
+        """Whether the statement has a number, as a figure or a word."""
+        words = [word for word, number in _NUMBERS.items() if number == size]
+        return bool(re.search(rf"\b({'|'.join([str(size), *words])})\b", self.statement, re.IGNORECASE))
 
 
 def _tests_at(given: Sequence[Any]) -> list[Callable[[Any], bool]]:

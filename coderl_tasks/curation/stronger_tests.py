@@ -26,10 +26,11 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.curation.chosen_tests import Answer, choose, features, quick_answers
 from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
-from coderl_tasks.curation.new_inputs import Record, new_inputs
+from coderl_tasks.curation.new_inputs import Record, constants_of, new_inputs
 from coderl_tasks.curation.profile import rates
 from coderl_tasks.curation.recorded_checks import Row, recorded_checks
 from coderl_tasks.curation.solutions import program_of, suspicion
@@ -44,7 +45,7 @@ from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.profile_columns import STRENGTH_SCHEMA
 from coderl_tasks.rollouts.rounds import Progress
 
-INPUTS = 64  # tried per problem
+INPUTS = 200  # tried per problem
 REFERENCES = 3
 MUTANTS = 48
 LIMIT_S, PATIENT_S = 0.5, 4.0  # CPU time per test, which a mutant without end costs; and where references are slow
@@ -158,29 +159,37 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
     quick = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
-    records = await asyncio.to_thread(new_inputs, form.records, problem.statement, own_seed, INPUTS)
+    records = await asyncio.to_thread(
+        new_inputs, form.records, problem.statement, own_seed, INPUTS, constants_of(references)
+    )
     tests = await _agreed(quick, form, records, references, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
     wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
-    grades = await asyncio.gather(*(graded(judge, quick, code) for code in wrong))
     passing = dict.fromkeys(completions)
-    survivors = [*passing, *(code for code, grade in zip(wrong, grades, strict=True) if grade.passed)]
     known = {shape(reference) for reference in references}
-    survivors = [code for code in survivors if shape(code) not in known]
+    programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
+    failing = await _failing(quick, form, tests, programs, references[0], judge)
+    n_given = len(form.given(problem))
+    given = {code: sum(number < n_given for number in numbers) for code, numbers in failing.items()}
+    fails = {code: {number - n_given for number in numbers if number >= n_given} for code, numbers in failing.items()}
+    survivors = [code for code in programs if code in passing or (code in given and not given[code])]
     candidates = replace(quick, tests=tests, tests_total=len(tests))
-    kept = await _catching(candidates, survivors, most, judge)
-    kept = await _without_false(candidates, kept, references, judge)
-    if not kept:
+    kinds = [features(form.parse(test.input), test.expected) for test in tests]
+    kinds_given: set[str] = set()
+    for text in form.given(problem):
+        kinds_given |= features(form.parse(text), "")
+    chosen = choose(fails, given, kinds, kinds_given, most)
+    kept = await _verified(candidates, form, chosen, references, judge)
+    if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
-    final = replace(candidates, tests=tuple(tests[number] for number in kept), tests_total=len(kept))
-    grades = await asyncio.gather(*(graded(judge, final, code) for code in survivors))
+    grades = await asyncio.gather(*(graded(judge, kept, code) for code in survivors))
     wrong_now = {
         code: grade.first_failed for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES
     }
     caught = {code: number for code, number in wrong_now.items() if number is not None}
     of_completions = {code: number for code, number in caught.items() if code in passing}
-    return Strengthened(tuple(final.tests), "", len(tests), len(survivors), len(caught), of_completions)
+    return Strengthened(tuple(kept.tests), "", len(tests), len(survivors), len(caught), of_completions)
 
 
 async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
@@ -194,47 +203,60 @@ async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
 async def _agreed(
     problem: Problem, form: "_Form", records: Sequence[Record], references: Sequence[str], judge: Judge
 ) -> tuple[Test, ...]:
-    """The tests of the inputs that count."""
+    """The tests of the inputs on which the references agree, as far as one process per reference tells."""
     longest = max([1 << 10, *(2 * len(test.input) for test in problem.tests)])
-    inputs = list(dict.fromkeys(form.input(record) for record in records))
-    inputs = [each for each in inputs if len(each) <= min(longest, MOST_BYTES)]
+    inputs = [each for each in form.inputs(records) if len(each) <= min(longest, MOST_BYTES)]
     codes = [*references, references[0]] if len(references) == 1 else references
-    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in codes))
+    answers = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in codes))
     tests = []
-    for given, found in zip(inputs, zip(*answers, strict=True), strict=True):
-        first = found[0]
-        if first is None or len(first) > MOST_BYTES or None in found:
-            continue
-        if all(form.agree(problem, first, other) for other in found[1:]):
-            test = form.test(given, first)
+    for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
+        if all(form.same(problem, first, other) for other in others):
+            test = form.test(given, first.text)
             if test is not None:
-                tests.append(test)
+                tests.append(replace(test, input=given))
     return tuple(tests)
 
 
-async def _catching(problem: Problem, survivors: Sequence[str], most: int, judge: Judge) -> list[int]:
-    """The tests that fail these programs, at most one for each: a program that fails one already adds none."""
-    kept: list[int] = []
-    for code in survivors:
-        if len(kept) == most:
-            break
-        order = [*kept, *(number for number in range(len(problem.tests)) if number not in kept)]
-        grade = await graded(judge, problem, code, priority=order)
-        if grade.verdict in _CATCHES and grade.first_failed is not None and grade.first_failed not in kept:
-            kept.append(grade.first_failed)
-    return kept
+async def _failing(
+    problem: Problem, form: "_Form", tests: Sequence[Test], programs: Sequence[str], reference: str, judge: Judge
+) -> dict[str, set[int]]:
+    """The numbers of the given tests and then of `tests` that each program fails by an answer or an error."""
+    inputs = [*form.given(problem), *(test.input for test in tests)]
+    answers = await asyncio.gather(
+        *(form.quick_answers(problem, code, inputs, judge) for code in [reference, *programs])
+    )
+    wanted, *found = answers
+    return {
+        code: {
+            number
+            for number, (right, other) in enumerate(zip(wanted, own, strict=True))
+            if right is not None and other is not None and not form.same(problem, right, other)
+        }
+        for code, own in zip(programs, found, strict=True)
+        if any(answer is not None for answer in own)
+    }
 
 
-async def _without_false(problem: Problem, kept: list[int], references: Sequence[str], judge: Judge) -> list[int]:
-    """`kept` without the tests that a reference fails after all."""
+async def _verified(
+    problem: Problem, form: "_Form", chosen: Sequence[int], references: Sequence[str], judge: Judge
+) -> Problem:
+    """`problem` with the chosen tests that the references answer alike in processes of their own, and pass."""
+    inputs = [problem.tests[number].input for number in chosen]
+    codes = [*references, references[0]] if len(references) == 1 else references
+    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in codes))
+    tests = []
+    for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
+        if first is None or None in others or len(first) > MOST_BYTES:
+            continue
+        if all(form.agree(problem, first, other) for other in others) and (test := form.test(given, first)):
+            tests.append(test)
+    kept = replace(problem, tests=tuple(tests), tests_total=len(tests))
     for code in references:
-        while kept:
-            grade = await graded(judge, problem, code, only=kept)
-            if grade.passed:
-                break
-            if grade.first_failed is None:  # the tests fail by themselves
-                return []
-            kept = [number for number in kept if number != grade.first_failed]
+        while kept.tests and not (grade := await graded(judge, kept, code)).passed:
+            # Without a test to blame, the tests fail by themselves.
+            rest = tests if grade.first_failed is None else [kept.tests[grade.first_failed]]
+            left = tuple(test for test in kept.tests if test not in rest)
+            kept = replace(kept, tests=left, tests_total=len(left))
     return kept
 
 
@@ -246,6 +268,18 @@ class _Form:
 
     def input(self, record: Record) -> str:
         raise NotImplementedError
+
+    def inputs(self, records: Sequence[Record]) -> list[str]:
+        """The different inputs that new records make."""
+        return list(dict.fromkeys(map(self.input, records)))
+
+    def parse(self, text: str) -> list[Record]:
+        """The records of an input."""
+        raise NotImplementedError
+
+    def given(self, problem: Problem) -> list[str]:
+        """The inputs of the given tests."""
+        return [test.input for test in problem.tests if len(test.input) <= MOST_GIVEN]
 
     def test(self, given: str, answer: str) -> Test | None:
         """The test that expects this answer; None if no test can."""
@@ -267,6 +301,20 @@ class _Form:
                 found.append(None)  # the answer that ended the list
         return found + [None] * (len(inputs) - len(found))
 
+    async def quick_answers(
+        self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
+    ) -> list[Answer | None]:
+        """As `answers`, but from one process."""
+        return await quick_answers(problem, code, inputs, judge, problem.time_limit_s or judge.timeout_s)
+
+    def same(self, problem: Problem, one: Answer | None, other: Answer | None) -> bool:
+        """Whether two answers agree and neither is an error."""
+        if one is None or other is None or one.error or other.error:
+            return False
+        with suppress(*NOT_PYTHON, TypeError):
+            return one.text == other.text or self.agree(problem, one.text, other.text)
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class _TextForm(_Form):
@@ -277,6 +325,19 @@ class _TextForm(_Form):
     def input(self, record: Record) -> str:
         return self.format.render([record])
 
+    def parse(self, text: str) -> list[Record]:
+        return self.format.parse(text) or []
+
+    def inputs(self, records: Sequence[Record]) -> list[str]:
+        if not self.format.has_cases:
+            return _Form.inputs(self, records)
+        groups, rest = [], list(records)
+        while rest:  # one to three cases in turn, so that a program that answers one only is caught
+            size = 1 + len(groups) % 3
+            groups.append(rest[:size])
+            del rest[:size]
+        return list(dict.fromkeys(map(self.format.render, groups)))
+
     def test(self, given: str, answer: str) -> Test | None:
         return Test(given, answer) if answer.strip() else None
 
@@ -286,6 +347,15 @@ class _CallForm(_Form):
 
     def input(self, record: Record) -> str:
         return json.dumps(record)
+
+    def parse(self, text: str) -> list[Record]:
+        return [parse_value(text)]
+
+    async def quick_answers(
+        self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
+    ) -> list[Answer | None]:
+        limit_s = problem.time_limit_s or judge.timeout_s
+        return await quick_answers(problem, code, inputs, judge, limit_s, problem.entry_point)
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
         return comparator(problem.comparator).value(parse_value(one), parse_value(other)) is None
@@ -301,6 +371,20 @@ class _AssertionForm(_Form):
 
     def input(self, record: Record) -> str:
         return repr(tuple(record))
+
+    def parse(self, text: str) -> list[Record]:
+        return [list(ast.literal_eval(text))]
+
+    def given(self, problem: Problem) -> list[str]:
+        return self.inputs(self.records)  # with the statement's examples
+
+    async def quick_answers(
+        self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
+    ) -> list[Answer | None]:
+        limit_s = problem.time_limit_s or judge.timeout_s
+        code = with_given_code(problem.starter_code, code)
+        found = await quick_answers(problem, code, inputs, judge, limit_s, self.name)
+        return [each and (each if each.error or _is_literal(each.text) else Answer("", "no literal")) for each in found]
 
     async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
         # As a program that reads the arguments: values of Python that JSON lacks, such as tuples, come back whole.
