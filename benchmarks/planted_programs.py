@@ -82,7 +82,11 @@ def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
 def _variables(tree: ast.AST) -> list[str]:
     """The parameters and the names that are assigned to."""
     names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    stored = (node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Name))
+    stored = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Name)
+    )
     return sorted((names | {node.id for node in stored}) - {"self"})
 
 

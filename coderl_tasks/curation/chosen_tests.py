@@ -80,7 +80,10 @@ def choose(
 
 def features(records: Sequence[Record], answer: str) -> set[str]:
     """What kind of input some records are: per field, and for each two fields, in words; and what the answer is."""
-    found = {f"answer {answer[:20]}" if len(answer) < 3 else f"answer of {min(len(answer), 9)}", f"cases {len(records)}"}
+    found = {
+        f"answer {answer[:20]}" if len(answer) < 3 else f"answer of {min(len(answer), 9)}",
+        f"cases {len(records)}",
+    }
     for record in records:
         fields = [_kinds(value) for value in record]
         for number, kinds in enumerate(fields):
@@ -117,10 +120,14 @@ def _kinds(value: Any) -> set[str]:
         found.add("falling" if items == ordered[::-1] else "rising" if items == ordered else "unordered")
         if len(items) > 1:
             found |= {f"most at {_end(items, ordered[-1])}", f"least at {_end(items, ordered[0])}"}
-            found.add(f"repeated {ordered[0] == ordered[1]} {ordered[-1] == ordered[-2]} {len(set(items)) < len(items)}")
+            found.add(
+                f"repeated {ordered[0] == ordered[1]} {ordered[-1] == ordered[-2]} {len(set(items)) < len(items)}"
+            )
     if isinstance(value, dict):
         return found | {f"value {kind}" for each in value.values() for kind in _kinds(each)}
-    return found | {f"has {kind}" for each in items if not isinstance(each, str) or len(each) > 1 for kind in _kinds(each)}
+    return found | {
+        f"has {kind}" for each in items if not isinstance(each, str) or len(each) > 1 for kind in _kinds(each)
+    }
 
 
 def _end(items: Sequence[Any], item: Any) -> str:
@@ -133,7 +140,7 @@ def _character(text: str) -> str:
     return "digit" if text.isdigit() else "space" if text.isspace() else "sign"
 
 
-_HARNESS = '''
+_HARNESS = """
 import hashlib as _hashlib, io as _io, json as _json, os as _os, signal as _signal, sys as _sys, tempfile as _tempfile
 import ast as _ast, time as _time
 
@@ -199,4 +206,4 @@ def _run(asked):
     _os._exit(0)
 
 _run(_json.loads(_sys.stdin.read()))
-'''
+"""

@@ -449,7 +449,9 @@ class Said:
 
         is_silent = not statement.strip()  # then it is not known what else inputs may be
         self.statement = statement
-        self.may_be_empty = has(r"(?<!non-)(?<!not )\bempty\b") or has(r"\b(for|there are|has|contains) no (\w+ )?\w+s\b")
+        self.may_be_empty = has(r"(?<!non-)(?<!not )\bempty\b") or has(
+            r"\b(for|there are|has|contains) no (\w+ )?\w+s\b"
+        )
         self.relates = is_silent or has(
             r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
             r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
@@ -473,7 +475,9 @@ class Said:
         self.may_be_zero = has(r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative") and not has(
             r"\bpositive\b|one or more|at least (1|one)\b"
         )
-        self.has_least = has(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
+        self.has_least = has(
+            r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly"
+        )
         self.digits = has(r"\bdigit")
         self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
         found = re.findall(
