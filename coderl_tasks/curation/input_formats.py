@@ -178,9 +178,12 @@ def _next_items(
                 for line in texts[place : place + number]
             ]
             yield from (_Item("lines", count=count, more=more, each=each) for each in _line_items(counted))
+    is_counted = all(_is_counted(line.split(separator)) for line in lines)
+    if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
+        yield _Item("counted", separator=separator)
     if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and (not items or max(sizes) <= 3):
         yield _Item("row", max(sizes), separator)
-    if all(_is_counted(line.split(separator)) for line in lines):
+    if is_counted:
         yield _Item("counted", separator=separator)
     yield _Item("array", separator=separator)
     if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and items and max(sizes) > 3:

@@ -115,6 +115,9 @@ class _Inputs:
             for more in (0, 1, -1)
             if all(_is_length(record, field, other, more) for record in records)
         ]
+        # A number that says how many elements follow may be any number of them that is allowed.
+        self.counts = {(field,) for field, *_ in self.lengths if isinstance(records[0][field], int)}
+        self.counted = {(other,) for field, other, _ in self.lengths if (field,) in self.counts}
         self.common = [
             (place, test)
             for place, given in self.given.items()
@@ -131,14 +134,15 @@ class _Inputs:
         return [test for test in _OF_PAIRS if not (is_by_chance and test in (_is_at_most, _is_less))]
 
     def _is_by_chance(self, place: Place, test: Callable[[Any], bool], given: Sequence[Any]) -> bool:
-        """Whether the values at a place may well be in order, or all different, though the statement asks for neither."""
+        """Whether the values at a place may be in order, or all different, though the statement asks for neither."""
+        asks = self.said.orders if test in (_is_sorted, _is_falling) else self.said.differs
+        if asks or test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
+            return False
         different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
-        if test in (_is_sorted, _is_falling) and not self.said.orders:
+        if test in (_is_sorted, _is_falling):
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in different) > _CHANCE
-        if test in (_is_distinct, _has_differing_neighbours) and not self.said.differs:
-            n_values = self._n_values(place, given)
-            return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in different) > _CHANCE
-        return False
+        n_values = self._n_values(place, given)
+        return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in different) > _CHANCE
 
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
         """How many different elements lists, or characters strings, at a place may have."""
@@ -179,12 +183,14 @@ class _Inputs:
         if isinstance(value, bool) or value is None:
             return True
         if isinstance(value, int | float):
+            if place in self.counts:
+                return True
             low, high = self.range(place, alike)
             return low <= value <= high and (len(set(alike)) > 2 or len(alike) < 6 or value in alike)
         if isinstance(value, str):
-            least, most = self.sizes(alike)
+            least, most = self.sizes(place, alike)
             return least <= len(value) <= most and (value in alike or set(value) <= self.characters(alike))
-        least, most = self.sizes(alike)
+        least, most = self.sizes(place, alike)
         return least <= len(value) <= most or value in alike
 
     def range(self, place: Place, given: Sequence[Any]) -> tuple[Any, Any]:
@@ -205,8 +211,9 @@ class _Inputs:
                 low = min([low, *near]) if low < 0 else low
         elif low < 0:
             low = min(low, -high)
-        if is_only and 0 < high <= _SMALL:
-            high = max(2 * high, _SMALL)
+        if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):
+            high = 2 * high if self.said.is_open else max(2 * high, _SMALL)
+            low = -high if low < 0 else low
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
@@ -215,21 +222,20 @@ class _Inputs:
         statement speaks of integers without limiting them."""
         if low < 0:
             return low
-        if self.said.is_signed and (not is_field or self.said.is_plainly_signed):
+        if self.said.is_signed and (not is_field or self.said.is_plainly_signed) or self.said.names_negative:
             return -max(high, 1)
-        if self.said.may_be_zero and low <= 1:
+        if self.said.may_be_zero:
             return 0
         if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.digits):
             return low
         return 1
 
-    def sizes(self, given: Sequence[Any]) -> tuple[int, int]:
+    def sizes(self, place: Place, given: Sequence[Any]) -> tuple[int, int]:
         """The least and the greatest length."""
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
         stated = [each for each in self.said.least_lengths if each <= least]
-        is_fixed = least == most > 1 and len(lengths) > 1 and len({repr(each) for each in given}) > 1
-        if is_fixed and not (self.said.is_list and len(set(map(repr, given))) < _FEW and not self.said.counts(most)):
+        if least == most > 1 and len(set(map(repr, given))) > 1 and self._is_fixed(place, given, most):
             return (0 if self.may_be_empty and not stated else least), most
         least = min(least, 1 if least < 4 else 2)
         if stated:
@@ -238,6 +244,13 @@ class _Inputs:
             least = 0
         longest = [high for low, high in self.bounds if low <= min(lengths) and max(lengths) <= high]
         return least, max(most, min([max(most + 2, _LONG if most > 1 else 0), *longest]))
+
+    def _is_fixed(self, place: Place, given: Sequence[Any], size: int) -> bool:
+        """Whether values that all have one length must have it, rather than have it by chance."""
+        if place in self.counted:
+            return False
+        is_free = all(re.fullmatch(r"[A-Za-z ]+", each) for each in given) if isinstance(given[0], str) else self.said.is_list
+        return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
     def characters(self, given: Sequence[str]) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
@@ -359,7 +372,7 @@ class _Inputs:
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
         if rng.random() < 0.1:  # all of one random size
-            size = rng.randint(*self.sizes(self.given[place])) if place in self.given else len(values)
+            size = rng.randint(*self.sizes(place, self.given[place])) if place in self.given else len(values)
             return [element() for _ in range(size)]
         return self._elements(values, element)
 
@@ -472,8 +485,21 @@ class Said:
             r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute|second|"
             r"people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?|divis|multipl)"
         )
-        self.may_be_zero = has(r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative") and not has(
-            r"\bpositive\b|one or more|at least (1|one)\b"
+        self.may_be_zero = has(
+            r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts"
+            r"|zero gives|\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b"
+        ) and not has(r"\bpositive\b|one or more|at least (1|one)\b|non-?zero|not (be )?(0|zero)\b")
+        self.names_negative = has(
+            r"(?<!not )(?<!never )(?<!no )\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b"
+            r"|(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b"
+        ) and not has(
+            r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned"
+            r"|(not|never|cannot|n't|no) (be )?negative|(zero|one|0|1) or more|at least (0|1|zero|one)\b"
+        )
+        self.is_open = has(r"\b(integers?|numbers?)\b") and not has(
+            r"\bbetween\b|\b(from|range|interval|at most|up to|limit|bounds?|maximum|max|digits?|bits?|binary|month|day|"
+            r"hour|minute|second|modulo|remainder|prime|power|factorial|fibonacci|index|position|rating|grade|score|dice|die|"
+            r"terms?|steps?|times)\b|n-?th|[<>≤≥]|\\l?ge?|\\le"
         )
         self.has_least = has(
             r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly"
