@@ -7,10 +7,10 @@ next. The judge verifies what is chosen.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any, NamedTuple
 
 from coderl_tasks.curation.new_inputs import Record
@@ -95,6 +95,57 @@ def features(records: Sequence[Record], answer: str) -> set[str]:
     return found
 
 
+def careless(record: Record) -> Iterator[tuple[str, Record]]:
+    """What a careless program takes a record for, by the name of what it assumes: that a list is sorted, say. Where the
+    right answers to both differ, a test of the record fails it."""
+    for field, value in enumerate(record):
+        for name, other in _taken_for(value):
+            if repr(other) != repr(value):
+                yield f"{field} {name}", _with_lengths(record, field, other)
+    for one, other in permutations(range(len(record)), 2):
+        if type(record[one]) is type(record[other]) and record[one] != record[other]:
+            yield f"{one} is {other}", _with_lengths(record, one, record[other])
+
+
+def _with_lengths(record: Record, field: int, value: Any) -> Record:
+    """`record` with another value, and with the numbers that said how long the former one is."""
+    changed, old = [*record[:field], value, *record[field + 1 :]], record[field]
+    if isinstance(value, list | str) and isinstance(old, list | str):
+        changed = [len(value) if type(each) is int and each == len(old) else each for each in changed]
+    return changed
+
+
+def _taken_for(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, bool):
+        yield "not", not value
+    elif isinstance(value, int | float):
+        yield from (("abs", abs(value)), ("0", type(value)(0)), ("1", type(value)(1)), ("-", -value))
+        yield from (("positive", max(value, 1)), ("no negative", max(value, 0)), ("small", min(value, 10)), ("+ 1", value + 1))
+        yield from (("whole", float(int(value))),) if isinstance(value, float) else ()
+    elif isinstance(value, str):
+        yield from (("lower", value.lower()), ("upper", value.upper()), ("strip", value.strip()))
+        yield from ((name, "".join(other)) for name, other in _of_sequence(list(value)))
+        yield from ((f"words {name}", " ".join(other)) for name, other in _of_sequence(value.split(" ")) if " " in value)
+    elif isinstance(value, list):
+        yield from _of_sequence(value)
+        if value and all(type(each) is int for each in value):
+            yield from (("abs", [abs(each) for each in value]), ("no negative", [max(each, 0) for each in value]))
+            yield from (("no zeros", [each for each in value if each]), ("small", [min(each, 10) for each in value]))
+        if value and all(isinstance(each, list) for each in value):
+            for name in dict(_of_sequence(value[0])):
+                yield f"each {name}", [dict(_of_sequence(each))[name] for each in value]
+
+
+def _of_sequence(value: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    yield from (("no first", value[1:]), ("no last", value[:-1]), ("half", value[: (len(value) + 1) // 2]))
+    yield from (("reversed", value[::-1]), ("one", value[:1]), ("every second", value[::2]))
+    yield "distinct", list({repr(each): each for each in value}.values())
+    ordered = value
+    with suppress(TypeError):
+        ordered = sorted(value)
+    yield from (("sorted", ordered), ("no least", ordered[1:]), ("no greatest", ordered[:-1]))
+
+
 def _order(one: Any, other: Any) -> str:
     if isinstance(other, list | tuple | str | dict) and not isinstance(one, list | dict):
         return f"inside {str(one) in other if isinstance(other, str) else one in other}"
@@ -152,6 +203,7 @@ def _expire(*_):
 
 def _run(asked):
     stdout, space, answers, expired = _os.dup(1), dict(globals()), [], 0
+    file = _tempfile.TemporaryFile(buffering=0)
     code = compile(asked["code"], "solution.py", "exec", dont_inherit=True)
     function = None
     if asked["name"]:
@@ -168,10 +220,11 @@ def _run(asked):
             if function is not None:
                 arguments = _json.loads(text) if asked["kind"] == "call" else _ast.literal_eval(text)
             else:
-                with _tempfile.TemporaryFile() as file:
-                    file.write(text.encode())
-                    file.seek(0)
-                    _os.dup2(file.fileno(), 0)
+                file.seek(0)
+                file.truncate()
+                file.write(text.encode())
+                file.seek(0)
+                _os.dup2(file.fileno(), 0)
                 _sys.stdin = open(0, closefd=False)
             _signal.setitimer(_signal.ITIMER_VIRTUAL, asked["limit_s"], 0.05)
             try:

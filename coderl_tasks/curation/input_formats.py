@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count as numbers_from
 from itertools import product
 from typing import Any
 
@@ -66,27 +65,43 @@ class InputFormat:
         return "\n".join(lines) + "\n"
 
 
-def infer_format(texts: Sequence[str]) -> InputFormat | None:
-    """The format of these inputs, None if no sequence of items parses all of them."""
+def infer_format(texts: Sequence[str], statement: str = "") -> InputFormat | None:
+    """The format of these inputs, None if no sequence of items parses all of them. `statement` decides where few inputs
+    leave open whether a 1 is the number of test cases, and whether numbers in a line are a list."""
     inputs = [_lines(text) for text in texts]
     if not inputs or any(not lines or len(lines) > _MOST_LINES for lines in inputs):
         return None
     whole = [lines for lines in inputs if lines is not None]
     with suppress(_TooManyAttempts):
-        return _first_format(whole)
+        return _first_format(whole, _Search(statement))
     return None
+
+
+class _Search:
+    """What a statement says of the inputs, and how many items have been tried."""
+
+    def __init__(self, statement: str) -> None:
+        self.attempts = 0
+        self.says_cases = bool(re.search(r"test ?cases?\b|number of (cases|tests|data ?sets)", statement, re.IGNORECASE))
+        self.says_list = bool(
+            re.search(r"\b(line of|the|n) (integers|numbers|values|words)\b(?! `?\w\b)", statement, re.IGNORECASE)
+        )
+
+    def tries(self) -> None:
+        self.attempts += 1
+        if self.attempts > _MOST_ATTEMPTS:
+            raise _TooManyAttempts
 
 
 class _TooManyAttempts(Exception):
     """Lines that fit so many formats say nothing of what they mean."""
 
 
-def _first_format(whole: Sequence[list[str]]) -> InputFormat | None:
-    attempts = numbers_from(1)
+def _first_format(whole: Sequence[list[str]], search: _Search) -> InputFormat | None:
     for has_cases in (True, False):
         if has_cases and not _may_have_cases(whole):
             continue
-        for items in _formats(whole, has_cases, attempts):
+        for items in _formats(whole, has_cases, search):
             raw = [record for lines in whole for record in _split(items, has_cases, lines) or ()]
             return InputFormat(items, has_cases, tuple(_type(values) for values in zip(*raw, strict=True)))
     return None
@@ -103,25 +118,25 @@ def _may_have_cases(inputs: Sequence[list[str]]) -> bool:
     return all(0 < head <= len(lines) - 1 for head, lines in zip(heads, inputs, strict=True))
 
 
-def _formats(inputs: Sequence[list[str]], has_cases: bool, attempts: Iterator[int]) -> Iterator[tuple[_Item, ...]]:
-    """The formats that parse all inputs, the simplest first. `attempts` counts the items tried."""
+def _formats(inputs: Sequence[list[str]], has_cases: bool, search: _Search) -> Iterator[tuple[_Item, ...]]:
+    """The formats that parse all inputs, the simplest first."""
     if not has_cases:
-        yield from _continued(inputs, [(0, ()) for _ in inputs], (), attempts)
+        yield from _continued(inputs, [(0, ()) for _ in inputs], (), search)
         return
     # A case has the format of the first case of each input; the others must fit.
-    for items in _case_formats(inputs, attempts):
+    for items in _case_formats(inputs, search):
         if all(_split(items, True, lines) is not None for lines in inputs):
             yield items
 
 
-def _case_formats(inputs: Sequence[list[str]], attempts: Iterator[int]) -> Iterator[tuple[_Item, ...]]:
+def _case_formats(inputs: Sequence[list[str]], search: _Search) -> Iterator[tuple[_Item, ...]]:
     """Formats of one case: first those of as many lines in every case, then those that begin with a number of lines."""
     heads = [int(lines[0]) for lines in inputs]
     per_case = {(len(lines) - 1) / head for lines, head in zip(inputs, heads, strict=True)}
     # Cases of one line are a list of lines as well, and as such may have more in common.
     if len(per_case) == 1 and (size := per_case.pop()).is_integer() and 1 < size <= _MOST_TOKENS:
         cases = [lines[start : start + int(size)] for lines in inputs for start in range(1, len(lines), int(size))]
-        yield from _continued(cases, [(0, ()) for _ in cases], (), attempts)
+        yield from _continued(cases, [(0, ()) for _ in cases], (), search)
     lines = [*(_Item("row", size) for size in range(1, 5)), _Item("array")]
     for width in (1, 2, 3):
         for count, more, line in product(range(width), (0, -1, 1), lines):
@@ -132,7 +147,7 @@ def _continued(
     inputs: Sequence[list[str]],
     at: Sequence[tuple[int, tuple[str, ...]]],
     items: tuple[_Item, ...],
-    attempts: Iterator[int],
+    search: _Search,
 ) -> Iterator[tuple[_Item, ...]]:
     """The formats that begin with `items`, which end in each input at a line, with the single tokens so far."""
     ended = [place == len(lines) for lines, (place, _) in zip(inputs, at, strict=True)]
@@ -141,9 +156,8 @@ def _continued(
         return
     if any(ended) or len(items) > _MOST_TOKENS:
         return
-    for item in _next_items(inputs, at, items):
-        if next(attempts) > _MOST_ATTEMPTS:
-            raise _TooManyAttempts
+    for item in _next_items(inputs, at, items, search):
+        search.tries()
         after = []
         for lines, (place, numbers) in zip(inputs, at, strict=True):
             taken = _take(item, lines, place, numbers)
@@ -152,11 +166,14 @@ def _continued(
             fields, place = taken
             after.append((place, (*numbers, *(each if isinstance(each, str) else "" for each in fields))))
         else:
-            yield from _continued(inputs, after, (*items, item), attempts)
+            yield from _continued(inputs, after, (*items, item), search)
 
 
 def _next_items(
-    inputs: Sequence[list[str]], at: Sequence[tuple[int, tuple[str, ...]]], items: tuple[_Item, ...]
+    inputs: Sequence[list[str]],
+    at: Sequence[tuple[int, tuple[str, ...]]],
+    items: tuple[_Item, ...],
+    search: _Search,
 ) -> Iterator[_Item]:
     lines = [texts[place] for texts, (place, _) in zip(inputs, at, strict=True)]
     separator = _separator(lines)
@@ -168,7 +185,7 @@ def _next_items(
             continue
         for more in (0, -1, 1):
             counts = [int(numbers[count]) + more for numbers in whole]
-            if max(counts) < 2 or min(counts) < 1:
+            if max(counts) < (1 if search.says_cases else 2) or min(counts) < 1:
                 continue
             if any(place + number > len(texts) for number, texts, (place, _) in zip(counts, inputs, at, strict=True)):
                 continue
@@ -177,8 +194,11 @@ def _next_items(
                 for number, texts, (place, _) in zip(counts, inputs, at, strict=True)
                 for line in texts[place : place + number]
             ]
-            yield from (_Item("lines", count=count, more=more, each=each) for each in _line_items(counted))
+            yield from (_Item("lines", count=count, more=more, each=each) for each in _line_items(counted, search))
     is_counted = all(_is_counted(line.split(separator)) for line in lines)
+    is_last = all(place + 1 == len(texts) for texts, (place, _) in zip(inputs, at, strict=True))
+    if is_last and search.says_list and not is_counted and max(sizes) > 2:
+        yield _Item("array", separator=separator)
     if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
         yield _Item("counted", separator=separator)
     if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and (not items or max(sizes) <= 3):
@@ -190,13 +210,13 @@ def _next_items(
         yield _Item("row", max(sizes), separator)
     if any(len(texts) - place > 1 for texts, (place, _) in zip(inputs, at, strict=True)):
         remaining = [line for texts, (place, _) in zip(inputs, at, strict=True) for line in texts[place:]]
-        yield from (_Item("lines", each=each) for each in _line_items(remaining))
+        yield from (_Item("lines", each=each) for each in _line_items(remaining, search))
 
 
-def _line_items(lines: Sequence[str]) -> Iterator[_Item]:
+def _line_items(lines: Sequence[str], search: _Search) -> Iterator[_Item]:
     separator = _separator(lines)
     sizes = {len(line.split(separator)) for line in lines}
-    if len(sizes) == 1 and max(sizes) <= 4:
+    if len(sizes) == 1 and max(sizes) <= 4 and not (search.says_list and max(sizes) > 1):
         yield _Item("row", max(sizes), separator)
     else:
         if all(_is_counted(line.split(separator)) for line in lines):

@@ -41,6 +41,7 @@ _NEAR = 1000  # an integer in a list may be as large as one that the statement o
 _CHANCE = 0.01  # a property that unrelated values have more often is none, unless the statement speaks of it
 _LONG = 8  # elements that a list may have, however short the given ones are
 _NUMBERS = {"one": 1, "two": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
@@ -60,10 +61,10 @@ def new_inputs(
     inputs = _Inputs(records, statement, random.Random(seed), constants)
     found: dict[str, Record] = {}
     given = {repr(record) for record in records}
-    for _ in range(count * _TRIES):
+    for attempt in range(count * _TRIES):
         if len(found) == count:
             break
-        record = inputs.mutated()
+        record = inputs.small() if attempt % 2 else inputs.mutated()
         if (key := repr(record)) not in given and key not in found and inputs.allows(record):
             found[key] = record
     return list(found.values())
@@ -99,6 +100,7 @@ class _Inputs:
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
         self.rng = rng
         self.rows = _rows(records)
+        self.has_fields_only = not any(isinstance(value, list | tuple | dict) for value in records[0])
         self.given: dict[Place, list[Any]] = {}
         for record in records:
             for place, value in self.walk(record):
@@ -121,7 +123,7 @@ class _Inputs:
         self.common = [
             (place, test)
             for place, given in self.given.items()
-            for test in _tests_at(given)
+            for test in _tests_at(given, self.said.parity)
             if all(map(test, given)) and not self._is_by_chance(place, test, given)
         ]
         between = (partial(_between, test, *pair) for test in self._tests_of_pairs() for pair in pairs)
@@ -222,10 +224,11 @@ class _Inputs:
         statement speaks of integers without limiting them."""
         if low < 0:
             return low
-        if self.said.is_signed and (not is_field or self.said.is_plainly_signed) or self.said.names_negative:
-            return -max(high, 1)
-        if self.said.may_be_zero:
-            return 0
+        if not is_field or self.has_fields_only:  # beside a list, the statement speaks of the list's elements
+            if self.said.names_negative or (self.said.is_signed and (not is_field or self.said.is_plainly_signed)):
+                return -max(high, 1)
+            if self.said.may_be_zero:
+                return 0
         if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.digits):
             return low
         return 1
@@ -234,13 +237,16 @@ class _Inputs:
         """The least and the greatest length."""
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
+        if isinstance(given[0], str) and least == most == 1 and len(set(given)) > 1:
+            return 1, 1
         stated = [each for each in self.said.least_lengths if each <= least]
+        may_be_empty = self.may_be_empty and (len(place) == 1 or self.said.names_empty_elements)
         if least == most > 1 and len(set(map(repr, given))) > 1 and self._is_fixed(place, given, most):
-            return (0 if self.may_be_empty and not stated else least), most
+            return (0 if may_be_empty and not stated else least), most
         least = min(least, 1 if least < 4 else 2)
         if stated:
             least = max(stated)
-        elif self.may_be_empty:
+        elif may_be_empty:
             least = 0
         longest = [high for low, high in self.bounds if low <= min(lengths) and max(lengths) <= high]
         return least, max(most, min([max(most + 2, _LONG if most > 1 else 0), *longest]))
@@ -265,6 +271,31 @@ class _Inputs:
         if {True, False} == {each.isupper() for each in found if each.isalpha()}:
             found |= {other for each in found for other in (each.lower(), each.upper()) if len(other) == 1}
         return found
+
+    # Small records
+
+    def small(self) -> Record:
+        """A record of small values, of which few programs that are wrong are right for all."""
+        return self._repaired([self._small((field,), value) for field, value in enumerate(self.rng.choice(self.records))])
+
+    def _small(self, place: Place, value: Any) -> Any:
+        rng, given = self.rng, [each for each in self.given.get(place, [value]) if type(each) is type(value)]
+        if isinstance(value, bool):
+            return rng.random() < 0.5
+        if isinstance(value, int):
+            low, high = self.range(place, given)
+            return min(max(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, low, high)), low), high)
+        if isinstance(value, str) and len(value) <= MOST_ELEMENTS:
+            least, most = self.sizes(place, given)
+            letters = sorted(self.characters(given))
+            chosen = rng.sample(letters, min(len(letters), 2))
+            return "".join(rng.choice(chosen) for _ in range(min(max(rng.randrange(5), least), most)) if chosen)
+        if isinstance(value, list) and place not in self.rows and self.given.get((*place, "*")):
+            least, most = self.sizes(place, given)
+            kind = rng.choice(self.given[(*place, "*")])
+            few = [self._small((*place, "*"), kind) for _ in range(3)]
+            return [copy.deepcopy(rng.choice(few)) for _ in range(min(max(rng.randrange(5), least), most))]
+        return copy.deepcopy(rng.choice(given or [value]))
 
     # Mutations
 
@@ -465,6 +496,7 @@ class Said:
         self.may_be_empty = has(r"(?<!non-)(?<!not )\bempty\b") or has(
             r"\b(for|there are|has|contains) no (\w+ )?\w+s\b"
         )
+        self.names_empty_elements = has(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)|lists? in it")
         self.relates = is_silent or has(
             r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
             r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
@@ -476,8 +508,8 @@ class Said:
             r"|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) "
         )
         is_limited = has(
-            r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|at least (0|1|zero|one)\b"
-            r"|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b"
+            r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|1 or more|modulo|remainder"
+            rf"|{_AT_LEAST_ONE}|\bpower\b|expon|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b"
             r"|\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices"
         )
         self.is_signed = has(r"\bintegers?\b") and not is_limited
@@ -488,22 +520,23 @@ class Said:
         self.may_be_zero = has(
             r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts"
             r"|zero gives|\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b"
-        ) and not has(r"\bpositive\b|one or more|at least (1|one)\b|non-?zero|not (be )?(0|zero)\b")
+        ) and not has(rf"\bpositive\b|(one|1) or more|{_AT_LEAST_ONE}|non-?zero|not (be )?(0|zero)\b")
         self.names_negative = has(
-            r"(?<!not )(?<!never )(?<!no )\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b"
+            r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b"
             r"|(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b"
         ) and not has(
             r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned"
-            r"|(not|never|cannot|n't|no) (be )?negative|(zero|one|0|1) or more|at least (0|1|zero|one)\b"
+            rf"|(not|never|cannot|n't|no) (be )?negative|non-?negative|(zero|one|0|1) or more|{_AT_LEAST_ONE}"
         )
         self.is_open = has(r"\b(integers?|numbers?)\b") and not has(
-            r"\bbetween\b|\b(from|range|interval|at most|up to|limit|bounds?|maximum|max|digits?|bits?|binary|month|day|"
+            r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|digits?|bits?|binary|month|day|"
             r"hour|minute|second|modulo|remainder|prime|power|factorial|fibonacci|index|position|rating|grade|score|dice|die|"
             r"terms?|steps?|times)\b|n-?th|[<>≤≥]|\\l?ge?|\\le"
         )
         self.has_least = has(
             r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly"
         )
+        self.parity = has(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
         self.digits = has(r"\bdigit")
         self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
         found = re.findall(
@@ -516,23 +549,24 @@ class Said:
             self.least_lengths.append(1)
 
     def counts(self, size: int) -> bool:
-        """Whether the statement has a number, as a figure or a word."""
+        """Whether the statement has a number, as a figure or a word, but not as a bound."""
         words = [word for word, number in _NUMBERS.items() if number == size]
-        return bool(re.search(rf"\b({'|'.join([str(size), *words])})\b", self.statement, re.IGNORECASE))
+        number = rf"(?<!at least )(?<!>= )(?<!>=)(?<!≥ )\b({'|'.join([str(size), *words])})\b(?! or more)"
+        return bool(re.search(number, self.statement, re.IGNORECASE))
 
 
-def _tests_at(given: Sequence[Any]) -> list[Callable[[Any], bool]]:
+def _tests_at(given: Sequence[Any], speaks_of_parity: bool) -> list[Callable[[Any], bool]]:
     """What the values at one place may have in common."""
     kinds = {type(value) for value in given}
     is_chance = len({repr(value) for value in given}) < _FEW  # that all numbers are even, say
     if kinds == {int}:
         return [] if is_chance else [_is_even, _is_odd, _is_power_of_two]
     if kinds <= {list, tuple}:
-        return [*_OF_LISTS] if is_chance else [*_OF_LISTS, _has_even_length, _has_odd_length]
+        return [*_OF_LISTS] if is_chance and not speaks_of_parity else [*_OF_LISTS, _has_even_length, _has_odd_length]
     if kinds != {str}:
         return []
     tests: list[Callable[[Any], bool]] = [*_OF_STRINGS]
-    tests += [] if is_chance else [_has_even_length, _has_odd_length]
+    tests += [] if is_chance and not speaks_of_parity else [_has_even_length, _has_odd_length]
     # A text of one character tells nothing of the order of characters.
     tests += _OF_ORDERS if sum(len(set(value)) > 1 for value in given) > 1 else ()
     forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]

@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.chosen_tests import Answer, choose, features, quick_answers
+from coderl_tasks.curation.chosen_tests import Answer, careless, choose, features, quick_answers
 from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
@@ -45,7 +45,7 @@ from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.profile_columns import STRENGTH_SCHEMA
 from coderl_tasks.rollouts.rounds import Progress
 
-INPUTS = 200  # tried per problem
+INPUTS = 400  # tried per problem
 REFERENCES = 3
 MUTANTS = 48
 LIMIT_S, PATIENT_S = 0.5, 4.0  # CPU time per test, which a mutant without end costs; and where references are slow
@@ -170,6 +170,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     known = {shape(reference) for reference in references}
     programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
     failing = await _failing(quick, form, tests, programs, references[0], judge)
+    failing |= await _assuming(quick, form, tests, references[0], judge)
     n_given = len(form.given(problem))
     given = {code: sum(number < n_given for number in numbers) for code, numbers in failing.items()}
     fails = {code: {number - n_given for number in numbers if number >= n_given} for code, numbers in failing.items()}
@@ -237,6 +238,32 @@ async def _failing(
     }
 
 
+async def _assuming(
+    problem: Problem, form: "_Form", tests: Sequence[Test], reference: str, judge: Judge
+) -> dict[str, set[int]]:
+    """As `_failing`, of programs that are right for what they take an input for (`careless`)."""
+    inputs = [*form.given(problem), *(test.input for test in tests)]
+    taken: dict[str, dict[int, str]] = {}
+    for number, text in enumerate(inputs):
+        records = form.parse(text)
+        for place, record in enumerate(records):
+            for name, other in careless(record):
+                changed = form.written([*records[:place], other, *records[place + 1 :]])
+                taken.setdefault(name, {}).setdefault(number, changed)
+    texts = list(dict.fromkeys([*inputs, *(text for own in taken.values() for text in own.values())]))
+    answers = dict(zip(texts, await form.quick_answers(problem, reference, texts, judge), strict=True))
+    return {
+        name: {
+            number
+            for number, text in own.items()
+            if answers[inputs[number]] is not None
+            and answers[text] is not None
+            and not form.same(problem, answers[inputs[number]], answers[text])
+        }
+        for name, own in taken.items()
+    }
+
+
 async def _verified(
     problem: Problem, form: "_Form", chosen: Sequence[int], references: Sequence[str], judge: Judge
 ) -> Problem:
@@ -276,6 +303,10 @@ class _Form:
     def parse(self, text: str) -> list[Record]:
         """The records of an input."""
         raise NotImplementedError
+
+    def written(self, records: Sequence[Record]) -> str:
+        """The input of such records."""
+        return self.input(records[0])
 
     def given(self, problem: Problem) -> list[str]:
         """The inputs of the given tests."""
@@ -327,6 +358,9 @@ class _TextForm(_Form):
 
     def parse(self, text: str) -> list[Record]:
         return self.format.parse(text) or []
+
+    def written(self, records: Sequence[Record]) -> str:
+        return self.format.render(records)
 
     def inputs(self, records: Sequence[Record]) -> list[str]:
         if not self.format.has_cases:
@@ -449,7 +483,7 @@ def _form(problem: Problem) -> _Form | None:
     if not inputs:
         return None
     if problem.kind == "stdin":
-        found = infer_format(inputs)
+        found = infer_format(inputs, problem.statement)
         if found is None:
             return None
         cases = [found.parse(text) for text in inputs]
