@@ -7,10 +7,11 @@ next. The judge verifies what is chosen.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import combinations, permutations
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from coderl_tasks.curation.new_inputs import Record
@@ -18,7 +19,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.problems.problem import Problem, Test
 
 DEPTH = 3  # tests, given ones included, that a wrong program should fail: an unknown one like it then fails one of them
-_FEATURE = 0.02  # a wrong program is worth 50 features
+KIND = 0.02  # worth of a kind of input: a wrong program is worth 50
 _LONGEST = 4000  # characters of an answer that are compared as they are, of a longer one its beginning and hash
 _OUT_OF_TIME = 2  # inputs, after which a program is not run on further ones
 
@@ -47,35 +48,45 @@ async def quick_answers(
     return [*found, *[None] * (len(inputs) - len(found))][: len(inputs)]
 
 
-def choose(
-    fails: Mapping[str, set[int]],
-    failed_before: Mapping[str, int],
-    features: Sequence[set[str]],
-    features_before: set[str],
-    most: int,
-) -> list[int]:
-    """At most `most` tests by number, the best first. `fails` has the tests that each wrong program fails,
-    `failed_before` how many of the given tests it fails. A test is worth 1 for a program that none fails yet, a half for
-    one that one test fails, and so on until DEPTH. Each of a test's `features` that no test has yet adds _FEATURE: wrong
-    programs that nobody has thought of fail on inputs of a new kind."""
-    times = {program: failed_before.get(program, 0) for program in fails}
-    seen = set(features_before)
+@dataclass(slots=True)
+class Goal:
+    """Something that tests should do: fail a wrong program, or have an input of some kind, since wrong programs that
+    nobody has thought of fail on inputs of other kinds. `tests` are the numbers of those that do, `times` says how many
+    of the tests chosen so far do, given ones included."""
+
+    tests: set[int]
+    times: int
+    worth: float = 1.0
+
+
+def choose(goals: Sequence[Goal], most: int) -> list[int]:
+    """At most `most` tests by number, the best first. A test adds the worth of a goal that none meets yet, a quarter of
+    it where one does, and so on until DEPTH."""
     chosen: list[int] = []
     while len(chosen) < most:
-        worth = [_FEATURE * len(own - seen) for own in features]
-        for program, numbers in fails.items():
-            if times[program] < DEPTH:
-                for number in numbers:
-                    worth[number] += 0.5 ** times[program]
-        left = [number for number in range(len(worth)) if number not in chosen and worth[number] > 0]
+        worth: dict[int, float] = {}
+        for goal in goals:
+            if goal.times < DEPTH:
+                for number in goal.tests:
+                    worth[number] = worth.get(number, 0) + goal.worth * 0.25**goal.times
+        left = [number for number in worth if number not in chosen]
         if not left:
             break
         best = max(left, key=lambda number: (worth[number], -number))
         chosen.append(best)
-        seen |= features[best]
-        for program, numbers in fails.items():
-            times[program] += best in numbers
+        for goal in goals:
+            goal.times += best in goal.tests
     return chosen
+
+
+def kinds_of_inputs(given: Sequence[set[str]], new: Sequence[set[str]]) -> list[Goal]:
+    """The goal of each kind that some new input has. `given` and `new` are the `features` of each input."""
+    had = Counter(kind for kinds in given for kind in kinds)
+    numbers: dict[str, set[int]] = {}
+    for number, kinds in enumerate(new):
+        for kind in sorted(kinds):
+            numbers.setdefault(kind, set()).add(number)
+    return [Goal(tests, had[kind], KIND) for kind, tests in numbers.items()]
 
 
 def features(records: Sequence[Record], answer: str) -> set[str]:
@@ -93,57 +104,6 @@ def features(records: Sequence[Record], answer: str) -> set[str]:
             found |= {f"{one} {first} {other} {second}" for first in kinds for second in others}
             found.add(f"{one} {other} {_order(record[one], record[other])}")
     return found
-
-
-def careless(record: Record) -> Iterator[tuple[str, Record]]:
-    """What a careless program takes a record for, by the name of what it assumes: that a list is sorted, say. Where the
-    right answers to both differ, a test of the record fails it."""
-    for field, value in enumerate(record):
-        for name, other in _taken_for(value):
-            if repr(other) != repr(value):
-                yield f"{field} {name}", _with_lengths(record, field, other)
-    for one, other in permutations(range(len(record)), 2):
-        if type(record[one]) is type(record[other]) and record[one] != record[other]:
-            yield f"{one} is {other}", _with_lengths(record, one, record[other])
-
-
-def _with_lengths(record: Record, field: int, value: Any) -> Record:
-    """`record` with another value, and with the numbers that said how long the former one is."""
-    changed, old = [*record[:field], value, *record[field + 1 :]], record[field]
-    if isinstance(value, list | str) and isinstance(old, list | str):
-        changed = [len(value) if type(each) is int and each == len(old) else each for each in changed]
-    return changed
-
-
-def _taken_for(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, bool):
-        yield "not", not value
-    elif isinstance(value, int | float):
-        yield from (("abs", abs(value)), ("0", type(value)(0)), ("1", type(value)(1)), ("-", -value))
-        yield from (("positive", max(value, 1)), ("no negative", max(value, 0)), ("small", min(value, 10)), ("+ 1", value + 1))
-        yield from (("whole", float(int(value))),) if isinstance(value, float) else ()
-    elif isinstance(value, str):
-        yield from (("lower", value.lower()), ("upper", value.upper()), ("strip", value.strip()))
-        yield from ((name, "".join(other)) for name, other in _of_sequence(list(value)))
-        yield from ((f"words {name}", " ".join(other)) for name, other in _of_sequence(value.split(" ")) if " " in value)
-    elif isinstance(value, list):
-        yield from _of_sequence(value)
-        if value and all(type(each) is int for each in value):
-            yield from (("abs", [abs(each) for each in value]), ("no negative", [max(each, 0) for each in value]))
-            yield from (("no zeros", [each for each in value if each]), ("small", [min(each, 10) for each in value]))
-        if value and all(isinstance(each, list) for each in value):
-            for name in dict(_of_sequence(value[0])):
-                yield f"each {name}", [dict(_of_sequence(each))[name] for each in value]
-
-
-def _of_sequence(value: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    yield from (("no first", value[1:]), ("no last", value[:-1]), ("half", value[: (len(value) + 1) // 2]))
-    yield from (("reversed", value[::-1]), ("one", value[:1]), ("every second", value[::2]))
-    yield "distinct", list({repr(each): each for each in value}.values())
-    ordered = value
-    with suppress(TypeError):
-        ordered = sorted(value)
-    yield from (("sorted", ordered), ("no least", ordered[1:]), ("no greatest", ordered[:-1]))
 
 
 def _order(one: Any, other: Any) -> str:

@@ -82,7 +82,9 @@ class _Search:
 
     def __init__(self, statement: str) -> None:
         self.attempts = 0
-        self.says_cases = bool(re.search(r"test ?cases?\b|number of (cases|tests|data ?sets)", statement, re.IGNORECASE))
+        self.says_cases = bool(
+            re.search(r"test ?cases?\b|number of (cases|tests|data ?sets)", statement, re.IGNORECASE)
+        )
         self.says_list = bool(
             re.search(r"\b(line of|the|n) (integers|numbers|values|words)\b(?! `?\w\b)", statement, re.IGNORECASE)
         )

@@ -255,7 +255,9 @@ class _Inputs:
         """Whether values that all have one length must have it, rather than have it by chance."""
         if place in self.counted:
             return False
-        is_free = all(re.fullmatch(r"[A-Za-z ]+", each) for each in given) if isinstance(given[0], str) else self.said.is_list
+        is_free = (
+            all(re.fullmatch(r"[A-Za-z ]+", each) for each in given) if isinstance(given[0], str) else self.said.is_list
+        )
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
     def characters(self, given: Sequence[str]) -> set[str]:
@@ -276,7 +278,9 @@ class _Inputs:
 
     def small(self) -> Record:
         """A record of small values, of which few programs that are wrong are right for all."""
-        return self._repaired([self._small((field,), value) for field, value in enumerate(self.rng.choice(self.records))])
+        return self._repaired(
+            [self._small((field,), value) for field, value in enumerate(self.rng.choice(self.records))]
+        )
 
     def _small(self, place: Place, value: Any) -> Any:
         rng, given = self.rng, [each for each in self.given.get(place, [value]) if type(each) is type(value)]
@@ -497,10 +501,13 @@ class Said:
             r"\b(for|there are|has|contains) no (\w+ )?\w+s\b"
         )
         self.names_empty_elements = has(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)|lists? in it")
-        self.relates = is_silent or has(
-            r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
-            r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
-            r"maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le"
+        self.relates = is_silent or (
+            has(
+                r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
+                r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
+                r"maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le"
+            )
+            and not has(r"\bany order\b")
         )
         self.orders = is_silent or has(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
         self.differs = is_silent or has(
@@ -536,7 +543,9 @@ class Said:
         self.has_least = has(
             r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly"
         )
-        self.parity = has(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
+        self.parity = has(
+            r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
+        )
         self.digits = has(r"\bdigit")
         self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
         found = re.findall(

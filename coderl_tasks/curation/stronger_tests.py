@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.chosen_tests import Answer, careless, choose, features, quick_answers
+from coderl_tasks.curation.chosen_tests import Answer, Goal, choose, features, kinds_of_inputs, quick_answers
 from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
@@ -43,6 +43,7 @@ from coderl_tasks.problems.assertions import NOT_PYTHON, entry_point_of, with_gi
 from coderl_tasks.problems.comparators import TOLERANCE, comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.profile_columns import STRENGTH_SCHEMA
+from coderl_tasks.problems.samples import samples
 from coderl_tasks.rollouts.rounds import Progress
 
 INPUTS = 400  # tried per problem
@@ -170,17 +171,15 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     known = {shape(reference) for reference in references}
     programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
     failing = await _failing(quick, form, tests, programs, references[0], judge)
-    failing |= await _assuming(quick, form, tests, references[0], judge)
     n_given = len(form.given(problem))
-    given = {code: sum(number < n_given for number in numbers) for code, numbers in failing.items()}
     fails = {code: {number - n_given for number in numbers if number >= n_given} for code, numbers in failing.items()}
-    survivors = [code for code in programs if code in passing or (code in given and not given[code])]
+    times = {code: sum(number < n_given for number in numbers) for code, numbers in failing.items()}
+    survivors = [code for code in programs if code in passing or times.get(code) == 0]
     candidates = replace(quick, tests=tests, tests_total=len(tests))
-    kinds = [features(form.parse(test.input), test.expected) for test in tests]
-    kinds_given: set[str] = set()
-    for text in form.given(problem):
-        kinds_given |= features(form.parse(text), "")
-    chosen = choose(fails, given, kinds, kinds_given, most)
+    given = [features(form.parse(text), "") for text in form.given(problem)]
+    goals = kinds_of_inputs(given, [features(form.parse(test.input), test.expected) for test in tests])
+    goals += [Goal(numbers, times[code]) for code, numbers in fails.items()]
+    chosen = choose(goals, most)
     kept = await _verified(candidates, form, chosen, references, judge)
     if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
@@ -238,32 +237,6 @@ async def _failing(
     }
 
 
-async def _assuming(
-    problem: Problem, form: "_Form", tests: Sequence[Test], reference: str, judge: Judge
-) -> dict[str, set[int]]:
-    """As `_failing`, of programs that are right for what they take an input for (`careless`)."""
-    inputs = [*form.given(problem), *(test.input for test in tests)]
-    taken: dict[str, dict[int, str]] = {}
-    for number, text in enumerate(inputs):
-        records = form.parse(text)
-        for place, record in enumerate(records):
-            for name, other in careless(record):
-                changed = form.written([*records[:place], other, *records[place + 1 :]])
-                taken.setdefault(name, {}).setdefault(number, changed)
-    texts = list(dict.fromkeys([*inputs, *(text for own in taken.values() for text in own.values())]))
-    answers = dict(zip(texts, await form.quick_answers(problem, reference, texts, judge), strict=True))
-    return {
-        name: {
-            number
-            for number, text in own.items()
-            if answers[inputs[number]] is not None
-            and answers[text] is not None
-            and not form.same(problem, answers[inputs[number]], answers[text])
-        }
-        for name, own in taken.items()
-    }
-
-
 async def _verified(
     problem: Problem, form: "_Form", chosen: Sequence[int], references: Sequence[str], judge: Judge
 ) -> Problem:
@@ -303,10 +276,6 @@ class _Form:
     def parse(self, text: str) -> list[Record]:
         """The records of an input."""
         raise NotImplementedError
-
-    def written(self, records: Sequence[Record]) -> str:
-        """The input of such records."""
-        return self.input(records[0])
 
     def given(self, problem: Problem) -> list[str]:
         """The inputs of the given tests."""
@@ -358,9 +327,6 @@ class _TextForm(_Form):
 
     def parse(self, text: str) -> list[Record]:
         return self.format.parse(text) or []
-
-    def written(self, records: Sequence[Record]) -> str:
-        return self.format.render(records)
 
     def inputs(self, records: Sequence[Record]) -> list[str]:
         if not self.format.has_cases:
@@ -483,6 +449,7 @@ def _form(problem: Problem) -> _Form | None:
     if not inputs:
         return None
     if problem.kind == "stdin":
+        inputs = list(dict.fromkeys([*inputs, *(sample.test.input for sample in samples(problem))]))
         found = infer_format(inputs, problem.statement)
         if found is None:
             return None
