@@ -11,8 +11,8 @@ with, drawn by another seed. `--programs` adds programs of a policy: lines of pr
 given every second of them that passes the tests kept, as it is given the completions of a profile.
 
 Right programs are the references, rewritten ones (`rewrites`) and the policy's, as far as they pass the full tests.
-Those that a generated test fails are printed. `--planted` names a file that the programs are written to, or read from if
-it exists. Exit code 1 if a right program fails.
+Those that a generated test fails are printed. `--planted` names a file that the programs are written to, or read from
+if it exists. Exit code 1 if a right program fails.
 """
 
 import argparse
@@ -51,8 +51,9 @@ InT, OutT = TypeVar("InT"), TypeVar("OutT")
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """The programs of one problem: `wrong` counts by source those that fail the full tests, `false_passes` those of them
-    that pass the tests kept. `false_passes` and `right` map a program to its source. `profiled` pass the tests kept."""
+    """The programs of one problem: `wrong` counts by source those that fail the full tests, `false_passes` those of
+    them that pass the tests kept. `false_passes` and `right` map a program to its source. `profiled` pass the tests
+    kept."""
 
     problem_id: str
     wrong: dict[str, int]
@@ -226,7 +227,7 @@ async def run(options: argparse.Namespace) -> int:
                     return await outcome(*pair, judge, options)
 
                 plants = await in_parallel(f"{name}: programs", problems, planted, console)
-                known |= {each.problem_id: each for each in plants}
+                known.update((each.problem_id, each) for each in plants)
                 pairs = list(zip(problems, plants, strict=True))
                 outcomes[name] = await in_parallel(name, pairs, strengthened, console)
                 if options.planted:

@@ -7,8 +7,9 @@ next. The judge verifies what is chosen.
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -22,6 +23,10 @@ DEPTH = 3  # tests, given ones included, that a wrong program should fail: an un
 KIND = 0.02  # worth of a kind of input: a wrong program is worth 50
 _LONGEST = 4000  # characters of an answer that are compared as they are, of a longer one its beginning and hash
 _OUT_OF_TIME = 2  # inputs, after which a program is not run on further ones
+_INTEGER = re.compile(r"[-+]?\d+")
+_DECIMAL = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
+_IS_NEVER_EMPTY = re.compile(r"at least one \w+ (remain|is left)|\b(always|guaranteed)\b", re.IGNORECASE)
+_NAMES_NONE = re.compile(r"\b(none|null|nothing|nil)\b", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
@@ -34,8 +39,8 @@ class Answer(NamedTuple):
 async def quick_answers(
     problem: Problem, code: str, inputs: Sequence[str], judge: Judge, limit_s: float, name: str = ""
 ) -> list[Answer | None]:
-    """A program's answers to `inputs`; None where it took more than `limit_s` CPU seconds, or was not run. `name` is the
-    function that is called, with the arguments that an input holds, as JSON or as Python writes a tuple. Raises
+    """A program's answers to `inputs`; None where it took more than `limit_s` CPU seconds, or was not run. `name` is
+    the function that is called, with the arguments that an input holds, as JSON or as Python writes a tuple. Raises
     InfraError."""
     asked = {"code": code, "name": name, "inputs": list(inputs), "kind": problem.kind, "limit_s": limit_s}
     asked |= {"longest": _LONGEST, "out_of_time": _OUT_OF_TIME, "all_s": (all_s := max(2.0, 6 * limit_s))}
@@ -46,6 +51,34 @@ async def quick_answers(
         answers = json.loads((await judge.outputs(one, _HARNESS))[0].rpartition("\n")[2])
         found = [None if each is None else Answer(*each) for each in answers]
     return [*found, *[None] * (len(inputs) - len(found))][: len(inputs)]
+
+
+def kind_of_text(text: str) -> str:
+    """What a program printed: integers, decimals or other text, or something empty, such as a line."""
+    if any(not line.strip() for line in text.removesuffix("\n").split("\n")):
+        return "empty"
+    tokens = text.split()
+    if all(map(_INTEGER.fullmatch, tokens)):
+        return "integers"
+    return "decimals" if all(map(_DECIMAL.fullmatch, tokens)) else "text"
+
+
+def kind_of_value(value: Any) -> str:
+    """What a function returned: its type, and whether it is empty."""
+    name = type(value).__name__
+    return f"empty {name}" if isinstance(value, str | list | tuple | dict | set) and not value else name
+
+
+def is_meant(answer: Answer, kind: str, given: Set[str], statement: str) -> bool:
+    """Whether an answer is of a kind that the answers to the given tests are of, or of one that the statement names.
+    One that is not, as a fraction where all are integers, shows that the statement does not mean such an input."""
+    if kind in given or (kind == "int" and "float" in given) or (kind == "integers" and "decimals" in given):
+        return True
+    if kind.startswith("empty"):
+        return not _IS_NEVER_EMPTY.search(statement) and (kind == "empty" or kind.removeprefix("empty ") in given)
+    if kind == "NoneType":
+        return bool(_NAMES_NONE.search(statement))
+    return answer.text.strip().strip("'\"").casefold() in statement.casefold()
 
 
 @dataclass(slots=True)

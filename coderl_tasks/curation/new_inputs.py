@@ -25,13 +25,15 @@ from functools import partial
 from itertools import pairwise, permutations
 from typing import Any
 
+from coderl_tasks.curation.stated_limits import Said, stated_bounds
+
 Record = list[Any]
 Place = tuple[int | str, ...]
 """Where a value lies in a record: the field's index, then "*" for the elements of a list, or an index in short lists
 that all have one length; keys of a dict."""
 Constraint = Callable[[Record], bool]
 
-MOST_VALUES = 300  # of a record: larger ones are left out, since each mutation is checked as a whole
+MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each mutation is checked as a whole
 MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
 _FEW = 4  # different values, of fewer of which some properties tell nothing
@@ -40,14 +42,9 @@ _NAMED = 0.3  # share of integers that are next to one that the statement or a r
 _NEAR = 1000  # an integer in a list may be as large as one that the statement or a right program names, up to this
 _CHANCE = 0.01  # a property that unrelated values have more often is none, unless the statement speaks of it
 _LONG = 8  # elements that a list may have, however short the given ones are
-_NUMBERS = {"one": 1, "two": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
-_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
-_BOUND = r"(-?\d+(?:\s*(?:\*|\\cdot|\\times|×)\s*10)?(?:\s*(?:\^|\*\*)\s*\{?\d+\}?)?)"
-_LESS = r"\s*(<=|≤|⩽|\\leq?(?:slant)?|<)\s*"
-_STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)" + _LESS + _BOUND)
 
 
 def new_inputs(
@@ -55,10 +52,11 @@ def new_inputs(
 ) -> list[Record]:
     """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated.
     `constants` are values that right programs name (`constants_of`): where they lie in a domain they are tried."""
-    records = [record for record in records if _size(record) <= MOST_VALUES]
     if not records:
         return []
     inputs = _Inputs(records, statement, random.Random(seed), constants)
+    if not inputs.seeds:
+        return []
     found: dict[str, Record] = {}
     given = {repr(record) for record in records}
     for attempt in range(count * _TRIES):
@@ -86,6 +84,11 @@ def _size(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + sum(map(_size, value.values()))
     return 1 + sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+
+
+def _beginning(value: Any) -> Any:
+    """A list, and each list in it, cut off after a few elements."""
+    return [_beginning(inner) for inner in value[:_LONG]] if isinstance(value, list) else copy.deepcopy(value)
 
 
 class _Inputs:
@@ -123,12 +126,16 @@ class _Inputs:
         self.common = [
             (place, test)
             for place, given in self.given.items()
-            for test in _tests_at(given, self.said.parity)
+            for test in _tests_at(given, self.said.names_parity)
             if all(map(test, given)) and not self._is_by_chance(place, test, given)
         ]
         between = (partial(_between, test, *pair) for test in self._tests_of_pairs() for pair in pairs)
         self.constraints: list[Constraint] = [each for each in between if all(map(each, records))]
         self.constraints += [partial(_everywhere, self, place, test) for place, test in self.common]
+        self.seeds = [record for record in records if _size(record) <= MOST_VALUES]
+        if not self.seeds:  # beginnings of large records, where they keep what these have in common
+            parts = (self._repaired([_beginning(value) for value in record]) for record in records)
+            self.seeds = [part for part in parts if self.allows(part)]
 
     def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
         """What two fields may have in common. Two integers are in order by chance in every second record."""
@@ -229,7 +236,7 @@ class _Inputs:
                 return -max(high, 1)
             if self.said.may_be_zero:
                 return 0
-        if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.digits):
+        if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.names_digits):
             return low
         return 1
 
@@ -278,9 +285,7 @@ class _Inputs:
 
     def small(self) -> Record:
         """A record of small values, of which few programs that are wrong are right for all."""
-        return self._repaired(
-            [self._small((field,), value) for field, value in enumerate(self.rng.choice(self.records))]
-        )
+        return self._repaired([self._small((field,), value) for field, value in enumerate(self.rng.choice(self.seeds))])
 
     def _small(self, place: Place, value: Any) -> Any:
         rng, given = self.rng, [each for each in self.given.get(place, [value]) if type(each) is type(value)]
@@ -304,11 +309,11 @@ class _Inputs:
     # Mutations
 
     def mutated(self) -> Record:
-        record = copy.deepcopy(self.rng.choice(self.records))
+        record = copy.deepcopy(self.rng.choice(self.seeds))
         for _ in range(self.rng.choice((1, 1, 1, 2, 2, 3))):
             field = self.rng.randrange(len(record))
             if self.rng.random() < 0.15:
-                record[field] = copy.deepcopy(self.rng.choice(self.records)[field])
+                record[field] = copy.deepcopy(self.rng.choice(self.seeds)[field])
             else:
                 record[field] = self._changed((field,), record[field], record)
         return self._repaired(record)
@@ -488,82 +493,6 @@ def _everywhere(inputs: _Inputs, place: Place, test: Callable[[Any], bool], reco
     return all(test(value) for other, value in inputs.walk(record) if other == place)
 
 
-class Said:
-    """What a statement says of its inputs, in the words that are usual. What it does not say is not assumed."""
-
-    def __init__(self, statement: str) -> None:
-        def has(pattern: str) -> bool:
-            return bool(re.search(pattern, statement, re.IGNORECASE))
-
-        is_silent = not statement.strip()  # then it is not known what else inputs may be
-        self.statement = statement
-        self.may_be_empty = has(r"(?<!non-)(?<!not )\bempty\b") or has(
-            r"\b(for|there are|has|contains) no (\w+ )?\w+s\b"
-        )
-        self.names_empty_elements = has(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)|lists? in it")
-        self.relates = is_silent or (
-            has(
-                r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin|"
-                r"smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?|minimum|"
-                r"maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le"
-            )
-            and not has(r"\bany order\b")
-        )
-        self.orders = is_silent or has(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
-        self.differs = is_silent or has(
-            r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise|\bset of"
-            r"|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) "
-        )
-        is_limited = has(
-            r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|1 or more|modulo|remainder"
-            rf"|{_AT_LEAST_ONE}|\bpower\b|expon|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b"
-            r"|\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices"
-        )
-        self.is_signed = has(r"\bintegers?\b") and not is_limited
-        self.is_plainly_signed = self.is_signed and not has(
-            r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute|second|"
-            r"people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?|divis|multipl)"
-        )
-        self.may_be_zero = has(
-            r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts"
-            r"|zero gives|\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b"
-        ) and not has(rf"\bpositive\b|(one|1) or more|{_AT_LEAST_ONE}|non-?zero|not (be )?(0|zero)\b")
-        self.names_negative = has(
-            r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b"
-            r"|(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b"
-        ) and not has(
-            r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned"
-            rf"|(not|never|cannot|n't|no) (be )?negative|non-?negative|(zero|one|0|1) or more|{_AT_LEAST_ONE}"
-        )
-        self.is_open = has(r"\b(integers?|numbers?)\b") and not has(
-            r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|digits?|bits?|binary|month|day|"
-            r"hour|minute|second|modulo|remainder|prime|power|factorial|fibonacci|index|position|rating|grade|score|dice|die|"
-            r"terms?|steps?|times)\b|n-?th|[<>≤≥]|\\l?ge?|\\le"
-        )
-        self.has_least = has(
-            r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly"
-        )
-        self.parity = has(
-            r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
-        )
-        self.digits = has(r"\bdigit")
-        self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
-        found = re.findall(
-            r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b", statement, re.IGNORECASE
-        )
-        words = [word.lower() for each in found for word in each if word]
-        numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
-        self.least_lengths = [each for each in numbers if each is not None]
-        if has(r"(not|non-?|never) ?(be )?empty"):
-            self.least_lengths.append(1)
-
-    def counts(self, size: int) -> bool:
-        """Whether the statement has a number, as a figure or a word, but not as a bound."""
-        words = [word for word, number in _NUMBERS.items() if number == size]
-        number = rf"(?<!at least )(?<!>= )(?<!>=)(?<!≥ )\b({'|'.join([str(size), *words])})\b(?! or more)"
-        return bool(re.search(number, self.statement, re.IGNORECASE))
-
-
 def _tests_at(given: Sequence[Any], speaks_of_parity: bool) -> list[Callable[[Any], bool]]:
     """What the values at one place may have in common."""
     kinds = {type(value) for value in given}
@@ -728,22 +657,3 @@ _OF_LISTS = (
 )  # fmt: skip
 _OF_STRINGS = (_has_brackets, str.isdigit, _is_stripped, _has_single_spaces)
 _OF_ORDERS = (_is_palindrome, _is_distinct, _is_sorted)
-
-
-def stated_bounds(statement: str) -> list[tuple[int, int]]:
-    """The intervals that a statement gives for its values, as in `1 <= n <= 10^5`, without the names."""
-    found = []
-    for low, less, _, below, high in _STATED.findall(statement.replace("$", "").replace(",", "")):
-        least, most = _number(low), _number(high)
-        if least is not None and most is not None:
-            found.append((least + (less == "<"), most - (below == "<")))
-    return [(least, most) for least, most in found if least < most]
-
-
-def _number(text: str) -> int | None:
-    factor, _, power = re.sub(r"\\cdot|\\times|×", "*", text).replace("**", "^").replace(" ", "").rpartition("^")
-    if not factor:
-        return int(power) if power.lstrip("-").isdigit() else None
-    exponent = int(power.strip("{}"))
-    times, _, base = factor.rpartition("*")
-    return int(times or 1) * int(base) ** exponent if exponent <= 18 else None

@@ -26,7 +26,17 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.chosen_tests import Answer, Goal, choose, features, kinds_of_inputs, quick_answers
+from coderl_tasks.curation.chosen_tests import (
+    Answer,
+    Goal,
+    choose,
+    features,
+    is_meant,
+    kind_of_text,
+    kind_of_value,
+    kinds_of_inputs,
+    quick_answers,
+)
 from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
@@ -205,11 +215,15 @@ async def _agreed(
 ) -> tuple[Test, ...]:
     """The tests of the inputs on which the references agree, as far as one process per reference tells."""
     longest = max([1 << 10, *(2 * len(test.input) for test in problem.tests)])
-    inputs = [each for each in form.inputs(records) if len(each) <= min(longest, MOST_BYTES)]
+    old = form.given(problem)
+    inputs = [*old, *(each for each in form.inputs(records) if len(each) <= min(longest, MOST_BYTES))]
     codes = [*references, references[0]] if len(references) == 1 else references
     answers = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in codes))
+    kinds = {form.kind(answer) for answer in answers[0][: len(old)] if answer is not None and not answer.error}
     tests = []
-    for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
+    for given, (first, *others) in list(zip(inputs, zip(*answers, strict=True), strict=True))[len(old) :]:
+        if first is None or first.error or not is_meant(first, form.kind(first), kinds, problem.statement):
+            continue
         if all(form.same(problem, first, other) for other in others):
             test = form.test(given, first.text)
             if test is not None:
@@ -307,6 +321,10 @@ class _Form:
         """As `answers`, but from one process."""
         return await quick_answers(problem, code, inputs, judge, problem.time_limit_s or judge.timeout_s)
 
+    def kind(self, answer: Answer) -> str:
+        """What kind of answer it is, as `is_meant` compares them."""
+        return kind_of_text(answer.text)
+
     def same(self, problem: Problem, one: Answer | None, other: Answer | None) -> bool:
         """Whether two answers agree and neither is an error."""
         if one is None or other is None or one.error or other.error:
@@ -357,6 +375,12 @@ class _CallForm(_Form):
         limit_s = problem.time_limit_s or judge.timeout_s
         return await quick_answers(problem, code, inputs, judge, limit_s, problem.entry_point)
 
+    def kind(self, answer: Answer) -> str:
+        try:
+            return kind_of_value(parse_value(answer.text))
+        except NOT_PYTHON:  # too long an answer
+            return "long"
+
     def agree(self, problem: Problem, one: str, other: str) -> bool:
         return comparator(problem.comparator).value(parse_value(one), parse_value(other)) is None
 
@@ -391,6 +415,12 @@ class _AssertionForm(_Form):
         code = with_given_code(problem.starter_code, code) + _PRINTING.format(name=self.name)
         printed = await _Form.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
         return [None if text is None or not _is_literal(text) else text.strip() for text in printed]
+
+    def kind(self, answer: Answer) -> str:
+        try:
+            return kind_of_value(ast.literal_eval(answer.text))
+        except NOT_PYTHON:
+            return "long"
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
         value, found = ast.literal_eval(one), ast.literal_eval(other)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from coderl_tasks.curation.input_formats import infer_format
-from coderl_tasks.curation.new_inputs import Record, new_inputs, stated_bounds
+from coderl_tasks.curation.new_inputs import Record, new_inputs
+from coderl_tasks.curation.stated_limits import stated_bounds
 from coderl_tasks.paths import DATA
 
 

@@ -1,0 +1,121 @@
+"""What a statement says of its inputs, in the words that are usual: whether they may be empty, negative, zero, in any
+order, of any size, and between which bounds. Given inputs are few, so that these words decide how far new ones may
+differ from them. What a statement does not say is not assumed.
+
+Words are matched without being understood. A pattern that lets inputs differ therefore has others beside it that forbid
+it, and the answers to inputs that were not meant are recognised by their kind (`chosen_tests.is_meant`).
+"""
+
+import re
+
+_NUMBERS = {"one": 1, "two": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+_BOUND = r"(-?\d+(?:\s*(?:\*|\\cdot|\\times|×)\s*10)?(?:\s*(?:\^|\*\*)\s*\{?\d+\}?)?)"
+_LESS = r"\s*(<=|≤|⩽|\\leq?(?:slant)?|<)\s*"
+_STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)" + _LESS + _BOUND)
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
+_EMPTY = _any(r"(?<!non-)(?<!not )\bempty\b", r"\b(for|there are|has|contains) no (\w+ )?\w+s\b")
+_NEVER_EMPTY = _any(r"(not|non-?|never) ?(be )?empty")
+_EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)", "lists? in it")
+_RELATION = _any(
+    r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin)\b",
+    r"\b(smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?)\b",
+    r"\b(minimum|maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le",
+)
+_ORDER = _any(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
+_ANY_ORDER = _any(r"\bany order\b")
+_DISTINCT = _any(
+    r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise|\bset of",
+    r"\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
+)
+_INTEGERS = _any(r"\bintegers?\b")
+_LIMITED = _any(
+    r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|1 or more|" + _AT_LEAST_ONE,
+    r"(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b",
+    r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
+)
+_QUANTITIES = _any(
+    r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute|second)",
+    r"\b(people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?|divis|multipl)",
+)
+_ZERO = _any(
+    r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts|zero gives",
+    r"\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b",
+)
+_NEVER_ZERO = _any(r"\bpositive\b|(one|1) or more|non-?zero|not (be )?(0|zero)\b", _AT_LEAST_ONE)
+_NEGATIVE = _any(
+    r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b",
+    r"(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b",
+)
+_NEVER_NEGATIVE = _any(
+    r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned",
+    r"(not|never|cannot|n't|no) (be )?negative|non-?negative|(zero|one|0|1) or more|" + _AT_LEAST_ONE,
+)
+_VALUES = _any(r"\b(integers?|numbers?)\b")
+_BOUNDED = _any(
+    r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position|terms?|steps?)\b",
+    r"\b(digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
+    r"\b(modulo|remainder|prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
+)
+_LEAST = _any(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
+_LEAST_LENGTHS = _any(r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b")
+_PARITY = _any(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
+_LIST = _any(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
+
+
+class Said:
+    """What a statement says. One without words leaves everything open that given inputs have in common by chance."""
+
+    def __init__(self, statement: str) -> None:
+        def has(pattern: re.Pattern[str]) -> bool:
+            return bool(pattern.search(statement))
+
+        is_silent = not statement.strip()
+        self.statement = statement
+        self.may_be_empty = has(_EMPTY)
+        self.names_empty_elements = has(_EMPTY_INSIDE)
+        self.relates = is_silent or (has(_RELATION) and not has(_ANY_ORDER))
+        self.orders = is_silent or has(_ORDER)
+        self.differs = is_silent or has(_DISTINCT)
+        self.is_signed = has(_INTEGERS) and not has(_LIMITED)
+        self.is_plainly_signed = self.is_signed and not has(_QUANTITIES)
+        self.may_be_zero = has(_ZERO) and not has(_NEVER_ZERO)
+        self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
+        self.is_open = has(_VALUES) and not has(_BOUNDED)
+        self.has_least = has(_LEAST)
+        self.names_parity = has(_PARITY)
+        self.names_digits = bool(re.search(r"\bdigit", statement, re.IGNORECASE))
+        self.is_list = has(_LIST)
+        words = [word.lower() for each in _LEAST_LENGTHS.findall(statement) for word in each if word]
+        numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
+        self.least_lengths = [each for each in numbers if each is not None] + [1] * has(_NEVER_EMPTY)
+
+    def counts(self, size: int) -> bool:
+        """Whether the statement has a number, as a figure or a word, but not as a bound."""
+        words = [word for word, number in _NUMBERS.items() if number == size]
+        number = rf"(?<!at least )(?<!>= )(?<!>=)(?<!≥ )\b({'|'.join([str(size), *words])})\b(?! or more)"
+        return bool(re.search(number, self.statement, re.IGNORECASE))
+
+
+def stated_bounds(statement: str) -> list[tuple[int, int]]:
+    """The intervals that a statement gives for its values, as in `1 <= n <= 10^5`, without the names."""
+    found = []
+    for low, less, _, below, high in _STATED.findall(statement.replace("$", "").replace(",", "")):
+        least, most = _number(low), _number(high)
+        if least is not None and most is not None:
+            found.append((least + (less == "<"), most - (below == "<")))
+    return [(least, most) for least, most in found if least < most]
+
+
+def _number(text: str) -> int | None:
+    factor, _, power = re.sub(r"\\cdot|\\times|×", "*", text).replace("**", "^").replace(" ", "").rpartition("^")
+    if not factor:
+        return int(power) if power.lstrip("-").isdigit() else None
+    exponent = int(power.strip("{}"))
+    times, _, base = factor.rpartition("*")
+    return int(times or 1) * int(base) ** exponent if exponent <= 18 else None
