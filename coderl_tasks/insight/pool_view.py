@@ -151,6 +151,15 @@ def is_profiled(pool: pl.DataFrame) -> bool:
     return "pass_rate" in pool.columns and bool(pool["pass_rate"].count())
 
 
+def note_on_generated_tests(pool: pl.DataFrame) -> str:
+    """How many tests of a pool `strengthen` has generated; empty if none."""
+    generated = pool["tests_generated"] if "tests_generated" in pool.columns else pl.Series([0])
+    if not (total := int(generated.sum())):
+        return ""
+    tests = f"{total:,} of {pool['tests_total'].sum():,} tests are generated, for {(generated > 0).sum():,} problems"
+    return f"{tests}: rewards count them, evaluations do not."
+
+
 NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
 NOTE_ON_RATES = (
     "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate that it "
@@ -354,6 +363,7 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "pool_plot": difficulty_plot(pool) if is_profiled(pool) else None,
         "make_up": make_up_table(parts) if parts else None,
         "some_few": bool(parts and sum(parts[-1].few)),
+        "generated": note_on_generated_tests(pool),
         "references": references_table(curation.solutions) if len(curation.solutions) else None,
         "suspects": len(suspected),
         "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
@@ -392,6 +402,7 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
         lines += ["## The pool", "", *(difficulty_plot(pool).markdown() if is_profiled(pool) else [])]
         lines += [*markdown_table(make_up_table(parts)), ""]
         lines += [NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []  # `few` are in brackets
+        lines += [note, ""] if (note := note_on_generated_tests(pool)) else []
     if len(curation.solutions):
         lines += ["## Reference solutions", "", *markdown_table(references_table(curation.solutions)), ""]
     suspected = suspects(curation)

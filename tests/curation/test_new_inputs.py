@@ -3,13 +3,11 @@
 import json
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from coderl_tasks.curation.input_formats import infer_format
 from coderl_tasks.curation.new_inputs import Record, new_inputs
-from coderl_tasks.curation.stated_limits import stated_bounds
 from coderl_tasks.paths import DATA
 
 
@@ -36,6 +34,24 @@ def test_a_format_parses_what_it_was_inferred_from_and_writes_it_back(texts: lis
     parsed = [found.parse(text) or [] for text in texts]
     assert [record for each in parsed for record in each] == records
     assert [found.render(each).split() for each in parsed] == [text.split() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("texts", "statement", "records"),
+    [
+        (["2 -1 -1\n", "2 30 4\n"], "", [[[-1, -1]], [[30, 4]]]),  # else the count could be any number
+        (["1\n-1 4 5\n", "1\n0 2 7 3\n"], "The first line is the number of test cases.", [
+            [1, [[-1, 4, 5]]], [1, [[0, 2, 7, 3]]],
+        ]),
+        (["4 7 9\n", "1 5 2\n"], "The only line contains the integers.", [[[4, 7, 9]], [[1, 5, 2]]]),
+        (["4 7 9\n", "1 5 2\n"], "The only line contains the integers a, b and c.", [[4, 7, 9], [1, 5, 2]]),
+    ],
+)  # fmt: skip
+def test_few_inputs_leave_a_format_open_that_their_statement_decides(
+    texts: list[str], statement: str, records: list[Record]
+) -> None:
+    found = infer_format(texts, statement)
+    assert found is not None and [record for text in texts for record in found.parse(text) or []] == records
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["1\n\n2\n"], ["a" * 10 + "\n" * 3 + "b"]])
@@ -111,20 +127,6 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
     assert one == same != other
 
 
-@pytest.mark.parametrize(
-    ("statement", "bounds"),
-    [
-        ("1 <= n <= 100", [(1, 100)]),
-        ("with $1 \\le n \\le 2 \\cdot 10^5$ and $-10^9 \\leq a_i \\leq 10^9$", [(1, 200_000), (-(10**9), 10**9)]),
-        ("0 < x < 10", [(1, 9)]),
-        ("1 ≤ k ≤ 1,000", [(1, 1000)]),
-        ("a < b and 3 items", []),
-    ],
-)
-def test_bounds_of_a_statement(statement: str, bounds: list[Any]) -> None:
-    assert stated_bounds(statement) == bounds
-
-
 def test_bounds_of_a_statement_narrow_the_range() -> None:
     records: list[Record] = [[4, 9], [3, 12], [5, 7]]
     lowest = [
@@ -137,3 +139,55 @@ def test_bounds_of_a_statement_narrow_the_range() -> None:
 def test_values_that_nothing_is_known_of_are_taken_over() -> None:
     records: list[Record] = [[{1, 2}, 3], [{4}, 5]]
     assert all(record[0] in ({1, 2}, {4}) for record in new_inputs(records, "", 1, 20))
+
+
+def values(records: list[Record], statement: str) -> list[Record]:
+    return new_inputs(records, statement, 1, 80)
+
+
+def test_a_number_of_elements_may_be_any_that_lists_may_have() -> None:
+    found = values([[4, [1, 5, 9, 2]], [4, [3, 3, 8, 0]]], "n integers (n >= 2)")
+    assert {record[0] for record in found} > {2, 3, 5} and all(record[0] == len(record[1]) >= 2 for record in found)
+
+
+def test_integers_reach_below_zero_where_the_statement_speaks_of_them() -> None:
+    def lowest(statement: str, *records: Record) -> int:
+        return min(record[0] for record in values(list(records), statement))
+
+    assert lowest("Look at the integers `a` and `b`.", [3, 5], [7, 2]) < 0
+    assert lowest("Which of the numbers is less than zero?", [3, 5], [7, 2]) < 0
+    assert lowest("Compute `a` to the power of the integer `b`.", [3, 5], [7, 2]) == 1
+    assert lowest("Whole numbers `a` and `b`.", [3, 5], [7, 2]) == 0
+    # What is said of integers is said of the list's elements.
+    found = values([[[5, 9, 2], 3], [[4, 4], 6]], "A list of integers. Add k to each.")
+    assert min(record[1] for record in found) == 1 and min(min(record[0]) for record in found) < 0
+
+
+def test_small_integers_may_be_twice_as_large_where_nothing_bounds_them() -> None:
+    records: list[Record] = [[3, 5], [7, 2]]
+    assert 9 < max(record[0] for record in values(records, "Add the integers `a` and `b`.")) <= 14
+    assert max(record[0] for record in values(records, "Add the digits `a` and `b`.")) == 7
+
+
+def test_names_of_one_length_have_others_and_codes_and_single_characters_do_not() -> None:
+    def lengths(*records: Record) -> set[int]:
+        return {len(text) for (text,) in values(list(records), "Return it in capital letters.")}
+
+    assert len(lengths(["Ada"], ["Kim"])) > 2
+    assert lengths(["a-1"], ["b-7"]) == {3}
+    assert lengths(["a"], ["b"], ["7"], ["c"], ["E"], ["x"], ["y"], ["z"]) == {1}
+
+
+def test_a_list_of_odd_length_stays_one_where_the_statement_says_so() -> None:
+    records: list[Record] = [[[4, 7, 1]], [[9, 2, 2, 8, 5]]]
+    odd = values(records, "Return the median. The number of elements is odd.")
+    assert odd and all(len(each) % 2 for (each,) in odd)
+    assert any(len(each) % 2 == 0 for (each,) in values(records, "Return the number of odd elements."))
+
+
+def test_of_large_inputs_a_beginning_is_mutated_if_it_has_what_they_have_in_common() -> None:
+    large: list[Record] = [[400, [number % 7 for number in range(400)]], [500, [number % 5 for number in range(500)]]]
+    found = values(large, "n integers")
+    assert len(found) > 40 and all(record[0] == len(record[1]) < 300 for record in found)
+    shuffled: list[Record] = [[[*range(400, 0, -1)]], [[*range(1, 400), 0]]]
+    assert values(shuffled, "Some permutations.") == []  # a part of a permutation is none

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
+from coderl_tasks.insight.pool_view import pool_markdown
+from coderl_tasks.insight.record import load_curation
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, read_pool
 from coderl_tasks.problems.profile_columns import (
@@ -188,6 +190,13 @@ def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, 
     assert generated.sum() > 0 and generated.max() <= 4  # type: ignore[operator]
     assert after["tests_generated"].to_list() == generated.to_list() and before["tests_generated"].sum() == 0
     assert (after["tests_total"] - after["tests_generated"] == before["tests_total"]).all()
+    counted = (
+        f"{generated.sum()} of {after['tests_total'].sum()} tests are generated, for {(generated > 0).sum()} problems"
+    )
+    assert counted in pool_markdown(load_curation(strong)) and "are generated" not in pool_markdown(
+        load_curation(plain)
+    )
+    assert counted in (strong / "report.html").read_text()
     caught = table["first_failed"].list.drop_nulls().list.len()
     assert caught.sum() > 0 and (before["n_correct"] - after["n_correct"] == caught).all()
     assert (after["test_runs"].list.len() == after["tests_total"]).all()
