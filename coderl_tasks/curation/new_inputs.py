@@ -21,7 +21,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -98,6 +98,10 @@ class _Inputs:
         self, records: Sequence[Record], statement: str, rng: random.Random, constants: Sequence[int | str] = ()
     ) -> None:
         self.records = records
+        # Asked for each value of each record that is tried, and always the same.
+        self.alike, self.range, self.sizes, self.characters = (
+            cache(each) for each in (self._alike, self._range, self._sizes, self._characters)
+        )
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         named += [each for each in constants if isinstance(each, int)]
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
@@ -156,7 +160,7 @@ class _Inputs:
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
         """How many different elements lists, or characters strings, at a place may have."""
         if isinstance(given[0], str):
-            return max(len(self.characters(given)), 1)
+            return max(len(self.characters(place)), 1)
         inner = [each for each in self.given.get((*place, "*"), []) if _is_number(each)]
         return max(max(inner) - min(inner) + 1, 1) if inner else max(len(self.given.get((*place, "*"), [])), 1)
 
@@ -183,10 +187,7 @@ class _Inputs:
         return has_lengths and all(constraint(record) for constraint in self.constraints)
 
     def _is_in_domain(self, place: Place, value: Any) -> bool:
-        given = self.given.get(place)
-        if given is None:
-            return False
-        alike = [each for each in given if type(each) is type(value)]
+        alike = self.alike(place, type(value))
         if not alike:
             return False
         if isinstance(value, bool) or value is None:
@@ -194,16 +195,20 @@ class _Inputs:
         if isinstance(value, int | float):
             if place in self.counts:
                 return True
-            low, high = self.range(place, alike)
-            return low <= value <= high and (len(set(alike)) > 2 or len(alike) < 6 or value in alike)
+            low, high = self.range(place, type(value))
+            return low <= value <= high and (len(alike) < 6 or len(set(alike)) > 2 or value in alike)
+        least, most = self.sizes(place, type(value))
         if isinstance(value, str):
-            least, most = self.sizes(place, alike)
-            return least <= len(value) <= most and (value in alike or set(value) <= self.characters(alike))
-        least, most = self.sizes(place, alike)
+            return least <= len(value) <= most and (set(value) <= self.characters(place) or value in alike)
         return least <= len(value) <= most or value in alike
 
-    def range(self, place: Place, given: Sequence[Any]) -> tuple[Any, Any]:
-        """The lowest and the highest number at a place."""
+    def _alike(self, place: Place, kind: type) -> list[Any]:
+        """The given values of a type at a place."""
+        return [each for each in self.given.get(place, ()) if type(each) is kind]
+
+    def _range(self, place: Place, kind: type) -> tuple[Any, Any]:
+        """The lowest and the highest number of a type at a place."""
+        given = self.alike(place, kind)
         low, high = min(given), max(given)
         is_field, is_only = len(place) == 1, len(place) == len(self.records[0]) == 1
         if {0, 1} >= set(given) and len(set(given)) > 1:
@@ -240,8 +245,9 @@ class _Inputs:
             return low
         return 1
 
-    def sizes(self, place: Place, given: Sequence[Any]) -> tuple[int, int]:
+    def _sizes(self, place: Place, kind: type) -> tuple[int, int]:
         """The least and the greatest length."""
+        given = self.alike(place, kind)
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
         if isinstance(given[0], str) and least == most == 1 and len(set(given)) > 1:
@@ -267,8 +273,9 @@ class _Inputs:
         )
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
-    def characters(self, given: Sequence[str]) -> set[str]:
+    def _characters(self, place: Place) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
+        given = self.alike(place, str)
         found = set("".join(given))
         if any(" " in each for each in given):  # words, of which the statement may name others
             found |= set("".join(self.quoted))
@@ -288,23 +295,23 @@ class _Inputs:
         return self._repaired([self._small((field,), value) for field, value in enumerate(self.rng.choice(self.seeds))])
 
     def _small(self, place: Place, value: Any) -> Any:
-        rng, given = self.rng, [each for each in self.given.get(place, [value]) if type(each) is type(value)]
+        rng, kind = self.rng, type(value)
         if isinstance(value, bool):
             return rng.random() < 0.5
         if isinstance(value, int):
-            low, high = self.range(place, given)
+            low, high = self.range(place, kind)
             return min(max(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, low, high)), low), high)
         if isinstance(value, str) and len(value) <= MOST_ELEMENTS:
-            least, most = self.sizes(place, given)
-            letters = sorted(self.characters(given))
+            least, most = self.sizes(place, kind)
+            letters = sorted(self.characters(place))
             chosen = rng.sample(letters, min(len(letters), 2))
             return "".join(rng.choice(chosen) for _ in range(min(max(rng.randrange(5), least), most)) if chosen)
         if isinstance(value, list) and place not in self.rows and self.given.get((*place, "*")):
-            least, most = self.sizes(place, given)
-            kind = rng.choice(self.given[(*place, "*")])
-            few = [self._small((*place, "*"), kind) for _ in range(3)]
+            least, most = self.sizes(place, kind)
+            inner = rng.choice(self.given[(*place, "*")])
+            few = [self._small((*place, "*"), inner) for _ in range(3)]
             return [copy.deepcopy(rng.choice(few)) for _ in range(min(max(rng.randrange(5), least), most))]
-        return copy.deepcopy(rng.choice(given or [value]))
+        return copy.deepcopy(rng.choice(self.alike(place, kind) or [value]))
 
     # Mutations
 
@@ -319,17 +326,19 @@ class _Inputs:
         return self._repaired(record)
 
     def _changed(self, place: Place, value: Any, record: Record) -> Any:
-        given = self.given.get(place, [value])
+        given = self.given.get(place, [])
+        if not self.alike(place, type(value)):
+            return value
         if isinstance(value, bool):
             return not value
         if isinstance(value, int):
             return self._integer(place, value, record)
         if isinstance(value, float):
-            low, high = self.range(place, [each for each in given if isinstance(each, int | float)])
+            low, high = self.range(place, float)
             drawn = round(self.rng.uniform(low, high), self.rng.choice((0, 1, 2)))
             return self.rng.choice([*given, float(low), float(high), drawn, -value])
         if isinstance(value, str):
-            return self._string(value, [each for each in given if isinstance(each, str)])
+            return self._string(place, value)
         if isinstance(value, dict):
             return self._dict(place, value, record)
         if isinstance(value, list | tuple):
@@ -337,7 +346,7 @@ class _Inputs:
         return self.rng.choice(given)  # sets, None, bytes: only values that were given
 
     def _integer(self, place: Place, value: int, record: Record) -> int:
-        low, high = self.range(place, [each for each in self.given.get(place, [value]) if isinstance(each, int)])
+        low, high = self.range(place, int)
         others = [each for each in record if isinstance(each, int) and not isinstance(each, bool)]
         lengths = [len(each) for each in record if isinstance(each, list | str | tuple)]
         choices = [low, high, value + 1, value - 1, self.rng.randint(low, high), self.rng.randint(low, high)]
@@ -347,13 +356,13 @@ class _Inputs:
             return self.rng.choice(named)
         return self.rng.choice([each for each in choices if low <= each <= high] or [value])
 
-    def _string(self, value: str, given: Sequence[str]) -> str:
-        rng = self.rng
+    def _string(self, place: Place, value: str) -> str:
+        rng, given = self.rng, self.alike(place, str)
         if len(value) > MOST_ELEMENTS:
             return rng.choice(given)
         if self.may_be_empty and rng.random() < _EMPTY:
             return ""
-        characters = sorted(self.characters(given))
+        characters = sorted(self.characters(place))
         separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
         more = [word for each in given for word in each.split(separator) if word] + self.quoted
         # Words that the statement names are a vocabulary.
@@ -412,7 +421,7 @@ class _Inputs:
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
         if rng.random() < 0.1:  # all of one random size
-            size = rng.randint(*self.sizes(place, self.given[place])) if place in self.given else len(values)
+            size = rng.randint(*self.sizes(place, type(self.given[place][0]))) if place in self.given else len(values)
             return [element() for _ in range(size)]
         return self._elements(values, element)
 
