@@ -20,7 +20,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.problems.problem import Problem, Test
 
 DEPTH = 3  # tests, given ones included, that a wrong program should fail: an unknown one like it then fails one of them
-KIND = 0.02  # worth of a kind of input: a wrong program is worth 50
+KIND, EDGE = 0.02, 0.5  # worth of a kind of input, and of one at an edge, beside 1 of a wrong program
 _LONGEST = 4000  # characters of an answer that are compared as they are, of a longer one its beginning and hash
 _OUT_OF_TIME = 2  # inputs, after which a program is not run on further ones
 _INTEGER = re.compile(r"[-+]?\d+")
@@ -119,7 +119,7 @@ def kinds_of_inputs(given: Sequence[set[str]], new: Sequence[set[str]]) -> list[
     for number, kinds in enumerate(new):
         for kind in sorted(kinds):
             numbers.setdefault(kind, set()).add(number)
-    return [Goal(tests, had[kind], KIND) for kind, tests in numbers.items()]
+    return [Goal(tests, had[kind], EDGE if kind.startswith("edge") else KIND) for kind, tests in numbers.items()]
 
 
 def features(records: Sequence[Record], answer: str) -> set[str]:
@@ -130,6 +130,8 @@ def features(records: Sequence[Record], answer: str) -> set[str]:
     }
     for record in records:
         fields = [_kinds(value) for value in record]
+        # Few programs that are wrong for an empty value, or for 0, are wrong for any other.
+        found |= {f"edge {number}" for number, value in enumerate(record) if not value and not isinstance(value, bool)}
         for number, kinds in enumerate(fields):
             found |= {f"{number} {kind}" for kind in kinds}
             found |= {f"{number} {one} {other}" for one, other in combinations(sorted(kinds), 2)}

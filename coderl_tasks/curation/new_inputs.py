@@ -103,6 +103,7 @@ class _Inputs:
             cache(each) for each in (self._alike, self._range, self._sizes, self._characters)
         )
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
+        self.stated = tuple(named)
         named += [each for each in constants if isinstance(each, int)]
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
         self.rng = rng
@@ -144,10 +145,15 @@ class _Inputs:
     def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
         """What two fields may have in common. Two integers are in order by chance in every second record."""
         is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE and not self.said.relates
-        return [test for test in _OF_PAIRS if not (is_by_chance and test in (_is_at_most, _is_less))]
+        # Whether one value is in another may be what is asked.
+        left_out = [*((_is_at_most, _is_less) if is_by_chance else ())]
+        left_out += (_is_inside, _is_rearranged) if is_by_chance and self.said.asks else ()
+        return [test for test in _OF_PAIRS if test not in left_out]
 
     def _is_by_chance(self, place: Place, test: Callable[[Any], bool], given: Sequence[Any]) -> bool:
         """Whether the values at a place may be in order, or all different, though the statement asks for neither."""
+        if test in (_is_rectangle, _is_square):
+            return not self.said.is_grid and not any(len(each) > 1 for each in given)
         asks = self.said.orders if test in (_is_sorted, _is_falling) else self.said.differs
         if asks or test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
             return False
@@ -226,8 +232,10 @@ class _Inputs:
         elif low < 0:
             low = min(low, -high)
         if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):
-            high = 2 * high if self.said.is_open else max(2 * high, _SMALL)
+            high = max(2 * high, _SMALL) if is_only else 2 * high
             low = -high if low < 0 else low
+        if is_only and self.said.is_open:  # to the third multiple of what is named: a program may tell them apart
+            high = max([high, *(3 * each for each in self.stated if 1 < each <= _SMALL * 2)])
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
@@ -262,7 +270,8 @@ class _Inputs:
         elif may_be_empty:
             least = 0
         longest = [high for low, high in self.bounds if low <= min(lengths) and max(lengths) <= high]
-        return least, max(most, min([max(most + 2, _LONG if most > 1 else 0), *longest]))
+        near = [each + 2 for each in self.stated if most <= each <= 2 * _LONG]  # a program may tell lengths apart
+        return least, max(most, min([max([most + 2, _LONG if most > 1 else _ROW, *near]), *longest]))
 
     def _is_fixed(self, place: Place, given: Sequence[Any], size: int) -> bool:
         """Whether values that all have one length must have it, rather than have it by chance."""
@@ -284,7 +293,7 @@ class _Inputs:
         for kind in (string.ascii_lowercase, string.ascii_uppercase, string.digits):
             if len(found & set(kind)) > 5:
                 found |= set(kind)
-        if {True, False} == {each.isupper() for each in found if each.isalpha()}:
+        if self.said.tells_cases or {True, False} == {each.isupper() for each in found if each.isalpha()}:
             found |= {other for each in found for other in (each.lower(), each.upper()) if len(other) == 1}
         return found
 
@@ -305,13 +314,17 @@ class _Inputs:
             least, most = self.sizes(place, kind)
             letters = sorted(self.characters(place))
             chosen = rng.sample(letters, min(len(letters), 2))
-            return "".join(rng.choice(chosen) for _ in range(min(max(rng.randrange(5), least), most)) if chosen)
+            return "".join(rng.choice(chosen) for _ in range(self._small_size(least, most)) if chosen)
         if isinstance(value, list) and place not in self.rows and self.given.get((*place, "*")):
             least, most = self.sizes(place, kind)
             inner = rng.choice(self.given[(*place, "*")])
             few = [self._small((*place, "*"), inner) for _ in range(3)]
-            return [copy.deepcopy(rng.choice(few)) for _ in range(min(max(rng.randrange(5), least), most))]
+            return [copy.deepcopy(rng.choice(few)) for _ in range(self._small_size(least, most))]
         return copy.deepcopy(rng.choice(self.alike(place, kind) or [value]))
+
+    def _small_size(self, least: int, most: int) -> int:
+        size = self.rng.randrange(5) if self.rng.random() < 0.7 else self.rng.randint(least, min(most, 2 * _LONG))
+        return min(max(size, least), most)
 
     # Mutations
 

@@ -19,14 +19,19 @@ def _any(*patterns: str) -> re.Pattern[str]:
 
 
 _AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
-_EMPTY = _any(r"(?<!non-)(?<!not )\bempty\b", r"\b(for|there are|has|contains) no (\w+ )?\w+s\b")
+_EMPTY = _any(
+    r"(?<!non-)(?<!not )\bempty\b",
+    r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
+    r"\bif there are fewer than (?!(1|one)\b)",
+)
 _NEVER_EMPTY = _any(r"(not|non-?|never) ?(be )?empty")
 _EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)", "lists? in it")
 _RELATION = _any(
-    r"\b(between|from|to|range|interval|at most|at least|low|lower|high|upper|starts?|ends?|left|right|begin)\b",
-    r"\b(smaller|larger|greater|less|more|exceed|fewer|first|second|order|index|position|limit|bounds?)\b",
-    r"\b(minimum|maximum|lo|hi|min|max)\b|[<>≤≥]|\\l?ge?|\\le",
+    r"\b(between|from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
+    r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
+    r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
 )
+_QUESTION = _any(r"\b(whether|true|yes)\b")
 _ORDER = _any(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
 _ANY_ORDER = _any(r"\bany order\b")
 _DISTINCT = _any(
@@ -60,10 +65,13 @@ _VALUES = _any(r"\b(integers?|numbers?)\b")
 _BOUNDED = _any(
     r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position|terms?|steps?)\b",
     r"\b(digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
-    r"\b(modulo|remainder|prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
+    r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
 )
 _LEAST = _any(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
 _LEAST_LENGTHS = _any(r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b")
+_GRID = _any(r"\b(matrix|matrices|grid|board|rectang|square|table)")
+_CASES = _any(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
+_ONE_CASE = _any(r"\b(only|all|consists? of|consisting of|contains?) (of )?(only )?(the )?(upper|lower|capital|small)")
 _PARITY = _any(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
 _LIST = _any(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
 
@@ -80,6 +88,7 @@ class Said:
         self.may_be_empty = has(_EMPTY)
         self.names_empty_elements = has(_EMPTY_INSIDE)
         self.relates = is_silent or (has(_RELATION) and not has(_ANY_ORDER))
+        self.asks = has(_QUESTION)
         self.orders = is_silent or has(_ORDER)
         self.differs = is_silent or has(_DISTINCT)
         self.is_signed = has(_INTEGERS) and not has(_LIMITED)
@@ -88,6 +97,8 @@ class Said:
         self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
         self.is_open = has(_VALUES) and not has(_BOUNDED)
         self.has_least = has(_LEAST)
+        self.is_grid = is_silent or has(_GRID)
+        self.tells_cases = has(_CASES) and not has(_ONE_CASE)
         self.names_parity = has(_PARITY)
         self.names_digits = bool(re.search(r"\bdigit", statement, re.IGNORECASE))
         self.is_list = has(_LIST)

@@ -349,7 +349,8 @@ class _TextForm(_Form):
     def inputs(self, records: Sequence[Record]) -> list[str]:
         if not self.format.has_cases:
             return _Form.inputs(self, records)
-        groups, rest = [], list(records)
+        groups: list[list[Record]] = []
+        rest = list(records)
         while rest:  # one to three cases in turn, so that a program that answers one only is caught
             size = 1 + len(groups) % 3
             groups.append(rest[:size])
