@@ -69,9 +69,11 @@ def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
                     yield lambda node=node, name=name, other=other: setattr(node, name, other)  # type: ignore[misc]
             elif isinstance(value, list):
                 for place, item in enumerate(value):
-                    others = _instead(item, names) if isinstance(item, ast.expr) else _statements_instead(item)
-                    for other in others if name != "decorator_list" else ():
-                        yield lambda value=value, place=place, other=other: value.__setitem__(place, other)  # type: ignore[misc]
+                    changed: Iterator[ast.AST] = iter(())
+                    if name != "decorator_list":
+                        changed = _instead(item, names) if isinstance(item, ast.expr) else _statements_instead(item)
+                    for each in changed:
+                        yield lambda value=value, place=place, each=each: value.__setitem__(place, each)  # type: ignore[misc]
         if isinstance(node, ast.comprehension) and node.ifs:
             yield lambda node=node: node.ifs.pop()  # type: ignore[misc]
         if isinstance(node, ast.For | ast.While):

@@ -46,7 +46,8 @@ from coderl_tasks.services import embedded_sandbox
 
 AT_ONCE = 8
 LIMIT_S = 1.0  # CPU time per test: a slow program is neither wrong nor right
-InT, OutT = TypeVar("InT"), TypeVar("OutT")
+InT = TypeVar("InT")
+OutT = TypeVar("OutT")
 
 
 @dataclass(frozen=True, slots=True)

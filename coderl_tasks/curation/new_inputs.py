@@ -4,13 +4,15 @@ The values of an input (the arguments of a call, or the fields of a text that `i
 
 1. *Constraints* are what all given records have in common: an integer that is the length of a list, lists of equal
    length, a sorted list, distinct elements, a permutation, integers in order, a string with matching brackets, and so
-   on. A new record must satisfy every constraint. Wrongly inferred ones only make the new inputs less varied.
+   on. A new record must satisfy every constraint. Wrongly inferred ones only make the new inputs less varied. What two
+   records have in common by chance (an order, say) is none, unless the statement speaks of it.
 2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
-   characters of strings, the lengths. Bounds in the statement narrow them. A range reaches down to 1 or 0 only if the
-   given values leave no doubt. It does not reach up, since a right but slow program must keep its time limit; only a
-   small integer that is the only argument may grow.
-3. A mutation changes one value by its type: to an extreme, to a neighbour, to the value of another place (ties), to
-   one with repeated, missing or further elements; or it takes over a value of another record.
+   characters of strings, the lengths. Bounds in the statement narrow them. They are wider than the given values only
+   where the statement's words allow it (`stated_limits`): below zero, to an empty list, to lists of other lengths. A
+   range of arguments hardly reaches up, since a right but slow program must keep its time limit.
+3. Every second record is a mutation of a given one, which changes one value by its type: to an extreme, to a neighbour,
+   to the value of another place (ties), to one with repeated, missing or further elements; or takes over a value of
+   another record. The others are *small*: of few elements, few different values, and integers near 0.
 """
 
 import ast
@@ -37,7 +39,7 @@ MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each m
 MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
 _FEW = 4  # different values, of fewer of which some properties tell nothing
-_SMALL = 10  # an integer that is the only argument may be as large, or twice as large as given ones up to this
+_SMALL = 10  # an integer that is the only argument may be as large; given ones up to this may be doubled
 _NAMED = 0.3  # share of integers that are next to one that the statement or a right program names
 _NEAR = 1000  # an integer in a list may be as large as one that the statement or a right program names, up to this
 _CHANCE = 0.01  # a property that unrelated values have more often is none, unless the statement speaks of it
@@ -99,9 +101,10 @@ class _Inputs:
     ) -> None:
         self.records = records
         # Asked for each value of each record that is tried, and always the same.
-        self.alike, self.range, self.sizes, self.characters = (
-            cache(each) for each in (self._alike, self._range, self._sizes, self._characters)
-        )
+        self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
+        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
+        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
+        self.characters: Callable[[Place], set[str]] = cache(self._characters)
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         self.stated = tuple(named)
         named += [each for each in constants if isinstance(each, int)]
@@ -393,8 +396,8 @@ class _Inputs:
             half = len(value) // 2
             return value[: half + len(value) % 2] + value[:half][::-1]
         if choice == 4 and value.swapcase() != value:
-            place = rng.randrange(len(value))
-            return value[:place] + value[place:].swapcase() if rng.random() < 0.5 else value.swapcase()
+            at = rng.randrange(len(value))
+            return value[:at] + value[at:].swapcase() if rng.random() < 0.5 else value.swapcase()
         if not characters:
             return value
         return "".join(self._elements(list(value), lambda: rng.choice(characters)))

@@ -2,10 +2,11 @@
 
 1. Inputs come from `new_inputs`, by the problem's given ones. The references run on them. An input counts only if each
    reference answers, at least two independent ones agree under the problem's comparator, and, where there is only one,
-   it answers the same in two runs. (Two programs are independent if their syntax differs.)
-2. Programs known to pass the given tests run on these inputs: the profile's own completions first, then mutants of the
-   references. A test is kept for each program that it fails, the first that does. Only a wrong answer or a runtime
-   error counts: a slow program may be right.
+   it answers the same in two runs. (Two programs are independent if their syntax differs.) An answer of a kind that
+   the given tests do not have, such as a fraction among integers, shows that the input is not meant.
+2. Programs known to pass the given tests run on these inputs: the profile's own completions, and mutants of the
+   references. `choose` takes tests that fail programs which too few tests fail, and tests of kinds of inputs that no
+   test has. Only a wrong answer or a runtime error counts: a slow program may be right.
 3. At the end all references must pass the kept tests, or the tests that they fail are dropped.
 
 Problems are left alone whose right answers no reference can give: those with a checker, and those suspected of several

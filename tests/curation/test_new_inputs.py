@@ -178,6 +178,23 @@ def test_names_of_one_length_have_others_and_codes_and_single_characters_do_not(
     assert lengths(["a"], ["b"], ["7"], ["c"], ["E"], ["x"], ["y"], ["z"]) == {1}
 
 
+def test_what_two_inputs_have_in_common_by_chance_binds_others_only_where_the_statement_speaks_of_it() -> None:
+    records: list[Record] = [[1, 5], [2, 7]]
+    assert any(one > other for one, other in values(records, "Are the integers `a` and `b` both even?"))
+    assert all(one <= other for one, other in values(records, "Count the primes between `a` and `b`."))
+    text: list[Record] = [["green apple", "green"], ["radar", "ada"]]
+    assert any(part not in whole for whole, part in values(text, "Is it true that `piece` is in `text`?"))
+    assert all(part in whole for whole, part in values(text, "Where in `text` does `piece` begin?"))
+    one_row: list[Record] = [[[[7, 4]]], [[]]]
+    assert any(len({*map(len, rows)}) > 1 for (rows,) in values(one_row, "Join the lists in `rows`."))
+    assert all(len({*map(len, rows)}) < 2 for (rows,) in values(one_row, "Add up the matrix."))
+
+
+def test_lengths_reach_those_that_the_statement_names() -> None:
+    longest = max(len(text) for (text,) in values([["ab"], ["c"]], "Has `text` more than 12 characters?"))
+    assert 12 < longest <= 14
+
+
 def test_a_list_of_odd_length_stays_one_where_the_statement_says_so() -> None:
     records: list[Record] = [[[4, 7, 1]], [[9, 2, 2, 8, 5]]]
     odd = values(records, "Return the median. The number of elements is odd.")

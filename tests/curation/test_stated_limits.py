@@ -39,7 +39,17 @@ from coderl_tasks.curation.stated_limits import Said, stated_bounds
             ["A whole number of years, `n`.", "`a` is zero or more.", "The sum up to `n` (0 if `n` is 0)."],
             ["A positive whole number.", "`a` is zero or more, `b` is 1 or more.", "If it is 0 return 'even'.", "Sum."],
         ),
-        ("may_be_empty", ["The list may be empty."], ["The list is not empty.", "A non-empty list.", "A list."]),
+        (
+            "tells_cases",
+            ["Upper and lower case are different.", "Return it in capital letters."],
+            ["A word that consists of lowercase letters.", "A word."],
+        ),
+        ("is_grid", ["Transpose the matrix.", ""], ["Join the lists."]),
+        (
+            "may_be_empty",
+            ["The list may be empty.", "If there are fewer than two, return all."],
+            ["The list is not empty.", "A non-empty list.", "A list."],
+        ),
         ("is_open", ["Three integers are given."], ["An integer from 1 to 9.", "The digits of an integer.", "A word."]),
         ("names_parity", ["The number of elements is odd."], ["Count the odd numbers.", "Is the length even?"]),
         ("relates", ["The integers `low` and `high`.", ""], ["`low` and `high`, in any order.", "Two integers."]),
