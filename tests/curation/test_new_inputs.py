@@ -142,7 +142,7 @@ def test_values_that_nothing_is_known_of_are_taken_over() -> None:
 
 
 def values(records: list[Record], statement: str) -> list[Record]:
-    return new_inputs(records, statement, 1, 80)
+    return new_inputs(records, statement, 1, 50)
 
 
 def test_a_number_of_elements_may_be_any_that_lists_may_have() -> None:
