@@ -434,6 +434,15 @@ def _show_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="as JSON, texts whole")
 
 
+@_subcommand("servers", "runs and pools in the browser, from a curve to a completion's failing test")
+def _view_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = """Show runs and pools in the browser, live while they are written, until Ctrl-C. Reads their
+    files alone; listens on loopback and asks for a key, which the printed address has."""
+    parser.add_argument("records", metavar="run", nargs="*", help=f"{RECORDS}; several runs; by default all there are")
+    usual = "port (default: 4287 if it is free); 0 takes a free one"
+    parser.add_argument("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
+
+
 @_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
 def _report_options(parser: argparse.ArgumentParser) -> None:
     parser.description = """Write a run (or a curation) as one self-contained HTML page; with a second run,

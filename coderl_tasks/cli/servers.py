@@ -1,10 +1,11 @@
-"""`coderl serve` and `coderl up`: servers until they are stopped. Each imports only what it needs itself."""
+"""`coderl serve`, `coderl up` and `coderl view`: servers until they are stopped. Each imports only what it needs itself."""
 
 import signal
 import threading
 from argparse import Namespace
 
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import (
     NANO_MODEL,
     coderl_home,
@@ -44,6 +45,21 @@ def serve(options: Namespace) -> int:
         raise ConfigError(str(error)) from error
     except ServerError as error:
         raise InfraError(str(error)) from error
+    return 0
+
+
+def view(options: Namespace) -> int:
+    """Shows runs and pools in the browser until it is stopped."""
+    records = [record_path(record) for record in options.records]
+    from coderl_tasks.view.library import Library  # which takes seconds to import
+    from coderl_tasks.view.view_server import first_page, listen, serve, view_key
+
+    library, listener = Library(records), listen(options.port)
+    key, port = view_key(), listener.getsockname()[1]
+    page = first_page(library, records)
+    print(f"http://127.0.0.1:{port}{page}{'&' if '?' in page else '?'}key={key}", flush=True)
+    print("Ctrl-C ends", flush=True)
+    serve(library, key, listener)
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
 from coderl_tasks.journal.directory_lock import held_by
@@ -26,9 +27,9 @@ from coderl_tasks.journal.recorded_json import (
     recorded_settings,
 )
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_eval_row, is_unstarted, metrics_rows
-from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_files
+from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.paths import shown
-from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
+from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
 from coderl_tasks.problems.profile_columns import (
     ANSWER_COLUMNS,
@@ -120,21 +121,42 @@ class RunRecord:
 
     @cached_property
     def groups(self) -> pl.DataFrame:
-        """The groups in order: completions `sampled` and `graded`, the `lowest` reward, and `has_signal`, whether the
-        update learned from any."""
-        columns = ["step", "group_index", "problem_id", "stop_reason", "reward", "trained"]
-        counted = (
-            self.rollouts(columns)
-            .group_by("step", "group_index")
-            .agg(
-                pl.col("problem_id").first(),
-                sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
-                graded=pl.col("reward").count(),
-                lowest=pl.col("reward").min(),
-                has_signal=pl.col("trained").any(),
-            )
-        )
-        return counted.sort("step", "group_index").collect()
+        """The groups in order, as `groups_in` has them."""
+        indexed = index_files(self.path)
+        files = [*indexed, *scored_files(self.path, indexed.values())]
+        return pl.concat([NO_GROUPS, *map(groups_in, files)]).sort("step", "group_index")
+
+
+GROUP_KEY = ("step", "group_index")
+_GROUP_COUNTS: dict[str, pl.Expr] = {
+    "problem_id": pl.col("problem_id").first(),
+    "split": pl.col("split").first(),
+    "sampled": (pl.col("stop_reason") != NO_COMPLETION).sum(),
+    "graded": pl.col("reward").count(),
+    "passed": (pl.col("verdict") == Verdict.PASSED).sum(),
+    "ungraded": pl.col("verdict").is_in(UNGRADED).sum(),
+    "truncated": (pl.col("stop_reason") == TRUNCATED).sum(),
+    "lowest": pl.col("reward").min(),
+    "highest": pl.col("reward").max(),
+    "mean_reward": pl.col("reward").mean(),
+    "has_signal": pl.col("trained").any(),
+    "prompt_tokens": pl.col("n_prompt_tokens").first(),
+    "tokens": pl.col("n_completion_tokens").sum(),
+    "cpu_seconds": pl.col("run_seconds").sum(),
+}
+NO_GROUPS = pl.DataFrame(schema=INDEX_SCHEMA).group_by(GROUP_KEY).agg(**_GROUP_COUNTS)
+
+
+def groups_in(file: Path) -> pl.DataFrame:
+    """The groups in a file of the index, or of a step's scored rollouts: by step and group_index the problem, how many
+    completions were `sampled`, `graded`, `passed`, `ungraded` for a fault that is not theirs and `truncated`, their
+    rewards, tokens and CPU seconds, and `has_signal`, whether the update learned from any."""
+    if file.name == "scored.parquet":
+        lengths = {name: pl.col(of).list.len().cast(pl.Int64) for name, of in LENGTHS.items()}
+        rows = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert").with_columns(**lengths)
+    else:
+        rows = pl.scan_parquet(file, schema=INDEX_SCHEMA, missing_columns="insert")
+    return rows.group_by(GROUP_KEY).agg(**_GROUP_COUNTS).collect()
 
 
 @dataclass(frozen=True)
@@ -264,50 +286,53 @@ def runs_table(root: Path) -> pl.DataFrame:
     for folder in _folders(root):
         if not (folder / "config.json").is_file() and not is_unstarted(folder):
             continue  # no run
-        row = _name_size_and_age(folder)
-        rows.append(row)
-        try:
-            config = recorded_config(folder) or {}  # none in a run that was never started
-            # Loaded for its evaluations alone: without any there is nothing to read.
-            run = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
-            state = run_state(folder, config)
-        except DataError as error:  # a row of the list too: one damaged run must not hide the others
-            row["state"] = shown(f"damaged: {error}")
-            continue
-        before, after = (run.baseline, run.latest) if run is not None else (None, None)
-        row |= {
-            "state": state,
-            "model": config.get("model_name"),
-            "steps": committed_steps(folder),
-            "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
-            "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
-            "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
-        }
+        rows.append(_name_size_and_age(folder) | run_row(folder))
     return pl.DataFrame(rows, schema=RUN_SCHEMA)
+
+
+def run_row(folder: Path) -> dict[str, Any]:
+    """What a list says of the run in `folder`: columns of RUN_SCHEMA, of a damaged one only the state."""
+    try:
+        config = recorded_config(folder) or {}  # none in a run that was never started
+        # Loaded for its evaluations alone: without any there is nothing to read.
+        run = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
+        state = run_state(folder, config)
+    except DataError as error:  # a row of the list too: one damaged run must not hide the others
+        return {"state": shown(f"damaged: {error}")}
+    before, after = (run.baseline, run.latest) if run is not None else (None, None)
+    return {
+        "state": state,
+        "model": config.get("model_name"),
+        "steps": committed_steps(folder),
+        "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
+        "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
+        "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
+    }
+
+
+def pool_row(folder: Path) -> dict[str, Any]:
+    """What a list says of the curation in `folder`: columns of POOL_SCHEMA, of a damaged one only the state."""
+    file = folder / "manifest.json"
+    try:
+        manifest: dict[str, Any] | None = read_shaped(file, Manifest) if file.is_file() else None
+    except DataError as error:  # a row of the list too: one damaged pool must not hide the others
+        return {"state": shown(f"damaged: {error}")}
+    started_with, outcome = recorded_settings(folder), manifest or {}
+    if held_by(folder, LOCK_FILE) is not None:
+        state = "running"
+    elif manifest is None:
+        state = "never started" if is_untouched(folder) else "unfinished"
+    elif outcome.get("settings") and started_with not in (None, outcome["settings"]):  # a later start changed them
+        state = "finished, then started anew"
+    else:
+        state = "finished" if outcome.get("kept") else "finished, empty"
+    model = (manifest or started_with or {}).get("model_name")
+    return {"state": state, "model": model, "problems": outcome.get("kept")}
 
 
 def pools_table(pools: Path) -> pl.DataFrame:
     """The curations in `pools` (POOL_SCHEMA), newest first. A finished one has a manifest, which counts problems."""
-    rows = []
-    for folder in _folders(pools):
-        row, file = _name_size_and_age(folder), folder / "manifest.json"
-        rows.append(row)
-        try:
-            manifest: dict[str, Any] | None = read_shaped(file, Manifest) if file.is_file() else None
-        except DataError as error:  # a row of the list too: one damaged pool must not hide the others
-            row["state"] = shown(f"damaged: {error}")
-            continue
-        started_with, outcome = recorded_settings(folder), manifest or {}
-        if held_by(folder, LOCK_FILE) is not None:
-            state = "running"
-        elif manifest is None:
-            state = "never started" if is_untouched(folder) else "unfinished"
-        elif outcome.get("settings") and started_with not in (None, outcome["settings"]):  # a later start changed them
-            state = "finished, then started anew"
-        else:
-            state = "finished" if outcome.get("kept") else "finished, empty"
-        model = (manifest or started_with or {}).get("model_name")
-        row |= {"state": state, "model": model, "problems": outcome.get("kept")}
+    rows = [_name_size_and_age(folder) | pool_row(folder) for folder in _folders(pools)]
     return pl.DataFrame(rows, schema=POOL_SCHEMA)
 
 

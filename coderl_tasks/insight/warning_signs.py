@@ -466,44 +466,54 @@ class Watch:
         if episode is None:
             episode = self._open[rule.name] = Episode(rule, step, sign, sign.size, step, step)
             self.episodes.append(episode)
-            return [Notice(f"step {step}: {self._text(episode)}", True)]
+            return [Notice(f"step {step}: {self.text(episode)}", True)]
         episode.seen, episode.sign = step, sign
         # A fault that has just begun fills the window, and grows with it.
         if sign.size < WORSE * episode.said or step - episode.said_in < WINDOW:
             return []
         episode.said, episode.said_in = sign.size, step
-        return [Notice(f"step {step}: worse since step {episode.begun}: {self._text(episode)}", True)]
+        return [Notice(f"step {step}: worse since step {episode.begun}: {self.text(episode)}", True)]
 
-    def _text(self, episode: Episode) -> str:
+    def text(self, episode: Episode) -> str:
+        """What was found and what to try."""
         remedies = ", or ".join(remedy.text(self.history.config) for remedy in episode.rule.remedies)
         return f"{episode.rule.name.replace('_', ' ')}: {episode.sign.what}{remedies and f'; try: {remedies}'}"
 
     def still(self) -> list[str]:
-        return [self._text(episode) for episode in self._open.values()]
+        return [self.text(episode) for episode in self._open.values()]
 
     def reminders(self) -> list[Notice]:
         return [Notice(f"still so: {text}", True) for text in self.still()]
 
     def was(self) -> list[str]:
         return [
-            f"steps {episode.begun} to {episode.over - 1}, and over since: {self._text(episode)}"
+            f"steps {episode.begun} to {episode.over - 1}, and over since: {self.text(episode)}"
             for episode in self.episodes
             if episode.over is not None
         ]
 
 
-def hints(run: RunRecord) -> list[str]:
-    """What is or was off in a run and what to try, and what steer=act did, one line each; none for a healthy run."""
+def watched(run: RunRecord) -> Watch:
+    """A watch that has seen all of a run."""
     evals = [
         {"step": record.step, "eval/name": record.name, "eval/mean_correct": record.pass_at_1}
         | {"eval/n": record.summary.get("n")}
         for record in run.evals.values()
     ]
-    steps = list(run.metrics.iter_rows(named=True))
     # A step before the evaluation after it, as in metrics.jsonl; both are in their order.
-    watch = Watch(run.config, heapq.merge(steps, evals, key=lambda row: (row["step"], "eval/n" in row)))
-    acts = [f"step {row['step']}: act: {row['act']}" for row in steps if row.get("act")]
-    return watch.still() + watch.was() + acts
+    rows = heapq.merge(run.metrics.iter_rows(named=True), evals, key=lambda row: (row["step"], "eval/n" in row))
+    return Watch(run.config, rows)
+
+
+def acts(run: RunRecord) -> list[tuple[int, str]]:
+    """What steer=act changed, and why, each after its step."""
+    return [(row["step"], str(row["act"])) for row in run.metrics.iter_rows(named=True) if row.get("act")]
+
+
+def hints(run: RunRecord) -> list[str]:
+    """What is or was off in a run and what to try, and what steer=act did, one line each; none for a healthy run."""
+    watch = watched(run)
+    return watch.still() + watch.was() + [f"step {step}: act: {act}" for step, act in acts(run)]
 
 
 def memory_advice(error: BaseException, config: Row) -> str | None:

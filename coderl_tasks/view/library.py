@@ -1,0 +1,122 @@
+"""The runs and pools that the viewer shows, by the names that addresses have, and what tells that one has changed.
+
+An address has a directory's name. Of two directories with one name the second is called NAME~2. Nothing is written, and
+no lock is taken: a run may be at work, or lie on another machine's disk.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from coderl_tasks.errors import CoderlError
+from coderl_tasks.insight.query import find_directories
+from coderl_tasks.insight.record import is_curation, is_run
+from coderl_tasks.journal.directory_lock import held_by
+from coderl_tasks.journal.run_names import runs_root
+from coderl_tasks.paths import POOL_FILE, POOLS, find_local, shown
+
+WATCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl", "steps", "evals")
+"""What of a run changes when something is added to it: files by their content, folders by their entries."""
+
+
+class NotThereError(CoderlError):
+    """An address that leads to nothing: no such run, step, completion."""
+
+
+class Library:
+    """What is shown: the directories `records` (runs, curations, or folders of them), or if there are none given, all
+    runs below the default root and all pools. Pools that shown runs were trained on are added as they are named."""
+
+    def __init__(self, records: Sequence[Path] = ()) -> None:
+        self._records = [path for record in records for path in find_directories(record.resolve())]
+        self._pools_of_runs: dict[Path, None] = {}  # in order, each once
+
+    def runs(self) -> dict[str, Path]:
+        """The runs by name, those written to last first."""
+        return _named(sorted(filter(is_run, self._all(runs_root())), key=_last_written, reverse=True))
+
+    def pools(self) -> dict[str, Path]:
+        """The pools by name, those written to last first."""
+        pools = sorted(filter(is_curation, self._all(POOLS)), key=_last_written, reverse=True)
+        return _named(dict.fromkeys([*pools, *self._pools_of_runs]))
+
+    def run(self, name: str) -> Path:
+        return _found(self.runs(), name, "run")
+
+    def pool(self, name: str) -> Path:
+        return _found(self.pools(), name, "pool")
+
+    def pool_of(self, config: dict[str, Any]) -> str | None:
+        """The name of the pool that a run's `config` names; None if it is not on this machine."""
+        file = find_local(str(config.get("pool") or "")) if config.get("pool") else None
+        if file is None:
+            return None
+        folder = file.parent if file.name == POOL_FILE else file
+        if not is_curation(folder):
+            return None
+        known = self.pools()
+        if folder not in known.values():
+            self._pools_of_runs[folder] = None
+            known = self.pools()
+        return next(name for name, path in known.items() if path == folder)
+
+    def _all(self, usual: Path) -> Iterator[Path]:
+        if self._records:
+            return iter(self._records)
+        return (child for child in usual.iterdir() if child.is_dir()) if usual.is_dir() else iter(())
+
+
+def state_of(run: Path) -> str:
+    """A short text that changes with the run: after a commit, an evaluation, a checkpoint, its start and its end. It
+    costs a few look-ups, however long the run is."""
+    facts: list[Any] = [held_by(run) is not None]
+    for name in WATCHED:
+        try:
+            about = (run / name).stat()
+            facts += [about.st_mtime_ns, about.st_size]
+        except OSError:
+            facts.append(None)
+    # A step's folder is made before its first group arrives; what is added to it later changes the folder itself.
+    for folder in (last_entry(run / "steps"), last_entry(run / "evals")):
+        facts.append(None if folder is None else (folder.name, folder.stat().st_mtime_ns))
+    return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
+
+
+def last_entry(folder: Path) -> Path | None:
+    """The entry of `folder` with the last name, which of a run's steps is the newest one."""
+    return max(folder.iterdir(), default=None) if folder.is_dir() else None
+
+
+def address(*parts: str, **values: Any) -> str:
+    """The path of a page: its parts and, after a question mark, the values that are not None. Ids of problems are
+    values: browsers take `..` and `//` in a path for something else."""
+    path = "/" + "/".join(quote(part, safe="~") for part in parts)
+    pairs = [
+        f"{name}={quote(str(one), safe='')}"
+        for name, value in values.items()
+        for one in (value if isinstance(value, list) else [value])
+        if one is not None
+    ]
+    return path + ("?" + "&".join(pairs) if pairs else "")
+
+
+def _named(paths: Iterable[Path]) -> dict[str, Path]:
+    named: dict[str, Path] = {}
+    for path in paths:
+        name, number = shown(path.name), 2
+        while name in named:
+            name, number = f"{shown(path.name)}~{number}", number + 1
+        named[name] = path
+    return named
+
+
+def _found(known: dict[str, Path], name: str, kind: str) -> Path:
+    if name not in known:
+        raise NotThereError(f"no {kind} is called {name}")
+    return known[name]
+
+
+def _last_written(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in (folder, *(folder / name for name in WATCHED)) if path.exists()))

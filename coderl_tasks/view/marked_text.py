@@ -1,0 +1,98 @@
+"""Text of models, data sets and programs as HTML that shows all of it and does nothing.
+
+Every text is escaped, and what shows nothing of its own (controls, terminal sequences, direction overrides, zero-width
+characters, NUL) is written out, as `untrusted_text` has it. A long one is cut: the page links to the whole.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup, escape
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.diff import DiffLexer
+from pygments.lexers.python import PythonLexer
+
+from coderl_tasks.insight.report import highlighted
+from coderl_tasks.untrusted_text import printable_lines
+
+MOST_CHARS = 20_000
+"""Of a text on a page; the whole is a page of its own."""
+LEVELS = 8
+"""Shades of a token."""
+_LEXER, _DIFF = PythonLexer(stripnl=False, ensurenl=False), DiffLexer(stripnl=False, ensurenl=False)
+_FORMATTER = HtmlFormatter(nowrap=True)
+_FENCE = re.compile(r"^(?:```|~~~)[^\n]*\n(?P<code>.*?)^(?:```|~~~)[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def visible(text: str | None) -> str:
+    """`text`, no longer than a page takes, with nothing hidden in it."""
+    return printable_lines((text or "")[:MOST_CHARS])
+
+
+def plain(text: str | None) -> Markup:
+    return escape(visible(text))
+
+
+def code(text: str | None) -> Markup:
+    """A Python program, coloured."""
+    return Markup(highlight(visible(text), _LEXER, _FORMATTER))
+
+
+def answer(text: str | None) -> Markup:
+    """A completion, its Python blocks coloured."""
+    return highlighted(visible(text))
+
+
+def statement(text: str | None) -> Markup:
+    """A statement: its blocks of code as such, the rest as text with its line breaks."""
+    shown, end, parts = visible(text), 0, []
+    for block in _FENCE.finditer(shown):
+        parts += [_prose(shown[end : block.start()]), Markup("<pre>{}</pre>").format(code(block["code"]))]
+        end = block.end()
+    return Markup().join([*parts, _prose(shown[end:])])
+
+
+def _prose(text: str) -> Markup:
+    return Markup('<p class="prose">{}</p>').format(text.strip("\n")) if text.strip() else Markup()
+
+
+def differing(expected: str | None, got: str | None) -> tuple[Markup, Markup]:
+    """Both texts, with what lies between their common beginning and their common end marked."""
+    left, right = visible(expected), visible(got)
+    most = min(len(left), len(right))
+    start = next((place for place in range(most) if left[place] != right[place]), most)
+    end = next((place for place in range(most - start) if left[-1 - place] != right[-1 - place]), most - start)
+    return _marked(left, start, end), _marked(right, start, end)
+
+
+def _marked(text: str, start: int, end: int) -> Markup:
+    middle = text[start : len(text) - end]
+    marked = Markup("<mark>{}</mark>").format(middle or "∅") if middle or start + end < len(text) else Markup()
+    return Markup("{}{}{}").format(text[:start], marked, text[len(text) - end :])
+
+
+def difference(before: str | None, after: str | None, names: tuple[str, str]) -> Markup:
+    """A unified diff of two programs, coloured."""
+    sides = [visible(text).splitlines() for text in (before, after)]
+    lines = difflib.unified_diff(*sides, *names, lineterm="", n=3)
+    return Markup(highlight("\n".join(lines), _DIFF, _FORMATTER))
+
+
+def shaded(texts: Iterable[str], values: Sequence[float | None], levels: Sequence[str]) -> Markup:
+    """Tokens as spans with the classes `levels`; a token's title says its number and its value."""
+    parts = []
+    for number, (text, value, level) in enumerate(zip(texts, values, levels, strict=True)):
+        shown = printable_lines(text) or "·"
+        said = "none" if value is None else f"{value:.4g}"
+        parts.append(Markup('<span class="tok {}" title="token {}: {}">{}</span>').format(level, number, said, shown))
+    return Markup().join(parts)
+
+
+def level(value: float | None, most: float) -> str:
+    """The class of a shade for a value from 0 (none) to `most` and above; of a negative one the other colour's."""
+    if value is None:
+        return "t-none"
+    place = min(LEVELS - 1, int(abs(value) / most * LEVELS)) if most > 0 else 0
+    return f"t{place}" if value >= 0 else f"u{place}"

@@ -1,0 +1,319 @@
+"""The pages beside those of a run: what there is, runs compared, a pool, a search. Each function returns the variables
+of the template of its name."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.errors import CoderlError, DataError
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.insight.audit_view import MEANINGS, tone, worst_first
+from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
+from coderl_tasks.insight.plots import FIRST, PANELS
+from coderl_tasks.insight.pool_view import (
+    drops_table,
+    expected_counts,
+    flatten,
+    funnel,
+    make_up,
+    make_up_table,
+    spending,
+    spending_table,
+)
+from coderl_tasks.insight.record import CurationRecord, light_frame, load_curation, pool_row, run_row, thin
+from coderl_tasks.insight.report import facts
+from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SHOWN
+from coderl_tasks.insight.tables import age
+from coderl_tasks.journal.recorded_json import config_changes, shown_setting
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+from coderl_tasks.view.library import Library, NotThereError, address
+from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
+from coderl_tasks.view.run_pages import completion_link
+from coderl_tasks.view.search import TEXTS, Wanted, search
+from coderl_tasks.view.timeline import Mark, Panel, Series, Timeline
+
+Page = dict[str, Any]
+MOST_ROWS, MOST_LISTED = 300, 500
+_ROW_OF = re.compile(r"row (\d+) of (\S+)")
+BARS_WIDTH, BARS_HEIGHT = 560, 150
+
+
+def library_page(library: Library, now: float) -> Page:
+    """The runs and pools there are, the newest first."""
+    runs = [
+        {"name": name, "age": age(now - path.stat().st_mtime)} | run_row(path) for name, path in library.runs().items()
+    ]
+    pools = [
+        {"name": name, "age": age(now - path.stat().st_mtime)} | pool_row(path)
+        for name, path in library.pools().items()
+    ]
+    return {"title": "Runs and pools", "runs": runs, "pools": pools}
+
+
+def compare_page(chosen: dict[str, RunData]) -> Page:
+    """Two or more runs beside each other: curves, paired problems of their newest evaluations against the first run's,
+    and the settings that differ."""
+    records = {name: data.record for name, data in chosen.items()}
+    first_name, first = next(iter(records.items()))
+    pairs: list[tuple[str, Comparison | None, str]] = []
+    for name, record in list(records.items())[1:]:
+        try:
+            pairs.append((name, compare_evals(first.latest or first.baseline, record.latest or record.baseline), ""))
+        except CoderlError as error:
+            pairs.append((name, None, str(error)))
+    differing: dict[str, list[str]] = {}
+    for number, record in enumerate(records.values()):
+        for change in config_changes(first.config, record.config):
+            values = differing.setdefault(change.key, [shown_setting(change.old)] * len(records))
+            values[number] = shown_setting(change.new)
+    return {
+        "title": " and ".join(records),
+        "names": list(records),
+        "first": first_name,
+        "facts": [(label, [facts(record).get(label) for record in records.values()]) for label in _labels(records)],
+        "timeline": _compared_curves(records).svg(),
+        "pairs": [
+            {
+                "name": name,
+                "comparison": comparison,
+                "why": why or "they share no evaluated problem",
+                "table": comparison_table(comparison) if comparison else None,
+                "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
+                "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
+            }
+            for name, comparison, why in pairs
+        ],
+        "settings": sorted(differing.items()),
+    }
+
+
+def _labels(records: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(label for record in records.values() for label in facts(record)))
+
+
+def _compared_curves(records: dict[str, Any]) -> Timeline:
+    metrics = {name: thin(record.metrics) for name, record in records.items()}
+    panels = []
+    for title in (CORRECT, REWARD, *FIRST):
+        about = PANELS[title] if title in PANELS else None
+        metric = next((name for name, shown in SHOWN.items() if shown.panel == title), None)
+        known = {name: rows for name, rows in metrics.items() if metric in rows.columns}
+        if metric is None or not known or any(title == panel.heading for panel in panels):
+            continue
+        series = [Series(_short(name), rows["step"].to_list(), rows[metric].to_list()) for name, rows in known.items()]
+        marks = [
+            Mark(
+                each.step,
+                each.pass_at_1,
+                *each.interval,
+                address("run", name, "eval", each.name),
+                f"{name}: {each.name} {each.pass_at_1:.1%}",
+            )
+            for name, record in records.items()
+            for each in record.evals.values()
+            if title == CORRECT and each.step >= 0
+        ]
+        heading, form = about.heading if about else title, (about.number if about else "") or ".3g"
+        panel = Panel(heading, series, marks, form, (0.0, 1.0) if title == CORRECT else (None, None), title == CORRECT)
+        if all(panel.heading != other.heading for other in panels):
+            panels.append(panel)
+    steps = sorted({int(step) for rows in metrics.values() for step in rows["step"]})
+    name = next(iter(records))
+    return Timeline(
+        panels, [], lambda step: address("run", name, "step", str(int(step))), lambda step: f"step {int(step)}",
+        f"Curves of {', '.join(records)}", steps,
+    )  # fmt: skip
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 11 else f"…{name[-10:]}"
+
+
+def _flipped(
+    chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, *, gained: bool
+) -> list[dict[str, Any]]:
+    """The problems that only the second run solves (or only the first), with links to both completions."""
+    if comparison is None:
+        return []
+    better = pl.col("after") > pl.col("before") if gained else pl.col("after") < pl.col("before")
+    pairs = comparison.pairs.filter(better).head(MOST_ROWS)
+    sides = []
+    for name, record in zip(names, (comparison.before, comparison.after), strict=True):
+        place = Place(evaluation=record.name)
+        rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
+        found = rows.select("row", "problem_id", "verdict").sort("row", descending=True).collect()
+        sides.append(
+            {
+                row["problem_id"]: row | {"link": completion_link(name, place, row)}
+                for row in found.iter_rows(named=True)
+            }
+        )
+    return [pair | {"sides": [side.get(pair["problem_id"]) for side in sides]} for pair in pairs.iter_rows(named=True)]
+
+
+def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
+    """A pool: what each stage dropped and left, difficulty, the problems, audit flags."""
+    rows, profile = funnel(curation), curation.profile
+    parts, spent = make_up(curation.pool) if len(curation.pool) else [], spending(profile)
+    audit = light_frame(curation.path / "audit.parquet")
+    return {
+        "title": name,
+        "pool": name,
+        "path": curation.path,
+        "n": len(curation.pool),
+        "dropped": len(curation.dropped),
+        "funnel": rows,
+        "drops": drops_table(rows),
+        "histogram": histogram(expected_counts(profile).tolist(), curation.band)
+        if len(profile) and "posterior" in profile.columns
+        else None,
+        "make_up": make_up_table(parts) if parts else None,
+        "spending": spending_table(spent) if spent else None,
+        "problems": _listed_problems(curation.pool, order),
+        "order": order,
+        "hidden": max(0, len(curation.pool) - MOST_LISTED),
+        "findings": [
+            row | {"tones": {finding: tone(finding) for finding in row["audit"]}}
+            for row in worst_first(audit)[:MOST_ROWS]
+        ]
+        if len(audit)
+        else [],
+        "meanings": MEANINGS,
+        "audited": len(audit),
+        "manifest": flatten(curation.manifest),
+    }
+
+
+ORDERS = {"source": "as they came", "rate": "pass rate, lowest first", "tests": "fewest tests first"}
+
+
+def _listed_problems(pool: pl.DataFrame, order: str) -> list[dict[str, Any]]:
+    if not len(pool):
+        return []
+    columns = (
+        "problem_id",
+        "split",
+        "kind",
+        "tests_total",
+        "difficulty",
+        "pass_rate",
+        "n_samples",
+        "n_correct",
+        "ci_low",
+        "ci_high",
+        "statement",
+    )
+    keys = {"rate": "pass_rate", "tests": "tests_total"}
+    rows = pool.select([name for name in columns if name in pool.columns])
+    if keys.get(order) in rows.columns:
+        rows = rows.sort(keys[order], "problem_id", nulls_last=True)
+    return rows.head(MOST_LISTED).with_columns(pl.col("statement").str.slice(0, 140)).to_dicts()
+
+
+def histogram(counts: Sequence[float], band: tuple[float, float] | None) -> dict[str, Any]:
+    """Bars of the numbers of problems at each pass rate, as the template draws them, in units of its picture."""
+    most, width = max(counts, default=0.0) or 1.0, BARS_WIDTH / POSTERIOR_BINS
+    bars = [
+        {
+            "x": number * width,
+            "w": width - 3,
+            "h": count / most * BARS_HEIGHT,
+            "n": count,
+            "from": number / POSTERIOR_BINS,
+        }
+        for number, count in enumerate(counts)
+    ]
+    return {"bars": bars, "band": None if band is None else (band[0] * BARS_WIDTH, (band[1] - band[0]) * BARS_WIDTH)}
+
+
+def pool_problem_page(curation: CurationRecord, name: str, problem_id: str) -> Page:
+    """A problem of a pool with its tests, what its profile says, and what an audit found."""
+    try:
+        problem = problem_in_pool(curation.path / "pool.parquet", problem_id)
+    except DataError as error:
+        raise NotThereError(str(error)) from error
+    if problem is None:
+        raise NotThereError(f"the pool has no problem {problem_id}")
+    row = curation.pool.filter(pl.col("problem_id") == problem_id).row(0, named=True)
+    audit = light_frame(curation.path / "audit.parquet")
+    found = audit.filter(pl.col("problem_id") == problem_id).to_dicts() if len(audit) else []
+    return {"title": problem_id, "pool": name, "problem": problem, "row": row, "audit": found[0] if found else None}
+
+
+def drops_page(curation: CurationRecord, name: str, stage: str, reason: str) -> Page:
+    """The rows that a stage dropped for a reason; a near duplicate beside the problem that it is near to."""
+    dropped = curation.dropped
+    rows = dropped.filter(pl.col("stage") == stage, pl.col("reason") == reason) if len(dropped) else dropped
+    if not len(rows):
+        raise NotThereError(f"nothing was dropped at {stage} for {reason}")
+    pairs = []
+    for row in rows.head(MOST_ROWS).iter_rows(named=True):
+        pairs.append(row | {"other": _other_row(curation, row["detail"] or "")})
+    return {
+        "title": f"{stage}: {reason}",
+        "pool": name,
+        "stage": stage,
+        "reason": reason,
+        "rows": pairs,
+        "hidden": max(0, len(rows) - MOST_ROWS),
+        "n": len(rows),
+    }
+
+
+def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
+    """The row that a drop's detail names ("row 3 of taco"), from the pool or from what was dropped."""
+    named = _ROW_OF.search(detail)
+    if named is None:
+        return None
+    columns = ["problem_id", "split", "source_row", "statement"]
+    for frame in (curation.pool, curation.dropped):
+        if len(frame):
+            rows = frame.filter(pl.col("source_row") == int(named[1]), pl.col("split") == named[2]).select(columns)
+            if len(rows):
+                return rows.row(0, named=True)
+    return None
+
+
+def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
+    """The form, and the completions found if anything is asked for."""
+    asked = any((wanted.text, wanted.verdict, wanted.problem))
+    hits = search(data, wanted) if asked else None
+    place = Place(evaluation=wanted.evaluation) if wanted.evaluation else None
+    rows = [
+        row
+        | {"link": completion_link(name, place or Place(row["step"]), row), "found": _around(row["found"], wanted.text)}
+        for row in (hits.rows if hits else [])
+    ]
+    return {
+        "title": "search",
+        "run": name,
+        "wanted": wanted,
+        "within": TEXTS,
+        "verdicts": [str(verdict) for verdict in Verdict],
+        "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
+        "hits": hits,
+        "rows": rows,
+        "rest": search_address(name, hits.rest) if hits and hits.rest else None,
+    }
+
+
+def search_address(name: str, wanted: Wanted) -> str:
+    return address(
+        "run", name, "search", q=wanted.text or None, within=wanted.within, verdict=wanted.verdict or None,
+        problem=wanted.problem or None, first=wanted.first, last=wanted.last, eval=wanted.evaluation or None,
+    )  # fmt: skip
+
+
+def _around(found: str | None, text: str) -> tuple[str, str, str] | None:
+    """What stands before a hit, the hit, and what follows."""
+    if found is None or text not in found:
+        return None
+    before, hit, after = found.partition(text)
+    return before, hit, after
+
+
+def load_pool(library: Library, name: str) -> CurationRecord:
+    """The pool of this name; NotThereError if there is none."""
+    return load_curation(library.pool(name))

@@ -1,0 +1,209 @@
+"""Why a reward is what it is: the format decision, the tests one by one, the reward's sum, the advantage in its group.
+
+Everything is worked out again from what is recorded and compared with it, by the functions that training used: the
+program is extracted anew, the advantages of the group are estimated anew. What is not recorded is said to be so: of a
+test that passed its output, of a program the server that ran it.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.environments.environment import CodeEnvironment
+from coderl_tasks.errors import CoderlError
+from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.settings.families import Truncation
+
+SAME = 1e-9  # how far what is worked out again may lie from what is recorded, which is rounded nowhere
+NO_CONTEXT = 1 << 40
+"""Taken for the model's context length, which a run does not record: prompts hardly ever reach it."""
+ESTIMATES = {
+    "mean_centred": ("reward − the group's mean", "reward - avg(reward) OVER ()"),
+    "std_normalised": (
+        "(reward − the group's mean) / (its standard deviation + eps)",
+        "(reward - avg(reward) OVER ()) / (stddev(reward) OVER () + {eps})",
+    ),
+    "leave_one_out": (
+        "reward − the mean of the others' rewards",
+        "reward - (sum(reward) OVER () - reward) / (count(reward) OVER () - 1)",
+    ),
+    "maxrl": (
+        "(reward − the group's mean) / the mean",
+        "(reward - avg(reward) OVER ()) / avg(reward) OVER ()",
+    ),
+}
+"""By the setting `advantage`: the rule in words, and as SQL over the rows of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestLine:
+    """A test of a completion's problem: its number, in which place it ran, what became of it, and its texts."""
+
+    index: int
+    place: int | None
+    state: str
+    input: str
+    expected: str
+
+
+def test_lines(
+    row: Mapping[str, Any], problem: Problem, order: Sequence[int], held_back: Sequence[int]
+) -> list[TestLine]:
+    """The problem's tests in the order in which they ran for the rollout `row`, then those held back from the reward.
+    Grading stops at the first failure, so that the tests before it in the order passed, and those after it did not run;
+    where all tests were run (`reward=fraction`), only how many passed is recorded."""
+    rewarded = [index for index in order if index not in set(held_back)]
+    states = _states(row, rewarded)
+    lines = [(index, place, states[place - 1]) for place, index in enumerate(rewarded, 1)]
+    if held_back:
+        outcome = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}
+        lines += [(index, None, outcome[row["passes_held_back"]]) for index in held_back]  # type: ignore[misc]
+    tests = tuple(problem.tests)
+    return [TestLine(index, place, state, tests[index].input, tests[index].expected) for index, place, state in lines]
+
+
+def _states(row: Mapping[str, Any], rewarded: Sequence[int]) -> list[str]:
+    n, passed, run, failed = len(rewarded), row["tests_passed"] or 0, row["tests_run"] or 0, row["first_failed"]
+    if row["verdict"] == Verdict.PASSED and passed == n:
+        return ["passed"] * n
+    if failed is None or failed not in rewarded:
+        return ["not run"] * n
+    place = rewarded.index(failed)
+    if passed == place and run == place + 1:  # it stopped there
+        return ["passed"] * place + ["failed"] + ["not run"] * (n - place - 1)
+    others = "passed" if passed == n - 1 else "run, outcome not recorded" if run == n else "not recorded"
+    return [others] * place + ["failed"] + [others] * (n - place - 1)
+
+
+def held_back_tests(problem: Problem, config: Mapping[str, Any]) -> list[int]:
+    """The tests of a problem that a run with the settings `config` held back from the reward."""
+    share = float(config.get("holdback") or 0.0)
+    return CodeEnvironment(holdback=share, seed=int(config.get("seed") or 0)).held_back(problem) if share else []
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the program was found: `decision` in words, the completion's `lines` that it stands in (from 1), and whether
+    extracting it again gives what is recorded (None: not a program's environment)."""
+
+    decision: str
+    lines: tuple[int, int] | None
+    is_same: bool | None
+
+
+def format_decision(row: Mapping[str, Any], environment: str) -> Format:
+    text, code = row["completion"] or "", row["code"]
+    if environment != "code":
+        return Format("the answer that was extracted" if code else "no answer was found", None, None)
+    again = extract_code(text)
+    is_same = again == code
+    if code is None:
+        cut = ": it was cut off at max_tokens" if row["stop_reason"] == TRUNCATED else ""
+        return Format(f"no closed block of code in the answer{cut}", None, is_same)
+    first = text.rfind(code)
+    lines = None if first < 0 else (text.count("\n", 0, first) + 1, text.count("\n", 0, first + len(code)) + 1)
+    return Format("the last closed block of code of the answer", lines, is_same)
+
+
+def reward_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The sum that gives the reward, with its numbers."""
+    format_score, correctness, environment = row["format_score"], row["correctness_score"], config.get("environment")
+    if row["verdict"] is None:
+        return "not graded: there are no log-probabilities to train on"
+    if row["verdict"] in UNGRADED:
+        return "no reward: the fault is not the program's, and nothing is learned from this completion"
+    if row["reward"] is None:
+        return "no reward: the program is suspected to have taken it from the tests (on_hack=quarantine)"
+    if format_score is None or correctness is None or environment == "custom":
+        return f"what compute_reward returned: {row['reward']:g}"
+    if environment == "gsm8k":
+        return f"0.2 × (format + 1) + 0.8 × correct = 0.2 × {format_score + 1:g} + 0.8 × {correctness:g}"
+    coefficient = float(config.get("format_coef", FORMAT_COEF))
+    of = f"{row['tests_passed']}/{row['tests_total']}" if config.get("reward") == "fraction" else f"{correctness:g}"
+    return f"format_coef × format + correct = {coefficient:g} × {format_score:g} + {of}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """How the advantage follows from the group: the `rule`, the numbers of this completion, and per completion of the
+    group what the rule gives. `is_same`: it is what is recorded; None if it was not worked out, and `why` not."""
+
+    rule: str
+    numbers: str
+    again: list[float | None]
+    is_same: bool | None
+    why: str = ""
+
+
+def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> Advantage:
+    """The advantage of the completion in row `place` of its group (ROLLOUT_SCHEMA), by the run's settings."""
+    name = str(config.get("advantage", "mean_centred"))
+    rule = ESTIMATES.get(name, (name, ""))[0]
+    truncation = config.get("truncation") or {}
+    if truncation.get("kind", "graded") != "graded":
+        rule += f", truncation={truncation['kind']}"
+    recorded = group["advantage"].to_list()
+    if not any(value is not None for value in recorded):
+        return Advantage(rule, "", [None] * len(group), None, "nothing is trained on here, or nothing was graded")
+    from coderl_tasks.policy.grpo import counted_rewards, estimator, with_advantages  # seconds to import
+
+    try:
+        count = counted_rewards(Truncation(**truncation), int(config.get("max_tokens") or 0), NO_CONTEXT)
+        rows = group.select(*ROLLOUT_SCHEMA)
+        again = with_advantages(rows, estimator(name, float(config.get("advantage_eps") or 1e-6)), count)
+        counted = count(rows)
+    except (CoderlError, ValueError, KeyError, TypeError) as error:
+        return Advantage(rule, "", [None] * len(group), None, f"it cannot be worked out: {error}")
+    values = again["advantage"].to_list()
+    is_same = all(
+        old == new or (old is not None and new is not None and abs(old - new) < SAME)
+        for old, new in zip(recorded, values, strict=True)
+    )
+    return Advantage(rule, _numbers(name, counted, place), values, is_same)
+
+
+def _numbers(name: str, counted: Sequence[float | None], place: int) -> str:
+    own, others = counted[place], [value for value in counted if value is not None]
+    if own is None:
+        return "this completion does not count"
+    if max(others) == min(others):
+        return f"all {len(others)} rewards that count are {own:g}: no signal, and the update skips the group"
+    mean = sum(others) / len(others)
+    deviation = f"{own:g} − {mean:.4g}"
+    if name == "std_normalised":
+        std = (sum((value - mean) ** 2 for value in others) / (len(others) - 1)) ** 0.5
+        return f"({deviation}) / {std:.4g}"
+    if name == "leave_one_out":
+        return f"{own:g} − {(sum(others) - own) / (len(others) - 1):.4g}"
+    return f"({deviation}) / {mean:.4g}" if name == "maxrl" else deviation
+
+
+def group_sql(run: Path, row: Mapping[str, Any], evaluation: str | None, config: Mapping[str, Any]) -> str:
+    """A command that shows the group of a completion, with the advantage worked out in SQL."""
+
+    def text(value: str) -> str:
+        return "'" + value.replace("'", "''") + "'"
+
+    columns = "sample_index, verdict, tests_passed, tests_total, format_score, correctness_score, reward"
+    if evaluation is not None:
+        of = f"eval = {text(evaluation)} AND problem_id = {text(row['problem_id'])}"
+        sql = f"SELECT {columns} FROM eval_rollouts WHERE {of} ORDER BY attempt, sample_index"
+    else:
+        sql_of = ESTIMATES.get(str(config.get("advantage", "mean_centred")), ("", "NULL"))[1]
+        worked = sql_of.format(eps=config.get("advantage_eps") or 1e-6)
+        of = f"step = {row['step']} AND group_index = {row['group_index']}"
+        sql = f"SELECT {columns}, {worked} AS worked_out, advantage, trained FROM outcomes WHERE {of} ORDER BY 1"
+    return query_command(run, sql)
+
+
+def query_command(run: Path, sql: str) -> str:
+    """The command that asks a run. In double quotes where the shell takes all of the SQL as it is: people read it."""
+    quoted = shlex.quote(sql) if set(sql) & set('"$`\\!') else f'"{sql}"'
+    return f"coderl query {shlex.quote(str(run))} {quoted}"

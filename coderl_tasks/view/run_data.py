@@ -1,0 +1,288 @@
+"""What pages show of a run, read from its files and kept as long as these stay as they are.
+
+What is asked of a whole run comes from its index, which has neither tokens nor texts; what is shown of a step, a group
+or a completion from the file of that step. Counts of a file of the index are kept by the file, so that the next step of
+a run at work costs reading that step's rows alone.
+"""
+
+import mmap
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import polars as pl
+
+from coderl_tasks.errors import CoderlError, DataError
+from coderl_tasks.insight.problem_view import Decode, problems_of, prompt_decoder
+from coderl_tasks.insight.record import GROUP_KEY, NO_GROUPS, EvalRecord, RunRecord, groups_in, load_run, run_state
+from coderl_tasks.insight.warning_signs import Watch, watched
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.recorded_json import Config, read_shaped
+from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
+from coderl_tasks.paths import POOL_FILE, find_local
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.stats import student_t
+from coderl_tasks.view.library import NotThereError, last_entry, state_of
+
+Value = TypeVar("Value")
+HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion")
+"""Columns of rollouts that only the page of a completion shows."""
+LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
+MOST_PROBLEMS = 256
+_RESUMED = re.compile(rb"\(resuming at step (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where rollouts lie: a step of training, or an evaluation by its name."""
+
+    step: int | None = None
+    evaluation: str | None = None
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """As addresses have it."""
+        return ("step", str(self.step)) if self.evaluation is None else ("eval", self.evaluation)
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.parts) if self.evaluation is None else f"evaluation {self.evaluation}"
+
+
+class RunData:
+    """A run directory, read for pages. Threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
+        self._groups: dict[Path, tuple[tuple[int, int], pl.DataFrame]] = {}  # by file: what tells its version
+        self._problems: dict[tuple[str | None, str], tuple[Problem | None, str | None]] = {}
+        self._lock = Lock()
+
+    def of_state(self, name: str, value: Callable[[], Value]) -> Value:
+        """`value()`, computed once for each state of the run."""
+        state = state_of(self.path)
+        with self._lock:
+            known = self._kept.get(name)
+        if known is None or known[0] != state:
+            known = (state, value())
+            with self._lock:
+                self._kept[name] = known
+        found: Value = known[1]
+        return found
+
+    @property
+    def record(self) -> RunRecord:
+        return self.of_state("record", lambda: load_run(self.path))
+
+    @property
+    def state(self) -> str:
+        return self.of_state("run_state", lambda: run_state(self.path, self.record.config))
+
+    @property
+    def watch(self) -> Watch:
+        return self.of_state("watch", lambda: watched(self.record))
+
+    @property
+    def groups(self) -> pl.DataFrame:
+        """All groups of training in order, as `groups_in` has them."""
+        return self.of_state("groups", self._all_groups)
+
+    def _all_groups(self) -> pl.DataFrame:
+        indexed = index_files(self.path)
+        frames = [NO_GROUPS]
+        for file in (*indexed, *scored_files(self.path, indexed.values())):
+            about = file.stat()
+            version = about.st_mtime_ns, about.st_size
+            known = self._groups.get(file)
+            if known is None or known[0] != version:
+                known = version, groups_in(file)
+                self._groups[file] = known
+            frames.append(known[1])
+        return pl.concat(frames).sort(GROUP_KEY)
+
+    def rates(self) -> pl.DataFrame:
+        """By step the share of the graded completions that passed (`rate`), and `mean_reward`, each with its 95%
+        interval over problems (`..._low`, `..._high`, null for a single group): completions of one problem are alike,
+        so that groups are what varies (the variance of a ratio of sums over clusters, Student's t)."""
+        return self.of_state("rates", lambda: with_intervals(self.groups))
+
+    def resumes(self) -> list[int]:
+        """The steps at which the run was resumed, by its log."""
+        file = self.path / "logs.log"
+        if not file.is_file() or not file.stat().st_size:
+            return []
+        with file.open("rb") as log, mmap.mmap(log.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            return sorted({int(match[1]) for match in _RESUMED.finditer(text)})
+
+    def at_work(self) -> tuple[int, str] | None:
+        """The step that is begun and not committed, and how far it is; None if there is none."""
+        folder = last_entry(self.path / "steps")
+        if folder is None or not folder.name.isdecimal() or (folder / "commit.json").is_file():
+            return None
+        if (folder / "scored.parquet").is_file():
+            return int(folder.name), "scored, being trained on"
+        if (folder / "sampled.parquet").is_file():
+            return int(folder.name), "sampled, being scored"
+        return int(folder.name), f"being sampled, {len(list(folder.glob('groups/*.parquet'))):,} groups so far"
+
+    def metrics_of(self, step: int) -> dict[str, Any] | None:
+        """The step's row of metrics.jsonl; None if it is not committed."""
+        rows = self.record.metrics.filter(pl.col("step") == step)
+        return rows.row(0, named=True) if len(rows) else None
+
+    def evaluation(self, name: str) -> EvalRecord:
+        """An evaluation of the run; NotThereError if it has none of this name."""
+        if name not in self.record.evals:
+            raise NotThereError(f"the run has no evaluation {name}")
+        return self.record.evals[name]
+
+    def file_of(self, place: Place) -> Path:
+        """The rollouts of a place; NotThereError if they are not there (yet, or any more)."""
+        if place.evaluation is not None:
+            file = self.evaluation(place.evaluation).rollouts
+        else:
+            assert place.step is not None
+            file = StepJournal(self.path, place.step).path("scored")
+        if file is None or not file.is_file():
+            raise NotThereError(f"{place.name} has no rollouts in {self.path}")
+        return file
+
+    def scan(self, place: Place) -> pl.LazyFrame:
+        """The rollouts of a place, with their number in the file as `row`."""
+        rows = pl.scan_parquet(self.file_of(place), schema=ROLLOUT_SCHEMA, missing_columns="insert")
+        return rows.with_row_index("row")
+
+    def light_rows(self, place: Place) -> pl.DataFrame:
+        """The rollouts of a place without tokens and texts, with the number of completion tokens."""
+        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
+        return self.scan(place).select("row", *LIGHT, tokens).sort("row").collect()
+
+    def problem_rows(self, place: Place, problem_id: str) -> list[dict[str, Any]]:
+        """The completions of a problem at a place, in order, without tokens."""
+        columns = ["row", *LIGHT, "code", "completion", "turns", "failed_output", "reward_error"]
+        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
+        rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
+        return rows.sort(ORDER).collect().to_dicts()
+
+    def group(self, place: Place, row: Mapping[str, Any]) -> pl.DataFrame:
+        """The group of a completion, all columns. Of an evaluation a problem's completions of all its rounds."""
+        rows = self.scan(place).filter(
+            pl.col("group_index") == row["group_index"], pl.col("problem_id") == row["problem_id"]
+        )
+        return rows.sort("attempt", *ORDER).collect()
+
+    def completion(self, place: Place, group: int | None, sample: int) -> dict[str, Any]:
+        """A completion with all columns: of training by its group and place in it, of an evaluation (`group` None) by
+        its row. NotThereError if there is none."""
+        rows = self.scan(place)
+        found = (
+            rows.filter(pl.col("row") == sample)
+            if group is None
+            else rows.filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
+        ).collect()
+        if not len(found):
+            raise NotThereError(f"{place.name} has no such completion")
+        return found.row(0, named=True)
+
+    def config_of(self, place: Place) -> Mapping[str, Any]:
+        """The settings that say where a place's problems lie."""
+        config = self.record.config
+        if place.evaluation is not None:
+            own = self.path / "evals" / place.evaluation / "settings.json"
+            if own.is_file():
+                config = {**config, **read_shaped(own, Config)}
+        return config
+
+    def problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
+        """A problem with its tests, and why it is not at hand, if it is not."""
+        key = (place.evaluation, problem_id)
+        if key not in self._problems:  # a data set is read whole for one problem
+            if len(self._problems) >= MOST_PROBLEMS:
+                self._problems.clear()
+            try:
+                found = self._read_problem(problem_id, place)
+                self._problems[key] = found, None if found else "the problem is not there any more"
+            except (CoderlError, OSError) as error:
+                self._problems[key] = None, str(error)
+        return self._problems[key]
+
+    def _read_problem(self, problem_id: str, place: Place) -> Problem | None:
+        config, evaluated = self.config_of(place), place.evaluation is not None
+        file = find_local(str(config["pool"])) if config.get("pool") and not evaluated else None
+        if file is not None:
+            return problem_in_pool(file / POOL_FILE if file.is_dir() else file, problem_id)
+        found = problems_of(config, {problem_id}, evaluated=evaluated).get(problem_id)
+        return None if found is None else found.whole()
+
+    def test_order(self, problem: Problem) -> list[int]:
+        """The order in which a problem's tests run in this run, as recorded at its start."""
+        file = self.path / "test_order.json"
+        recorded = self.of_state("test_order", lambda: read_json(file) if file.is_file() else {})
+        own = list(range(len(problem.tests)))
+        order = recorded.get(problem.problem_id, own)
+        return order if isinstance(order, list) and sorted(order) == own else own
+
+    def decode(self) -> Decode | None:
+        """The model's tokens as text; None if its tokenizer is not on this machine."""
+        return _decoder(str(self.record.config.get("model_name", "")))
+
+
+def problem_in_pool(file: Path, problem_id: str) -> Problem | None:
+    """A problem of a pool's file with its tests; DataError if the file cannot be read."""
+    try:
+        rows = pl.scan_parquet(file).filter(pl.col("problem_id") == problem_id).head(1).collect()
+        return Problem.from_row(rows.row(0, named=True)) if len(rows) else None
+    except (pl.exceptions.PolarsError, KeyError) as error:
+        raise DataError(f"the pool {file} cannot be read: {' '.join(str(error).split())[:300]}") from error
+
+
+@lru_cache(maxsize=8)
+def _decoder(model_name: str) -> Decode | None:
+    try:
+        return prompt_decoder(model_name)
+    except CoderlError:
+        return None
+
+
+def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
+    """See `RunData.rates`."""
+    n = pl.col("graded")
+    clusters = (n > 0).sum()
+    wanted = {"rate": pl.col("passed").cast(pl.Float64), "mean_reward": pl.col("mean_reward").fill_null(0.0) * n}
+    parts: dict[str, pl.Expr] = {"clusters": clusters}
+    for name, total in wanted.items():
+        mean = total.sum() / n.sum()
+        parts[name] = pl.when(n.sum() > 0).then(mean)
+        spread = ((total - mean * n) ** 2).sum() * clusters / (clusters - 1)
+        parts[f"{name}_error"] = pl.when(clusters > 1).then(spread.sqrt() / n.sum())
+    by_step = groups.group_by("step").agg(**parts).sort("step")
+    reach = {count: student_t(count - 1) for count in by_step["clusters"].unique() if count > 1}
+    t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
+    bounds = [
+        (pl.col(name) + sign * t * pl.col(f"{name}_error")).alias(f"{name}_{end}")
+        for name in wanted
+        for end, sign in (("low", -1), ("high", 1))
+    ]
+    clipped = [pl.col(f"rate_{end}").clip(0.0, 1.0) for end in ("low", "high")]
+    return by_step.with_columns(bounds).with_columns(clipped)
+
+
+def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
+    """The text of each token, in order: together the text of all. A character of several tokens is its last one's; the
+    others are empty."""
+    texts: list[str] = []
+    start = read = 0  # what is decoded to see a token in its context, and what is given out
+    for end in range(1, len(tokens) + 1):
+        before, now = decode(tokens[start:read]), decode(tokens[start:end])
+        if now.endswith("�") and end < len(tokens) and end - read < 8:  # half a character
+            texts.append("")
+            continue
+        texts.append(now[len(before) :])
+        start, read = read, end
+    return texts

@@ -1,0 +1,189 @@
+"""Finds completions of a run: by text, code, verdict, error, problem and steps, the newest steps first.
+
+What the index knows (verdict, problem, step) is asked of it alone. Texts lie in the files of the steps, which DuckDB
+reads a few at a time until there are enough hits or the time is up; then the answer says from which step to go on. So a
+search of a million completions answers in seconds, whatever it looks for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from coderl_tasks.errors import CoderlError
+from coderl_tasks.journal.steps import index_files, scored_files
+from coderl_tasks.paths import POOL_FILE, find_local
+from coderl_tasks.view.run_data import Place, RunData
+
+MOST_HITS, MOST_SECONDS = 100, 2.0
+MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so many rows
+BEFORE, AFTER = 60, 140  # characters of a text around what was found
+TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
+"""The columns that can be searched for a text, and what people call them."""
+_SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `problem`
+    is in a problem's id or statement; `evaluation` names the evaluation that is searched in place of the steps."""
+
+    text: str = ""
+    within: str = "completion"
+    verdict: str = ""
+    problem: str = ""
+    first: int | None = None
+    last: int | None = None
+    evaluation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """`rows` have the completions' columns, `row` in their file and `found`, the text around what was looked for.
+    `searched` are the first and last of the steps that were looked at; `rest` is what is left to search, if anything;
+    `is_cut`: there are more hits in what was searched."""
+
+    rows: list[dict[str, Any]]
+    searched: tuple[int, int] | None
+    rest: Wanted | None
+    is_cut: bool
+    seconds: float
+
+
+def search(data: RunData, wanted: Wanted) -> Hits:
+    """The completions of a run that `wanted` describes."""
+    started = monotonic()
+    problems = _problems(data, wanted.problem) if wanted.problem else None
+    with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
+        if wanted.evaluation:
+            file = data.file_of(Place(evaluation=wanted.evaluation))
+            rows = _rows(connection, [file], wanted, problems)
+            return Hits(rows[:MOST_HITS], None, None, len(rows) > MOST_HITS, monotonic() - started)
+        files = {int(file.parent.name): file for file in scored_files(data.path)}
+        steps = sorted(filter(lambda step: _in_range(step, wanted), files), reverse=True)
+        if not wanted.text:
+            indexed = index_files(data.path)
+            named = {step for covered in indexed.values() for step in covered}
+            others = [file for step, file in files.items() if step not in named]
+            rows = _rows(connection, list(indexed), wanted, problems) if indexed else []
+            rows += _rows(connection, others, wanted, problems) if others else []
+            rows.sort(key=lambda row: (-row["step"], row["group_index"], row["sample_index"]))
+            looked = (steps[-1], steps[0]) if steps else None
+            return Hits(rows[:MOST_HITS], looked, None, len(rows) > MOST_HITS, monotonic() - started)
+        if steps and (wanted.verdict or problems is not None):
+            steps = _steps_with(connection, data, wanted, problems, steps)
+        return _by_text(connection, files, steps, wanted, problems, started)
+
+
+def _by_text(
+    connection: duckdb.DuckDBPyConnection,
+    files: dict[int, Path],
+    steps: Sequence[int],
+    wanted: Wanted,
+    problems: list[str] | None,
+    started: float,
+) -> Hits:
+    """Reads the steps' texts, a few files at a time, as many more as the last ones were quick."""
+    rows: list[dict[str, Any]] = []
+    place, size = 0, 1
+    while place < len(steps) and len(rows) <= MOST_HITS:
+        left = MOST_SECONDS - (monotonic() - started)
+        if place and left <= 0:
+            break
+        chunk, begun = steps[place : place + size], monotonic()
+        rows += _rows(connection, [files[step] for step in chunk], wanted, problems)
+        place += len(chunk)
+        each = (monotonic() - begun) / len(chunk)
+        size = max(1, min(16, int(max(0.0, MOST_SECONDS - (monotonic() - started)) / 3 / max(each, 1e-4))))
+    looked = (steps[place - 1], steps[0]) if place else None
+    rest = replace(wanted, last=steps[place]) if place < len(steps) else None
+    return Hits(rows[:MOST_HITS], looked, rest, len(rows) > MOST_HITS, monotonic() - started)
+
+
+def _in_range(step: int, wanted: Wanted) -> bool:
+    return (wanted.first is None or step >= wanted.first) and (wanted.last is None or step <= wanted.last)
+
+
+def _conditions(wanted: Wanted, problems: list[str] | None, *, with_text: bool) -> tuple[str, list[Any]]:
+    conditions, values = ["true"], []  # type: list[str], list[Any]
+    if wanted.verdict:
+        conditions.append("verdict = ?")
+        values.append(wanted.verdict)
+    if problems is not None:
+        conditions.append("problem_id IN (SELECT unnest(?::VARCHAR[]))")
+        values.append(problems)
+    if not wanted.evaluation:
+        for bound, sign in ((wanted.first, ">="), (wanted.last, "<=")):
+            if bound is not None:
+                conditions.append(f"step {sign} ?")
+                values.append(bound)
+    if with_text and wanted.text:
+        conditions.append(f"contains({_column(wanted)}, ?)")
+        values.append(wanted.text)
+    return " AND ".join(conditions), values
+
+
+def _column(wanted: Wanted) -> str:
+    return wanted.within if wanted.within in TEXTS else "completion"
+
+
+def _rows(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], wanted: Wanted, problems: list[str] | None
+) -> list[dict[str, Any]]:
+    where, values = _conditions(wanted, problems, with_text=True)
+    found, before = "NULL AS found", []  # type: str, list[Any]
+    if wanted.text:
+        column = _column(wanted)
+        start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
+        found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
+        before = [wanted.text, wanted.text]
+    sql = (
+        f"SELECT {_SHOWN}, file_row_number AS row, {found} "
+        "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
+        f"WHERE {where} ORDER BY step DESC, group_index, sample_index LIMIT {MOST_HITS + 1}"
+    )
+    names = [str(file) for file in files]
+    answer = connection.execute(sql, [*before, names, *values])
+    columns = [column[0] for column in answer.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+
+
+def _steps_with(
+    connection: duckdb.DuckDBPyConnection,
+    data: RunData,
+    wanted: Wanted,
+    problems: list[str] | None,
+    steps: Sequence[int],
+) -> list[int]:
+    """Those of `steps` that have a completion which fits but for its text, as far as the index tells."""
+    indexed = index_files(data.path)
+    if not indexed:
+        return list(steps)
+    where, values = _conditions(wanted, problems, with_text=False)
+    sql = f"SELECT DISTINCT step FROM read_parquet(?, union_by_name = true) WHERE {where}"
+    fitting = {row[0] for row in connection.execute(sql, [[str(file) for file in indexed], *values]).fetchall()}
+    covered = {step for files in indexed.values() for step in files}
+    return [step for step in steps if step in fitting or step not in covered]
+
+
+def _problems(data: RunData, words: str) -> list[str]:
+    """The problems with `words` in their id or, if the pool is at hand, in their statement."""
+    ids = [name for name in data.groups["problem_id"].unique() if words in name]
+    for record in data.record.evals.values():
+        if record.rollouts is not None:
+            names = pl.scan_parquet(record.rollouts).select(pl.col("problem_id").unique()).collect()["problem_id"]
+            ids += [name for name in names if words in name]
+    pool = data.record.config.get("pool")
+    file = find_local(str(pool)) if pool else None
+    if file is not None:
+        file = file / POOL_FILE if file.is_dir() else file
+        try:
+            statements = pl.scan_parquet(file).select("problem_id", "statement")
+            ids += statements.filter(pl.col("statement").str.contains(words, literal=True)).collect()["problem_id"]
+        except (pl.exceptions.PolarsError, OSError, CoderlError):
+            pass  # a damaged pool: ids alone are searched
+    return sorted(set(ids))

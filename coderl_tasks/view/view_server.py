@@ -1,0 +1,404 @@
+"""The server of `coderl view`: whom it answers, and which page an address has.
+
+It listens on loopback alone, which is no border: other users of the machine reach it, and so does every web page that
+its owner opens. A request needs the key, given once in the address and then kept in a cookie; it names this server
+(`Host`) and comes from no page of another site. A page may load nothing but this server's own script, style and
+picture, so that a text that got through as markup could still do nothing. Only GET is answered: nothing is written.
+"""
+
+import ipaddress
+import os
+import secrets
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import anyio.to_thread
+import duckdb
+import polars as pl
+import uvicorn
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import Request, cookie_parser
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.insight.record import naming_damaged_tables
+from coderl_tasks.insight.tables import Table, html_table
+from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.untrusted_text import printable_lines
+from coderl_tasks.view import marked_text, other_pages, run_pages
+from coderl_tasks.view.library import Library, NotThereError, address, state_of
+from coderl_tasks.view.run_data import Place, RunData
+from coderl_tasks.view.search import Wanted
+from local_servers.interface import SetupError, read_key
+
+HOST, USUAL_PORT = "127.0.0.1", 4287
+STATIC = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+AT_ONCE = 3  # requests worked on at the same time: each may hold a step's texts
+MOST_RUNS = 8  # kept in memory
+LARGEST = 2**31  # what no step, group or row is beyond
+NICENESS = 10
+
+
+class Admission:
+    """ASGI middleware that answers those who have `key`, and says what a page may do. The cookie is named after the
+    `port`: browsers send one server's cookies to those on other ports too."""
+
+    def __init__(self, app: ASGIApp, key: str, port: int) -> None:
+        self._app, self._key, self._cookie = app, key, f"coderl-view-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            answer = self._refusal(scope) or self._app
+            await answer(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """The answer to a request that is not let through; None if it is."""
+        headers = Headers(scope=scope)
+        name = headers.get("host", "")
+        if not _is_loopback(name):
+            return _refused(400, f"this server answers to localhost and {HOST} only, not to the name {name!r}")
+        if scope["method"] not in ("GET", "HEAD"):
+            return _refused(405, "this server only shows: it takes GET requests")
+        # A link on another site may lead here; nothing else of it may ask.
+        is_link = headers.get("sec-fetch-mode", "navigate") == "navigate" and "origin" not in headers
+        if not is_link and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return _refused(403, "requests of other sites' pages are not answered")
+        if headers.get("origin", f"http://{name}") != f"http://{name}":
+            return _refused(403, "requests of other sites' pages are not answered")
+        query = QueryParams(scope["query_string"])
+        if self._is_key(query.get("key")):
+            return self._admitted(scope["path"], query)
+        if not self._is_key(cookie_parser(headers.get("cookie", "")).get(self._cookie)):
+            return _refused(401, "this server wants its key: open the address that `coderl view` printed, with ?key=")
+        return None
+
+    def _is_key(self, given: str | None) -> bool:
+        # Not ==, whose time says how much of a guess is right.
+        return given is not None and secrets.compare_digest(given.encode(errors="replace"), self._key.encode())
+
+    def _admitted(self, path: str, query: QueryParams) -> Response:
+        """Puts the key into a cookie and out of the address, which people share."""
+        rest = "&".join(f"{quote(name)}={quote(value)}" for name, value in query.multi_items() if name != "key")
+        answer = RedirectResponse(f"/{quote(path.lstrip('/'))}" + (f"?{rest}" if rest else ""), status_code=303)
+        answer.set_cookie(self._cookie, self._key, httponly=True, samesite="lax", max_age=30 * 86_400)
+        return answer
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _refused(status: int, why: str) -> ASGIApp:
+    return PlainTextResponse(f"{printable_lines(why)}\n", status_code=status)
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+            message["headers"] = [*message.get("headers", []), *more]
+        await send(message)
+
+    return send_with_headers
+
+
+class Viewer:
+    """The pages over a library."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._runs: OrderedDict[Path, RunData] = OrderedDict()
+        self._lock = Lock()
+        self._templates = _templates()
+
+    def routes(self) -> list[Route]:
+        completions = ("/step/{step:int}/{group:int}/{sample:int}", "/eval/{evaluation}/{sample:int}")
+        pages: dict[str, Callable[[Request], Response]] = {
+            "/": self._library,
+            "/state": self._library_state,
+            "/static/{file}": _static,
+            "/run/{run}": self._run,
+            "/run/{run}/state": self._run_state,
+            "/run/{run}/step/{step:int}": self._step,
+            "/run/{run}/eval/{evaluation}": self._evaluation,
+            "/run/{run}/problem": self._problem,
+            "/run/{run}/search": self._search,
+            **{f"/run/{{run}}{place}": self._completion for place in completions},
+            **{f"/run/{{run}}{place}/text/{{part}}": self._text for place in completions},
+            "/compare": self._compare,
+            "/pool/{pool}": self._pool,
+            "/pool/{pool}/problem": self._pool_problem,
+            "/pool/{pool}/drops": self._drops,
+        }
+        return [Route(path, handler, methods=["GET"]) for path, handler in pages.items()]
+
+    def data(self, name: str) -> RunData:
+        """The run of this name; NotThereError if there is none."""
+        path = self.library.run(name)
+        with self._lock:
+            data = self._runs.pop(path, None) or RunData(path)
+            self._runs[path] = data  # the last one used is the last to go
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+        return data
+
+    def render(self, template: str, status: int = 200, **page: Any) -> HTMLResponse:
+        page = {"watched": None, "state_now": "", "search_run": page.get("run"), **page}
+        html = self._templates.get_template(f"{template}.html.j2").render(page)
+        # The whole page at once: no place in a template can forget it.
+        return HTMLResponse(printable_lines(html), status)
+
+    def _library(self, request: Request) -> Response:
+        live = {"watched": "/state", "state_now": self._all_states()}
+        return self.render("library_page", **live, **other_pages.library_page(self.library, time.time()))
+
+    def _library_state(self, request: Request) -> Response:
+        return JSONResponse({"state": self._all_states()})
+
+    def _all_states(self) -> str:
+        return "-".join(state_of(path)[:6] for path in self.library.runs().values())
+
+    def _run_state(self, request: Request) -> Response:
+        return JSONResponse({"state": state_of(self.library.run(request.path_params["run"]))})
+
+    def _live(self, data: RunData, name: str) -> dict[str, str]:
+        """What a page needs to notice that the run has gone on. Asked before the page is made: a step that is committed
+        meanwhile is shown at the next look."""
+        return {"watched": address("run", name, "state"), "state_now": state_of(data.path)}
+
+    def _run(self, request: Request) -> Response:
+        name, data = self._named(request)
+        live = self._live(data, name)
+        bounds = _number(request, "first"), _number(request, "last")
+        with naming_damaged_tables(data.path):
+            page = run_pages.run_page(data, name, self.library, *bounds, every="all" in request.query_params)
+        others = [other for other in self.library.runs() if other != name]
+        return self.render("run_page", **live, others=others, **page)
+
+    def _step(self, request: Request) -> Response:
+        name, data = self._named(request)
+        live, sort = self._live(data, name), request.query_params.get("sort", "rate")
+        with naming_damaged_tables(data.path):
+            page = run_pages.step_page(data, name, _place(request).step or 0, sort)
+        return self.render("step_page", **(live if not page["commit"] else {}), **page)
+
+    def _evaluation(self, request: Request) -> Response:
+        name, data = self._named(request)
+        asked = request.query_params
+        with naming_damaged_tables(data.path):
+            page = run_pages.evaluation_page(
+                data, name, request.path_params["evaluation"], asked.get("against"), asked.get("verdict", "")
+            )
+        return self.render("evaluation_page", **page)
+
+    def _problem(self, request: Request) -> Response:
+        name, data = self._named(request)
+        live, asked = self._live(data, name), request.query_params
+        step, evaluation = _number(request, "step"), asked.get("eval")
+        place = Place(step, evaluation) if step is not None or evaluation is not None else None
+        with naming_damaged_tables(data.path):
+            page = run_pages.problem_page(data, name, asked.get("id", ""), place, _number(request, "group"))
+        return self.render("problem_page", **live, **page)
+
+    def _completion(self, request: Request) -> Response:
+        name, data = self._named(request)
+        at = _place(request), request.path_params.get("group"), request.path_params["sample"]
+        with naming_damaged_tables(data.path):
+            page = run_pages.completion_page(data, name, *at, request.query_params.get("shade", ""))
+        return self.render("completion_page", **page)
+
+    def _text(self, request: Request) -> Response:
+        _, data = self._named(request)
+        at = _place(request), request.path_params.get("group"), request.path_params["sample"]
+        return PlainTextResponse(printable_lines(run_pages.whole_text(data, *at, request.path_params["part"])))
+
+    def _search(self, request: Request) -> Response:
+        name, data = self._named(request)
+        asked = request.query_params
+        wanted = Wanted(
+            text=asked.get("q", ""),
+            within=asked.get("within", "completion"),
+            verdict=asked.get("verdict", ""),
+            problem=asked.get("problem", ""),
+            first=_number(request, "first"),
+            last=_number(request, "last"),
+            evaluation=asked.get("eval", ""),
+        )
+        with naming_damaged_tables(data.path):
+            return self.render("search_page", **other_pages.search_page(data, name, wanted))
+
+    def _compare(self, request: Request) -> Response:
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(names) < 2:
+            raise NotThereError("name two runs or more to compare: /compare?run=A&run=B")
+        return self.render("compare_page", **other_pages.compare_page({name: self.data(name) for name in names[:6]}))
+
+    def _pool(self, request: Request) -> Response:
+        name = request.path_params["pool"]
+        curation = other_pages.load_pool(self.library, name)
+        with naming_damaged_tables(curation.path):
+            page = other_pages.pool_page(curation, name, request.query_params.get("order", "source"))
+        return self.render("pool_page", orders=other_pages.ORDERS, **page)
+
+    def _pool_problem(self, request: Request) -> Response:
+        name = request.path_params["pool"]
+        curation = other_pages.load_pool(self.library, name)
+        with naming_damaged_tables(curation.path):
+            page = other_pages.pool_problem_page(curation, name, request.query_params.get("id", ""))
+        return self.render("pool_problem_page", **page)
+
+    def _drops(self, request: Request) -> Response:
+        name, asked = request.path_params["pool"], request.query_params
+        curation = other_pages.load_pool(self.library, name)
+        with naming_damaged_tables(curation.path):
+            page = other_pages.drops_page(curation, name, asked.get("stage", ""), asked.get("reason", ""))
+        return self.render("drops_page", **page)
+
+    def _named(self, request: Request) -> tuple[str, RunData]:
+        name = request.path_params["run"]
+        return name, self.data(name)
+
+    def refuse(self, status: int, request: Request, error: Exception) -> Response:
+        """The page that says what is wrong with an address, or with the files behind it."""
+        what = "There is no such page" if status == 404 else "The files of this page cannot be read"
+        return self.render("refusal_page", status, title=what, why=str(error))
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["file"]
+    if name not in STATIC:
+        raise NotThereError(f"there is no file {name}")
+    return Response((files("coderl_tasks.view") / "static" / name).read_bytes(), media_type=STATIC[name])
+
+
+def _place(request: Request) -> Place:
+    numbers = [request.path_params.get(name, 0) for name in ("step", "group", "sample")]
+    if max(numbers) >= LARGEST:
+        raise NotThereError("there is no number as large as that")
+    return Place(request.path_params.get("step"), request.path_params.get("evaluation"))
+
+
+def _number(request: Request, name: str) -> int | None:
+    """A number of the address; None without one, or for what is none."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("coderl_tasks.view"),
+        autoescape=True,
+        finalize=lambda value: html_table(value) if isinstance(value, Table) else value,
+        undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        address=address, completion_link=run_pages.completion_link, most_chars=marked_text.MOST_CHARS
+    )
+    environment.filters.update(
+        percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
+        points=lambda share: "–" if share is None else f"{share * 100:+.1f}",
+        count=lambda number: "–" if number is None else f"{number:,}",
+        number=lambda value, form=".3g": "–" if value is None else format(value, form),
+        seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
+        tone=run_pages.verdict_tone,
+        plain=marked_text.plain,
+        python=marked_text.code,
+        answer=marked_text.answer,
+        statement=marked_text.statement,
+    )
+    return environment
+
+
+def application(library: Library, key: str, port: int) -> ASGIApp:
+    """The ASGI application that shows `library` to those who have `key`."""
+    viewer = Viewer(library)
+
+    @asynccontextmanager
+    async def few_at_once(_: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = AT_ONCE
+        yield
+
+    failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError)
+    handlers: Any = {error: partial(viewer.refuse, 500) for error in failures}
+    handlers |= {NotThereError: partial(viewer.refuse, 404), 404: partial(viewer.refuse, 404)}
+    return Admission(Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=few_at_once), key, port)
+
+
+def view_key() -> str:
+    """The key of this user's viewers, made at the first start: addresses that were shared stay good."""
+    try:
+        return read_key(str(private_folder(coderl_home()) / "view.key"))
+    except SetupError as error:
+        raise ConfigError(str(error)) from error
+
+
+def listen(port: int | None) -> socket.socket:
+    """A socket on loopback: on `port`, or without one on the usual port, else on a free one. ConfigError if it is in
+    use."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, USUAL_PORT if port is None else port))
+    except OSError as error:
+        if port is not None:
+            listener.close()
+            raise ConfigError(f"--port {port}: {error.strerror}") from error
+        listener.bind((HOST, 0))
+    return listener
+
+
+def serve(library: Library, key: str, listener: socket.socket) -> None:
+    """Serves until SIGINT or SIGTERM. The run that somebody looks at comes first: this process steps back."""
+    os.nice(NICENESS)
+    port = listener.getsockname()[1]
+    config = uvicorn.Config(
+        application(library, key, port), log_level="warning", access_log=False, server_header=False, ws="none"
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def first_page(library: Library, records: list[Path]) -> str:
+    """The address of what the command named: a run, a pool, two runs compared, or all there is."""
+    runs = {path: name for name, path in library.runs().items()}
+    pools = {path: name for name, path in library.pools().items()}
+    named = [runs[path.resolve()] for path in records if path.resolve() in runs]
+    if len(named) > 1 and len(named) == len(records):
+        return address("compare", run=named)
+    if len(records) == 1:
+        path = records[0].resolve()
+        return address("run", runs[path]) if path in runs else address("pool", pools[path]) if path in pools else "/"
+    return "/"
