@@ -1,4 +1,4 @@
-"""`coderl serve`, `coderl up` and `coderl view`: servers until they are stopped. Each imports only what it needs itself."""
+"""`coderl serve`, `up` and `view`: servers until they are stopped. Each imports only what it needs itself."""
 
 import signal
 import threading

@@ -112,13 +112,19 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
     return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
 
 
-def problems_at_hand(run: RunRecord, ids: Collection[str]) -> tuple[dict[str, Problem], str | None]:
-    """The evaluated problems `ids`, and why they are not at hand. Nothing is downloaded."""
-    source = str(run.config.get("evaluation_dataset") or run.config.get("dataset"))
-    if find_source(source) is None:
-        return {}, f"{source} is not on this machine as a file or folder"
+def problems_at_hand(config: Mapping[str, Any], ids: Collection[str]) -> tuple[dict[str, Problem], str | None]:
+    """The evaluated problems `ids` by a run's or an evaluation's `config`, and why they are not at hand. Nothing is
+    downloaded."""
+    benchmarks = [str(entry) for entry in config.get("benchmark") or ()]  # NAME, of the hub, or NAME:PATH
+    sources = {entry: entry.partition(":")[2] for entry in benchmarks}
+    if not sources:
+        dataset = str(config.get("evaluation_dataset") or config.get("dataset"))
+        sources = {dataset: dataset}
+    for name, source in sources.items():
+        if not source or find_source(source) is None:
+            return {}, f"{name} is not on this machine as a file or folder"
     try:
-        return problems_of(run.config, set(ids), evaluated=True), None
+        return problems_of(config, set(ids), evaluated=True), None
     except CoderlError as error:
         return {}, str(error)
 
@@ -357,7 +363,7 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
     except CoderlError:  # prompts tell as much, where they can be read
         problems = {}
     if others := set(ids) - problems.keys():
-        problems |= problems_at_hand(run, others)[0]
+        problems |= problems_at_hand(run.config, others)[0]
     statements = {key: problem.statement for key, problem in problems.items()}
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     for record in run.evals.values():

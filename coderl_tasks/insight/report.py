@@ -307,7 +307,7 @@ def samples(
     # Spread over the rows where there are many: they are sorted by split, and the first few would be from one split.
     parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
-    problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])
+    problems, missing = problems_at_hand(run.config, [name for rows in shown.values() for name in rows["problem_id"]])
     for kind, chosen in shown.items():
         ids = chosen["problem_id"].to_list()
         rollouts = []

@@ -119,4 +119,4 @@ def _found(known: dict[str, Path], name: str, kind: str) -> Path:
 
 
 def _last_written(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in (folder, *(folder / name for name in WATCHED)) if path.exists()))
+    return max(path.stat().st_mtime for path in (folder, *(folder / name for name in WATCHED)) if path.exists())

@@ -23,6 +23,7 @@ LEVELS = 8
 """Shades of a token."""
 _LEXER, _DIFF = PythonLexer(stripnl=False, ensurenl=False), DiffLexer(stripnl=False, ensurenl=False)
 _FORMATTER = HtmlFormatter(nowrap=True)
+_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^(?:```|~~~)[^\n]*\n(?P<code>.*?)^(?:```|~~~)[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
@@ -55,7 +56,14 @@ def statement(text: str | None) -> Markup:
 
 
 def _prose(text: str) -> Markup:
-    return Markup('<p class="prose">{}</p>').format(text.strip("\n")) if text.strip() else Markup()
+    """Text with its line breaks; what stands between backticks on a line as code."""
+    if not text.strip():
+        return Markup()
+    parts = _INLINE.split(text.strip("\n"))  # every second one stood between backticks
+    spans = [
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    ]
+    return Markup('<p class="prose">{}</p>').format(Markup().join(spans))
 
 
 def differing(expected: str | None, got: str | None) -> tuple[Markup, Markup]:

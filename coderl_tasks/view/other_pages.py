@@ -22,15 +22,15 @@ from coderl_tasks.insight.pool_view import (
     spending,
     spending_table,
 )
-from coderl_tasks.insight.record import CurationRecord, light_frame, load_curation, pool_row, run_row, thin
+from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, load_curation, pool_row, run_row, thin
 from coderl_tasks.insight.report import facts
-from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SHOWN
+from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SHOWN, SIGNAL
 from coderl_tasks.insight.tables import age
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
-from coderl_tasks.view.run_pages import completion_link
+from coderl_tasks.view.run_pages import completion_link, own_evaluations, signal
 from coderl_tasks.view.search import TEXTS, Wanted, search
 from coderl_tasks.view.timeline import Mark, Panel, Series, Timeline
 
@@ -93,38 +93,53 @@ def _labels(records: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(label for record in records.values() for label in facts(record)))
 
 
-def _compared_curves(records: dict[str, Any]) -> Timeline:
+def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
+    """The first metric of each panel that a run's page shows first, a colour per run."""
     metrics = {name: thin(record.metrics) for name, record in records.items()}
     panels = []
-    for title in (CORRECT, REWARD, *FIRST):
-        about = PANELS[title] if title in PANELS else None
-        metric = next((name for name, shown in SHOWN.items() if shown.panel == title), None)
-        known = {name: rows for name, rows in metrics.items() if metric in rows.columns}
-        if metric is None or not known or any(title == panel.heading for panel in panels):
+    for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
+        metric = next(name for name, shown in SHOWN.items() if shown.panel == title)
+        curves = {
+            name: signal(rows).get("found") if title == SIGNAL else rows[metric].to_list()
+            for name, rows in metrics.items()
+            if metric in rows.columns
+        }
+        if not any(curves.values()):
             continue
-        series = [Series(_short(name), rows["step"].to_list(), rows[metric].to_list()) for name, rows in known.items()]
-        marks = [
-            Mark(
-                each.step,
-                each.pass_at_1,
-                *each.interval,
-                address("run", name, "eval", each.name),
-                f"{name}: {each.name} {each.pass_at_1:.1%}",
-            )
-            for name, record in records.items()
-            for each in record.evals.values()
-            if title == CORRECT and each.step >= 0
+        series = [
+            Series(_short(name), metrics[name]["step"].to_list() if curves.get(name) else [], curves.get(name) or [])
+            for name in records
         ]
-        heading, form = about.heading if about else title, (about.number if about else "") or ".3g"
-        panel = Panel(heading, series, marks, form, (0.0, 1.0) if title == CORRECT else (None, None), title == CORRECT)
-        if all(panel.heading != other.heading for other in panels):
-            panels.append(panel)
-    steps = sorted({int(step) for rows in metrics.values() for step in rows["step"]})
-    name = next(iter(records))
+        about = PANELS.get(title)
+        form = ".0%" if title == SIGNAL else (about.number if about else "") or ".2g"
+        limits = (0.0, 1.0) if title in (CORRECT, SIGNAL) else (None, None)
+        marks = _compared_marks(records) if title == CORRECT else []
+        panels.append(Panel(about.heading if about else title, series, marks, form, limits, title == CORRECT))
+    steps = sorted({float(step) for rows in metrics.values() for step in rows["step"]})
+    first = next(iter(records))
     return Timeline(
-        panels, [], lambda step: address("run", name, "step", str(int(step))), lambda step: f"step {int(step)}",
-        f"Curves of {', '.join(records)}", steps,
-    )  # fmt: skip
+        panels,
+        link=lambda step: address("run", first, "step", str(int(step))),
+        said=lambda step: f"step {step:g}: leads to that step of {first}",
+        name=f"Curves of {', '.join(records)}",
+        steps=steps,
+    )
+
+
+def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
+    return [
+        Mark(
+            each.step,
+            each.pass_at_1,
+            *each.interval,
+            link=address("run", name, "eval", each.name),
+            said=f"{name}, evaluation {each.name}: Pass@1 {each.pass_at_1:.1%}",
+            colour=colour,
+        )
+        for colour, (name, record) in enumerate(records.items())
+        for each in own_evaluations(record)
+        if each.step >= 0
+    ]
 
 
 def _short(name: str) -> str:
@@ -156,7 +171,7 @@ def _flipped(
 def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
     """A pool: what each stage dropped and left, difficulty, the problems, audit flags."""
     rows, profile = funnel(curation), curation.profile
-    parts, spent = make_up(curation.pool) if len(curation.pool) else [], spending(profile)
+    parts, spent = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else [], spending(profile)
     audit = light_frame(curation.path / "audit.parquet")
     return {
         "title": name,

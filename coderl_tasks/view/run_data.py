@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from coderl_tasks.errors import CoderlError, DataError
-from coderl_tasks.insight.problem_view import Decode, problems_of, prompt_decoder
+from coderl_tasks.insight.problem_view import Decode, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import GROUP_KEY, NO_GROUPS, EvalRecord, RunRecord, groups_in, load_run, run_state
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
@@ -205,20 +205,23 @@ class RunData:
         if key not in self._problems:  # a data set is read whole for one problem
             if len(self._problems) >= MOST_PROBLEMS:
                 self._problems.clear()
-            try:
-                found = self._read_problem(problem_id, place)
-                self._problems[key] = found, None if found else "the problem is not there any more"
-            except (CoderlError, OSError) as error:
-                self._problems[key] = None, str(error)
+            self._problems[key] = self._read_problem(problem_id, place)
         return self._problems[key]
 
-    def _read_problem(self, problem_id: str, place: Place) -> Problem | None:
-        config, evaluated = self.config_of(place), place.evaluation is not None
-        file = find_local(str(config["pool"])) if config.get("pool") and not evaluated else None
-        if file is not None:
-            return problem_in_pool(file / POOL_FILE if file.is_dir() else file, problem_id)
-        found = problems_of(config, {problem_id}, evaluated=evaluated).get(problem_id)
-        return None if found is None else found.whole()
+    def _read_problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
+        config = self.config_of(place)
+        if place.evaluation is not None:
+            found, missing = problems_at_hand(config, {problem_id})
+            problem = found[problem_id].whole() if problem_id in found else None
+        else:
+            file = find_local(str(config["pool"])) if config.get("pool") else None
+            if file is None:
+                return None, f"the pool {config.get('pool')} is not there any more"
+            try:
+                problem, missing = problem_in_pool(file / POOL_FILE if file.is_dir() else file, problem_id), None
+            except (CoderlError, OSError) as error:
+                return None, str(error)
+        return problem, None if problem else missing or "the problem is not there any more"
 
     def test_order(self, problem: Problem) -> list[int]:
         """The order in which a problem's tests run in this run, as recorded at its start."""

@@ -135,8 +135,7 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     rates = data.rates().filter(pl.col("step").is_in(steps))
     bands = {REWARD: _band(rates, "mean_reward"), CORRECT: _band(rates, "rate")} if len(rates) <= len(drawn) else {}
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
-    # Those that `coderl evaluate` made have settings, and perhaps problems, of their own: they are events alone.
-    own = [each for each in record.evals.values() if not (data.path / "evals" / each.name / "settings.json").is_file()]
+    own = own_evaluations(record)
     evals = [each for each in own if first <= each.step <= last or (with_baseline and each.step < 0)]
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
@@ -187,7 +186,7 @@ def _panels(
             if each.panel == title
         }
         if title == SIGNAL:
-            values = _signal(metrics)
+            values = signal(metrics)
         series = [Series(label, steps, curve) for label, curve in values.items()]
         if series and bands.get(title):
             series[0] = Series(series[0].label, steps, series[0].values, bands[title])
@@ -204,7 +203,7 @@ def _is_recorded(metrics: pl.DataFrame, name: str) -> bool:
     return name in metrics.columns and metrics[name].null_count() < len(metrics)
 
 
-def _signal(metrics: pl.DataFrame) -> dict[str, list[float | None]]:
+def signal(metrics: pl.DataFrame) -> dict[str, list[float | None]]:
     if not {"groups_total", "groups_skipped"} <= set(metrics.columns):
         return {}
     found = metrics.select(1 - pl.col("groups_skipped") / pl.col("groups_total")).to_series().to_list()
@@ -220,6 +219,12 @@ def _mark(record: EvalRecord, name: str) -> Mark:
         f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {record.summary['n']}"
     )
     return Mark(record.step, record.pass_at_1, low, high, address("run", name, "eval", record.name), said)
+
+
+def own_evaluations(record: RunRecord) -> list[EvalRecord]:
+    """The evaluations that the run made: those of `coderl evaluate` have settings, perhaps problems, of their own."""
+    folder = record.path / "evals"
+    return [each for each in record.evals.values() if not (folder / each.name / "settings.json").is_file()]
 
 
 def events(data: RunData, name: str) -> list[Event]:
@@ -439,6 +444,7 @@ def _visits_timeline(name: str, problem_id: str, visits: pl.DataFrame, evaluated
         said=lambda step: f"step {step} · {counts[step][0]} of {counts[step][1]} passed",
         name=f"Pass rate of {problem_id} over the steps that sampled it",
         steps=steps,
+        small=True,
     )
     return drawn.svg() if len(steps) > 1 else None
 
@@ -518,6 +524,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "truncated": row["stop_reason"] == TRUNCATED,
         "siblings": [each | {"link": completion_link(name, place, each, row)} for each in siblings[:SIBLINGS]],
         "position": position,
+        "neighbours": _neighbours(data, name, place, row, siblings, position),
         "problem": problem,
         "missing": missing,
         "failed": failed,
@@ -537,6 +544,25 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "shade": shade,
         "shades": _shades(row),
     }
+
+
+def _neighbours(
+    data: RunData,
+    name: str,
+    place: Place,
+    row: Mapping[str, Any],
+    siblings: Sequence[Mapping[str, Any]],
+    position: int,
+) -> tuple[str | None, str | None]:
+    """The addresses of the completions before and after: in its group, or in an evaluation in its file."""
+    if place.evaluation is not None:
+        n = data.scan(place).select(pl.len()).collect().item()
+        rows = [{"row": number} if 0 <= number < n else None for number in (row["row"] - 1, row["row"] + 1)]
+    else:
+        numbers = (position - 1, position + 1)
+        rows = [dict(siblings[number]) if 0 <= number < len(siblings) else None for number in numbers]
+    before, after = (None if each is None else completion_link(name, place, each, row) for each in rows)
+    return before, after
 
 
 def completion_link(name: str, place: Place, row: Mapping[str, Any], of: Mapping[str, Any] | None = None) -> str:

@@ -183,7 +183,11 @@ def _problems(data: RunData, words: str) -> list[str]:
         file = file / POOL_FILE if file.is_dir() else file
         try:
             statements = pl.scan_parquet(file).select("problem_id", "statement")
-            ids += statements.filter(pl.col("statement").str.contains(words, literal=True)).collect()["problem_id"]
+            ids += (
+                statements.filter(pl.col("statement").str.contains(words, literal=True))
+                .collect()["problem_id"]
+                .to_list()
+            )
         except (pl.exceptions.PolarsError, OSError, CoderlError):
             pass  # a damaged pool: ids alone are searched
     return sorted(set(ids))

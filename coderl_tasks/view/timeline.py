@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from coderl_tasks.untrusted_text import printable
 
-WIDTH, LEFT, RIGHT = 1180, 178, 118
+WIDTH, LEFT, RIGHT = 1180, 178, 126
 PANEL, TALL, GAP, LANE, AXIS = 70, 150, 32, 20, 24
 LEAST_APART = 13  # of two labels at a panel's right edge, which are 11 units high
 SMOOTHED_FROM = 8
@@ -24,11 +24,29 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """The picture: its width, the room left and right of the curves, and the steps at their ends."""
+
+    width: int
+    left: int
+    right: int
+    first: float
+    last: float
+
+    @property
+    def end(self) -> int:
+        return self.width - self.right
+
+    def x(self, step: float) -> float:
+        return self.left + (step - self.first) / max(1.0, self.last - self.first) * (self.end - self.left)
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """Values by step, `label` at their right end; `band` are steps with low and high ends of an interval."""
 
     label: str
-    steps: Sequence[int]
+    steps: Sequence[float]
     values: Sequence[float | None]
     band: Sequence[tuple[int, float, float]] = ()
 
@@ -43,6 +61,7 @@ class Mark:
     high: float
     link: str
     said: str
+    colour: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,49 +100,47 @@ class Timeline:
     link: Callable[[int], str | None] = lambda step: None
     said: Callable[[int], str] = lambda step: f"step {step}"
     name: str = "Curves"
-    steps: Sequence[int] = field(default_factory=list)
+    steps: Sequence[float] = field(default_factory=list)
+    small: bool = False
 
     def svg(self) -> Markup:
         steps = [*self.steps, *(mark.step for panel in self.panels for mark in panel.marks)]
         if not steps:
             return Markup()
-        first, last = min(steps), max(steps)
-        span = max(1, last - first)
-
-        def x(step: float) -> float:
-            return LEFT + (step - first) / span * (WIDTH - LEFT - RIGHT)
-
+        room = (460, 62, 44) if self.small else (WIDTH, LEFT, RIGHT)
+        frame = Frame(*room, min(steps), max(steps))
         lanes = list(dict.fromkeys(event.kind for event in self.events))
         top = len(lanes) * LANE + (10 if lanes else 0)
         height = top + sum(panel.height + GAP for panel in self.panels) + AXIS
-        parts = [self._columns(x, height), *self._lanes(x, lanes)]
+        parts = [self._columns(frame, height), *self._lanes(frame, lanes)]
         for panel in self.panels:
-            parts += _panel(panel, x, top + GAP)
+            parts += _panel(panel, frame, top + GAP)
             top += panel.height + GAP
-        parts += _axis(x, first, last, top)
-        head = Markup('<svg class="timeline" viewBox="0 0 {} {}" role="group" aria-label="{}">')
-        return Markup().join([head.format(WIDTH, height, printable(self.name)), *parts, Markup("</svg>")])
+        parts += _axis(frame, top)
+        head = Markup('<svg class="timeline{}" viewBox="0 0 {} {}" role="group" aria-label="{}">')
+        opened = head.format(" small" if self.small else "", frame.width, height, printable(self.name))
+        return Markup().join([opened, *parts, Markup("</svg>")])
 
-    def _columns(self, x: Callable[[float], float], height: int) -> Markup:
+    def _columns(self, frame: Frame, height: int) -> Markup:
         """A column per step, as high as all panels: nobody has to aim at a point."""
         steps = sorted(set(self.steps))
         ends = [(before + after) / 2 for before, after in pairwise(steps)]
         columns = []
         for step, low, high in zip(steps, [steps[0] - 0.5, *ends], [*ends, steps[-1] + 0.5], strict=True):
-            left, right = max(x(low), LEFT - 6), min(x(high), WIDTH - RIGHT + 6)
+            left, right = max(frame.x(low), frame.left - 6), min(frame.x(high), frame.end + 6)
             rect = Markup('<rect x="{:.1f}" y="0" width="{:.1f}" height="{}"/><line x1="{:.1f}" x2="{:.1f}" y2="{}"/>')
-            drawn = rect.format(left, max(1.0, right - left), height - AXIS, x(step), x(step), height - AXIS)
+            drawn = rect.format(left, max(1.0, right - left), height - AXIS, *[frame.x(step)] * 2, height - AXIS)
             columns.append(_linked(self.link(step), self.said(step), drawn, "hit"))
         return Markup().join(columns)
 
-    def _lanes(self, x: Callable[[float], float], lanes: Sequence[str]) -> Iterable[Markup]:
+    def _lanes(self, frame: Frame, lanes: Sequence[str]) -> Iterable[Markup]:
         for number, kind in enumerate(lanes):
             y = number * LANE + LANE / 2 + 2
             yield _text(0, y + 4, kind, "lane")
-            yield Markup('<line class="rule" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(LEFT, WIDTH - RIGHT, y, y)
+            yield Markup('<line class="rule" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(frame.left, frame.end, y, y)
             for event in self.events:
                 if event.kind == kind:
-                    shape = _shape(number, x(event.step), y)
+                    shape = _shape(number, frame.x(event.step), y)
                     yield _linked(event.link, event.said, shape, "event")
 
 
@@ -144,7 +161,7 @@ def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
     return opened.format(kind, link, printable(said), printable(said), drawn)
 
 
-def _panel(panel: Panel, x: Callable[[float], float], top: float) -> Iterable[Markup]:
+def _panel(panel: Panel, frame: Frame, top: float) -> Iterable[Markup]:
     known = [value for series in panel.series for value in series.values if _is_number(value)]
     ends = [end for series in panel.series for _, low, high in series.band for end in (low, high)]
     ends += [end for mark in panel.marks for end in (mark.low, mark.high)]
@@ -157,34 +174,36 @@ def _panel(panel: Panel, x: Callable[[float], float], top: float) -> Iterable[Ma
         yield _text(0, top + 10 + 15 * number, line, "heading")
     for tick in _ticks(low, high, 4 if panel.tall else 2):
         line = Markup('<line class="rule" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
-        yield line.format(LEFT, WIDTH - RIGHT, y(tick), y(tick))
-        yield _text(LEFT - 8, y(tick) + 4, format(tick, panel.form), "tick end")
+        yield line.format(frame.left, frame.end, y(tick), y(tick))
+        yield _text(frame.left - 8, y(tick) + 4, format(tick, panel.form), "tick end")
     labels = []
     for number, series in enumerate(panel.series):
-        points = [(x(s), y(v)) for s, v in zip(series.steps, series.values, strict=True) if _is_number(v)]
+        points = [(frame.x(s), y(v)) for s, v in zip(series.steps, series.values, strict=True) if _is_number(v)]
         if not points:
             continue
-        yield from _curve(series, points, number, x, y)
+        yield from _curve(series, points, number, frame, y)
         newest = next(value for value in reversed(series.values) if _is_number(value))
         labels.append((points[-1][1], number, f"{series.label} {format(newest, panel.form)}".strip()))
     for mark in panel.marks:
-        drawn = Markup(
-            '<path class="whisker" d="M{0:.1f} {1:.1f}V{2:.1f}"/><circle class="s1" cx="{0:.1f}" cy="{3:.1f}" r="4.5"/>'
-        ).format(x(mark.step), y(mark.low), y(mark.high), y(mark.value))
+        whisker = Markup('<path class="whisker" d="M{:.1f} {:.1f}V{:.1f}"/>')
+        dot = Markup('<g class="s{}">{}<circle cx="{:.1f}" cy="{:.1f}" r="4.5"/></g>')
+        place = frame.x(mark.step)
+        ends = whisker.format(place, y(mark.low), y(mark.high))
+        drawn = dot.format(mark.colour % 6, ends, place, y(mark.value))
         yield _linked(mark.link, mark.said, drawn, "event")
-    for place, number, text in _apart(labels):
-        yield _text(WIDTH - RIGHT + 10, place + 4, text, f"label s{number % 6}")
+    for place, number, text in _apart(labels, top + panel.height):
+        yield _text(frame.end + 10, place + 4, text, f"label s{number % 6}")
 
 
 def _curve(
-    series: Series, points: Sequence[Point], number: int, x: Callable[[float], float], y: Callable[[float], float]
+    series: Series, points: Sequence[Point], number: int, frame: Frame, y: Callable[[float], float]
 ) -> Iterable[Markup]:
     """An interval as a band, each step's value as a faint line, and a clear one of their centred moving mean over a
     tenth of the run; of few steps the values alone."""
     kind = f"s{number % 6}"
     if series.band:
-        upper = [f"{x(step):.1f} {y(high):.1f}" for step, _, high in series.band]
-        lower = [f"{x(step):.1f} {y(low):.1f}" for step, low, _ in reversed(series.band)]
+        upper = [f"{frame.x(step):.1f} {y(high):.1f}" for step, _, high in series.band]
+        lower = [f"{frame.x(step):.1f} {y(low):.1f}" for step, low, _ in reversed(series.band)]
         yield Markup('<path class="band {}" d="M{}Z"/>').format(kind, "L".join([*upper, *lower]))
     few = len(points) < SMOOTHED_FROM
     yield Markup('<path class="line {}" d="{}"/>').format(f"{kind}" if few else f"{kind} faint", _path(points))
@@ -202,21 +221,23 @@ def _path(points: Sequence[Point]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def _axis(x: Callable[[float], float], first: int, last: int, top: float) -> Iterable[Markup]:
+def _axis(frame: Frame, top: float) -> Iterable[Markup]:
     yield _text(0, top + 18, "step", "tick")
-    for tick in _ticks(max(first, 0), last, 8):
+    for tick in _ticks(max(frame.first, 0), frame.last, frame.width // 150):
         if float(tick).is_integer():
-            yield _text(x(tick), top + 18, f"{tick:.0f}", "tick middle")
-    if first < 0:
-        yield _text(x(first), top + 18, "base", "tick middle")
+            yield _text(frame.x(tick), top + 18, f"{tick:.0f}", "tick middle")
+    if frame.first < 0:
+        yield _text(frame.x(frame.first) - 8, top + 18, "base", "tick middle")
 
 
-def _apart(labels: Sequence[tuple[float, int, str]]) -> Iterable[tuple[float, int, str]]:
-    """Labels from above, moved down where they would lie on one another."""
-    lowest = -math.inf
+def _apart(labels: Sequence[tuple[float, int, str]], bottom: float) -> Iterable[tuple[float, int, str]]:
+    """Labels from above, moved down where they would lie on one another, and all of them up again from the bottom."""
+    placed: list[tuple[float, int, str]] = []
     for place, number, text in sorted(labels):
-        lowest = max(place, lowest + LEAST_APART)
-        yield lowest, number, text
+        lowest = placed[-1][0] + LEAST_APART if placed else -math.inf
+        placed.append((max(place, lowest), number, text))
+    beyond = max(0.0, placed[-1][0] - bottom) if placed else 0.0
+    return [(place - beyond, number, text) for place, number, text in placed]
 
 
 def _text(x: float, y: float, text: str, kind: str) -> Markup:

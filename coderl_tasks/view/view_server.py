@@ -378,6 +378,7 @@ def listen(port: int | None) -> socket.socket:
             listener.close()
             raise ConfigError(f"--port {port}: {error.strerror}") from error
         listener.bind((HOST, 0))
+    listener.listen()  # who follows the printed address before the server is up waits
     return listener
 
 

@@ -18,7 +18,8 @@ CHROMIUM = next(
 )
 PATIENCE_S = 20.0
 SETTLED_MS = 150
-KEY_NAMES = {"Enter": "\r"}
+SPECIAL = {"Enter": ("\r", 13), "Escape": ("", 27)}
+"""Keys that are no letters: the text that they give, and their number."""
 
 
 class Browser:
@@ -121,10 +122,10 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            text = KEY_NAMES.get(key, key)
-            for kind in ("keyDown", "keyUp"):
-                pressed = {"type": kind, "key": key, "windowsVirtualKeyCode": 13 if key == "Enter" else 0}
-                self._ask("Input.dispatchKeyEvent", pressed | ({"text": text} if kind == "keyDown" else {}))
+            text, number = SPECIAL.get(key, (key, 0))
+            pressed: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": number}
+            self._ask("Input.dispatchKeyEvent", pressed | {"type": "keyDown", "text": text})
+            self._ask("Input.dispatchKeyEvent", pressed | {"type": "keyUp"})
         self.loaded()
 
     @property

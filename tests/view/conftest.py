@@ -1,0 +1,136 @@
+"""A server of `coderl view` over runs with a pool at hand: an ordinary one, one that goes on, one of hostile texts."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import Commit, index_step
+from coderl_tasks.paths import POOL_FILE, PROJECT_ROOT
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.step_metrics import rollout_metrics
+from coderl_tasks.problems.problem import Problem, Test, problems_frame
+from tests.insight.recorded_runs import curate, problem_names, rollout, statement, write_run
+from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
+
+N_TESTS = 12
+
+
+def problem(problem_id: str, split: str, text: str) -> Problem:
+    tests = tuple(Test(f"{number}\n", f"expected {number}\n") for number in range(N_TESTS))
+    return Problem(problem_id, split, text, "", "stdin", "", tests, N_TESTS, N_TESTS, 6.0, (), 0)
+
+
+def write_pool(file: Path, problems: list[Problem]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_parquet(file, problems_frame(problems))
+    return file
+
+
+def with_pool(run: Path, pool: Path) -> Path:
+    file = run / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pool": str(pool), "model_name": "no/such-model"}))
+    return run
+
+
+def graded_step(run: RunDirectory, step: int, rows: list[dict[str, Any]]) -> None:
+    """Records and commits a step of these rollouts, with advantages."""
+    frame = pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
+    mean = pl.col("reward").mean().over("group_index")
+    frame = frame.with_columns(advantage=pl.col("reward") - mean)
+    frame = frame.with_columns(trained=(pl.col("advantage").abs() > 1e-8).any().over("group_index").fill_null(False))
+    run.step(step).write("scored", frame.select(ROLLOUT_SCHEMA.keys()))
+    row = {"step": step, **rollout_metrics(frame), "n_datums": frame.height, "loss": 0.0, "kl_sample_train": 0.0}
+    run.step(step).write_commit(Commit(step, row))
+    run.metrics.append(row)
+    index_step(run.path, step, frame)
+
+
+def further_step(path: Path, step: int) -> None:
+    """One more committed step of a run, as a run at work adds it."""
+    draw = random.Random(step)
+    rows = [
+        rollout("taco-0001", "passed" if sample % 2 else "wrong_answer", draw, step=step, sample_index=sample)
+        for sample in range(8)
+    ]
+    with RunDirectory.open(path, json.loads((path / "config.json").read_text())) as run:
+        graded_step(run, step, rows)
+
+
+def hostile_run(folder: Path) -> Path:
+    """A step with a group per hostile text, which is the problem's name, statement, test, answer, program, error and
+    output; one of them has a line of 10 MB."""
+    problems, rows, draw = [], [], random.Random(0)
+    for number, text in enumerate(HOSTILE_TEXTS):
+        problem_id = f"{number}-{text[:200]}"
+        tests = tuple(Test(text, text) for _ in range(N_TESTS))
+        problems.append(
+            Problem(problem_id, text[:40], text, text, "stdin", "", tests, N_TESTS, N_TESTS, None, (), number)
+        )
+        answer = LONG_LINE if number == 0 else text
+        row = rollout(problem_id, "wrong_answer", draw, step=0, group_index=number, first_failed=2)
+        row |= {"completion": answer, "code": answer, "failed_output": text, "suspicion": text, "split": text[:40]}
+        row |= {"tests_passed": 2, "tests_run": 3, "reason": None}
+        passed = rollout(problem_id, "passed", draw, step=0, group_index=number, sample_index=1, split=text[:40])
+        error = {"verdict": "runtime_error", "reason": f"test 2: {text}", "failed_output": None, "sample_index": 2}
+        rows += [row, passed, row | error | {"code": text, "completion": text}]
+    pool = write_pool(folder / "pools" / "hostile" / POOL_FILE, problems)
+    config = {"model_name": HOSTILE_TEXTS[1], "pool": str(pool), "note": HOSTILE_TEXTS[2], "environment": "code"}
+    with RunDirectory.open(folder / "hostile<b>&'run", config) as run:
+        graded_step(run, 0, rows)
+    return run.path
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: its `origin`, its `key`, and the folder of the runs that it shows."""
+
+    origin: str
+    key: str
+    folder: Path
+
+    def client(self) -> httpx.Client:
+        client = httpx.Client(base_url=self.origin, follow_redirects=True, timeout=30)
+        client.get("/", params={"key": self.key})
+        return client
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("view")
+    names = [(name, split) for split in ("taco", "primeintellect") for name in problem_names(split, 60)]
+    pool = write_pool(
+        folder / "pools" / "tests" / POOL_FILE, [problem(name, split, statement(name)) for name, split in names]
+    )
+    ordinary = with_pool(write_run(folder / "ordinary", steps=12, test_size=12), pool)
+    live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
+    hostile = hostile_run(folder)
+    curated = curate(folder / "pools" / "curated", size=90)
+    command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, (ordinary, live, hostile, curated))]
+    environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}
+    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        origin, _, key = address.partition("/?key=")
+        yield Served(origin, key, folder)
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+@pytest.fixture(scope="session")
+def client(served: Served) -> Iterator[httpx.Client]:
+    with closing(served.client()) as client:
+        yield client

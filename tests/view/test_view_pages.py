@@ -1,0 +1,302 @@
+"""The pages of `coderl view` over HTTP: what they say, whom they answer, and that a text stays a text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import polars as pl
+import pytest
+
+from coderl_tasks.view.library import Library, state_of
+from coderl_tasks.view.run_data import RunData, pieces, with_intervals
+from coderl_tasks.view.search import MOST_HITS, Wanted, search
+from coderl_tasks.view.view_server import HEADERS
+from tests.insight.recorded_runs import TOKENIZER
+from tests.view.conftest import Served
+from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
+
+OWN_TAGS = {"script": "/static/view.js", "link": "/static/", "img": "/static/icon.svg"}
+"""What of a page loads something, and from where it may."""
+
+
+class Page(HTMLParser):
+    """What a page is made of: links, faults (markup that no template of ours has) and the text that people see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.faults, self.text = [], [], ""  # type: ignore[var-annotated]
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        source = values.get("src") or (values.get("href") if tag == "link" else None)
+        if tag in ("iframe", "object", "embed", "base", "style", "video", "math", "plaintext", "xmp", "template"):
+            self.faults.append(tag)
+        if tag in OWN_TAGS and not (source or "").startswith(OWN_TAGS[tag]):
+            self.faults.append(f"{tag} {source}")
+        self.faults += [f"{tag} {name}" for name in values if name.startswith("on") or name in ("style", "srcdoc")]
+        if tag == "a":
+            self.links.append(values.get("href") or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(client: httpx.Client, address: str, status: int = 200) -> Page:
+    answer = client.get(address)
+    assert answer.status_code == status, (address, answer.text[:500])
+    page = Page(answer.text)
+    assert page.faults == []
+    assert all(link.startswith(("/", "#")) and not link.startswith("//") for link in page.links)
+    hidden = [c for c in answer.text if not c.isprintable() and c not in "\n\t"]
+    assert hidden == []
+    return page
+
+
+def dip(run: Path) -> int:
+    """The step in which the fewest completions passed."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return int(min((row for row in rows if "mean_correct" in row), key=lambda row: row["mean_correct"])["step"])
+
+
+def test_without_the_key_nothing_is_shown(served: Served) -> None:
+    for key in (None, "", "tml-wrong"):
+        answer = httpx.get(f"{served.origin}/run/ordinary", params={} if key is None else {"key": key})
+        assert answer.status_code == 401
+        assert "ordinary" not in answer.text
+    answer = httpx.get(f"{served.origin}/static/view.css")
+    assert answer.status_code == 401
+
+
+def test_the_key_leaves_the_address_for_a_cookie(served: Served) -> None:
+    answer = httpx.get(f"{served.origin}/run/ordinary", params={"all": 1, "key": served.key})
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/run/ordinary?all=1"
+    cookie = answer.headers["set-cookie"].lower()
+    assert served.key.lower() in cookie and "httponly" in cookie and "samesite=lax" in cookie
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "example.org"}, 400),
+        ({"Host": ""}, 400),
+        ({"Origin": "https://example.org"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),  # a link that somebody shared
+        ({"Host": "localhost:1"}, 200),
+    ],
+)
+def test_whom_it_answers(client: httpx.Client, headers: dict[str, str], status: int) -> None:
+    jar = "; ".join(f"{cookie.name}={cookie.value}" for cookie in client.cookies.jar)
+    answer = httpx.get(f"{client.base_url}/", headers={"Cookie": jar, **headers})
+    assert answer.status_code == status
+
+
+def test_it_only_shows(client: httpx.Client) -> None:
+    assert client.post("/").status_code == 405
+    assert client.delete("/run/ordinary").status_code == 405
+
+
+def test_every_answer_has_the_policy(client: httpx.Client) -> None:
+    for address in ("/", "/run/ordinary", "/static/view.js", "/nothing", "/run/ordinary/state"):
+        answer = client.get(address)
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+def test_a_run_leads_to_its_steps(client: httpx.Client) -> None:
+    page = read(client, "/run/ordinary")
+    assert {f"/run/ordinary/step/{step}" for step in range(12)} <= set(page.links)
+    assert {"/run/ordinary/eval/baseline", "/run/ordinary/eval/final"} <= set(page.links)
+    assert "Mean reward" in page.text and "There is no cap" in page.text
+    assert "learning_rate" in page.text  # differs from the default
+
+
+def test_from_a_dip_to_the_failing_test(client: httpx.Client, served: Served) -> None:
+    step = dip(served.folder / "ordinary")
+    groups = [link for link in read(client, f"/run/ordinary/step/{step}").links if "/problem?" in link]
+    completions = [link for link in read(client, groups[0]).links if link.startswith(f"/run/ordinary/step/{step}/")]
+    page = read(client, completions[0])
+    assert re.search(r"Test \d+ failed|no closed block of code", page.text)
+    assert "✓ extracted again: the same" in page.text
+    assert "✓ worked out again for the group: the same" in page.text
+
+
+def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Served) -> None:
+    rows = pl.read_parquet(served.folder / "ordinary" / "steps" / "000003" / "scored.parquet")
+    row = rows.filter(pl.col("verdict") == "wrong_answer", pl.col("first_failed") > 1).row(0, named=True)
+    text = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text
+    failed = row["first_failed"]
+    assert f"Test {failed} failed" in text
+    assert f"expected {failed}" in text
+    assert text.count("as expected") == failed  # those before it
+    assert len(re.findall("not run", text)) >= 12 - failed - 1
+    assert f"step = 3 AND group_index = {row['group_index']}" in text
+
+
+def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Served) -> None:
+    groups = RunData(served.folder / "ordinary").groups
+    skipped = groups.filter(~pl.col("has_signal"))
+    assert len(skipped)
+    step = skipped["step"][0]
+    own = groups.filter(pl.col("step") == step)
+    share = own.filter(~pl.col("has_signal"))["tokens"].sum() / own["tokens"].sum()
+    text = " ".join(read(client, f"/run/ordinary/step/{step}").text.split())
+    n = len(own.filter(~pl.col("has_signal")))
+    assert f"{n} of {len(own)} groups {share:.0%} of the sampled tokens" in text
+    assert "skipped:" in text
+
+
+def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
+    page = read(client, "/run/ordinary/eval/final")
+    lost, gained = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
+    assert gained > 0
+    link = next(link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link))
+    text = read(client, link).text
+    assert "Why this reward" in text and lost >= 0
+
+
+def test_an_evaluated_problem_says_why_its_tests_are_not_shown(client: httpx.Client) -> None:
+    page = read(client, "/run/ordinary/eval/final?verdict=wrong_answer")
+    link = [link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link)][-1]
+    assert "Input and expected output are not shown" in read(client, link).text
+
+
+def test_runs_are_compared(client: httpx.Client) -> None:
+    page = read(client, "/compare?run=ordinary&run=live")
+    assert "Settings that differ" in page.text and "max_steps" in page.text
+    assert "problems gained / lost by live" in page.text
+    read(client, "/compare?run=ordinary", 404)
+
+
+def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
+    page = read(client, "/pool/curated")
+    drops = {link for link in page.links if "/drops?" in link}
+    text = "".join(read(client, link).text for link in drops)
+    assert "3 tests" in text and "test 4 <script>alert(1)</script>" in text
+    problem = next(link for link in page.links if "/pool/curated/problem?" in link)
+    assert "Read n, then n integers" in read(client, problem).text
+
+
+def test_the_search_finds_what_is_asked_for(client: httpx.Client, served: Served) -> None:
+    page = read(client, "/run/ordinary/search?q=values%5Bn%5D&within=code&verdict=runtime_error")
+    links = [link for link in page.links if re.fullmatch(r"/run/ordinary/step/\d+/\d+/\d+", link)]
+    assert links
+    assert "runtime_error" in read(client, links[0]).text
+    data = RunData(served.folder / "ordinary")
+    rows = pl.read_parquet(served.folder / "ordinary" / "steps" / "*" / "scored.parquet", columns=["step", "verdict"])
+    early = search(data, Wanted(verdict="time_limit", last=4))
+    expected = rows.filter(pl.col("verdict") == "time_limit", pl.col("step") <= 4)
+    assert len(early.rows) == min(MOST_HITS, len(expected)) and early.searched == (0, 4)
+    hits = search(data, Wanted(problem="(taco-0007)"))  # words of its statement
+    assert {row["problem_id"] for row in hits.rows} <= {"taco-0007"}
+    found = search(data, Wanted(text="First I filter.", evaluation="final"))
+    assert all("First I filter." in row["found"] for row in found.rows)
+
+
+def test_a_search_that_runs_out_of_time_says_where_to_go_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coderl_tasks.view.search.MOST_SECONDS", 0.0)
+    data, seen, wanted = RunData(served.folder / "ordinary"), [], Wanted(text="there is no such text")
+    for _ in range(12):
+        hits = search(data, wanted)
+        assert hits.searched is not None
+        seen.append(hits.searched)
+        if hits.rest is None:
+            break
+        wanted = hits.rest
+    assert [first for first, _ in seen] == list(range(11, -1, -1))
+
+
+@pytest.mark.parametrize("address", ["/run/nobody", "/run/ordinary/step/99", "/run/ordinary/step/1/0/99", "/nothing",
+    "/run/ordinary/eval/none", "/run/ordinary/problem?id=none", "/pool/none", "/run/ordinary/step/1/0/0/text/config",
+    "/run/ordinary/step/99999999999999999999", "/static/..%2fview_server.py", "/run/..%2f..%2fetc/step/1"])  # fmt: skip
+def test_what_is_not_there_is_said(client: httpx.Client, address: str) -> None:
+    assert "There is no such page" in read(client, address, 404).text
+
+
+def test_a_damaged_file_is_named(client: httpx.Client, served: Served, tmp_path: Path) -> None:
+    file = served.folder / "live" / "steps" / "000001" / "scored.parquet"
+    whole = file.read_bytes()
+    file.write_bytes(b"PAR1 no more")
+    try:
+        assert "000001/scored.parquet" in read(client, "/run/live/step/1", 500).text
+    finally:
+        file.write_bytes(whole)
+
+
+HOSTILE_RUN = "/run/" + quote("hostile<b>&'run")
+
+
+def test_hostile_texts_are_texts(client: httpx.Client, served: Served) -> None:
+    run = read(client, HOSTILE_RUN)
+    assert "hostile<b>&'run" in run.text
+    read(client, f"{HOSTILE_RUN}/step/0")
+    for number, text in enumerate(HOSTILE_TEXTS):
+        problem_id = quote(f"{number}-{text[:200]}", safe="")
+        page = read(client, f"{HOSTILE_RUN}/problem?id={problem_id}")
+        completion = read(client, f"{HOSTILE_RUN}/step/0/{number}/{number % 2 * 2}")  # a wrong answer, or an error
+        words = re.findall(r"[\w(){}$]{3,12}", text)[:1]  # of those that have any, something is to be read
+        assert all(word in each.text for word in words for each in (page, completion))
+        if number % 4 == 0:
+            read(client, f"/pool/hostile/problem?id={problem_id}")
+    read(client, "/pool/hostile")
+
+
+def test_a_long_line_is_cut_and_leads_to_all_of_it(client: httpx.Client) -> None:
+    answer = client.get(f"{HOSTILE_RUN}/step/0/0/0")
+    assert len(answer.content) < 1_000_000
+    assert "characters. " in answer.text and f"{len(LONG_LINE):,}" in answer.text
+    whole = client.get(f"{HOSTILE_RUN}/step/0/0/0/text/completion")
+    assert whole.text == LONG_LINE
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_the_state_changes_with_a_commit_alone(served: Served) -> None:
+    run = served.folder / "ordinary"
+    before = state_of(run)
+    (run / "report.html").write_text("a report")
+    assert state_of(run) == before
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("")
+    assert state_of(run) == before
+    (run / "evals" / "later").mkdir()
+    assert state_of(run) != before
+    (run / "evals" / "later").rmdir()
+
+
+def test_two_directories_of_one_name_have_two_names(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place / "run" / "steps").mkdir(parents=True)
+    library = Library([tmp_path / "a" / "run", tmp_path / "b" / "run"])
+    assert sorted(library.runs()) == ["run", "run~2"]
+    assert {path.parent.name for path in library.runs().values()} == {"a", "b"}
+
+
+def test_intervals_are_over_problems() -> None:
+    """Four groups of ten, all alike within: the interval is that of four observations, not of forty."""
+    groups = pl.DataFrame(
+        {
+            "step": [0] * 4 + [1],
+            "graded": [10] * 5,
+            "passed": [0, 10, 0, 10, 5],
+            "mean_reward": [0.0, 1.0, 0.0, 1.0, 0.5],
+        }
+    )
+    rates = with_intervals(groups).to_dicts()
+    half = 3.182 * (1 / 3 / 4) ** 0.5  # t of three degrees of freedom, standard deviation sqrt(1/3)
+    assert rates[0]["rate"] == 0.5
+    assert rates[0]["mean_reward_high"] == pytest.approx(0.5 + half, abs=1e-3)
+    assert (rates[0]["rate_low"], rates[0]["rate_high"]) == (0.0, 1.0)  # cut at what a share can be
+    assert rates[1]["rate_low"] is None  # of one group nothing is known
+
+
+def test_pieces_of_tokens_make_up_the_text() -> None:
+    text = "def ƒ(λ): # 日本語 🎉\n    return 'ü'\n"
+    tokens = TOKENIZER.encode(text).ids
+    parts = pieces(lambda some: TOKENIZER.decode(list(some)), tokens)
+    assert len(parts) == len(tokens)
+    assert "".join(parts) == text
