@@ -239,9 +239,11 @@ def _add_external_access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--external-access", action="store_true", help=allowed)
 
 
-@_subcommand("servers", "Prefect server, deployments and a worker; prints the UI address")
+@_subcommand("servers", "Prefect server, deployments, a worker and the viewer; prints their addresses")
 def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."
+    parser.description = (
+        "Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C ends."
+    )
     what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
     parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
     most = "the most flow runs at once on this machine (default: one per core, and two at least)"

@@ -52,20 +52,17 @@ def view(options: Namespace) -> int:
     """Shows runs and pools in the browser until it is stopped."""
     records = [record_path(record) for record in options.records]
     from coderl_tasks.view.library import Library  # which takes seconds to import
-    from coderl_tasks.view.view_server import first_page, listen, serve, view_key
+    from coderl_tasks.view.view_server import first_page, listen, page_address, serve, view_key
 
-    library, listener = Library(records), listen(options.port)
-    key, port = view_key(), listener.getsockname()[1]
-    page = first_page(library, records)
-    print(f"http://127.0.0.1:{port}{page}{'&' if '?' in page else '?'}key={key}", flush=True)
-    print("Ctrl-C ends", flush=True)
+    library, listener, key = Library(records), listen(options.port), view_key()
+    print(page_address(listener, first_page(library, records), key), flush=True)
     serve(library, key, listener)
     return 0
 
 
 def up(options: Namespace) -> int:
-    """Runs a Prefect server and a worker until interrupted, or with `--jobs` deploys to a Kubernetes work pool. Returns
-    the worker's exit code, 0 after Ctrl-C, SIGTERM."""
+    """Runs a Prefect server, a worker and the viewer of runs until interrupted; with `--jobs` deploys to a Kubernetes
+    work pool. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
     from coderl_tasks.runtime.prefect_server import (
         configured_api_url,
         exports,
@@ -77,6 +74,7 @@ def up(options: Namespace) -> int:
     )
     from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
     from coderl_tasks.services import load_environment
+    from coderl_tasks.view.view_server import serve_beside
 
     load_environment()
     if options.jobs is not None:
@@ -97,6 +95,7 @@ def up(options: Namespace) -> int:
                 flush=True,
             )
         print(f"Prefect UI: {ui_address(api_url)}", flush=True)
+        print(f"runs and pools: {serve_beside()}", flush=True)
         deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
         print(f"in another terminal: {exports(api_url)}", flush=True)

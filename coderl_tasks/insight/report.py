@@ -178,7 +178,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "faults": faults_table(run),
         "expiring": expiring_states(run.path, run.config),
         "export": f"coderl export {quoted_path}",
-        "queries": [f"coderl query {quoted_path} --name {name}" for name in QUERIES],
+        "queries": [f"coderl view {quoted_path}", *(f"coderl query {quoted_path} --name {name}" for name in QUERIES)],
         "sql": f'coderl query {quoted_path} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
     }
 
@@ -413,7 +413,7 @@ def step_history_markdown(run: RunRecord) -> str:
 def _sample_lines(run: RunRecord) -> list[str]:
     """A right and a wrong completion of the last step, one halfway and the first."""
     files = run.scored_files
-    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
+    lines = ["## Samples", "", "All of them, with the tests that they failed: `coderl view RUN`.", ""] if files else []
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
         scan = pl.scan_parquet(files[place], schema=ROLLOUT_SCHEMA, missing_columns="insert")

@@ -63,6 +63,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
     quoted, report = shlex.quote(str(run.path)), run.path / "report.html"
     lines = {
         "run": str(run.path),
+        "look": f"coderl view {quoted}",
         "query": f"coderl query {quoted} --name flips",
         "or SQL": f'coderl query {quoted} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
         "report": str(report) if report.is_file() else f"coderl report {quoted}",

@@ -171,7 +171,10 @@ def _flipped(
 def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
     """A pool: what each stage dropped and left, difficulty, the problems, audit flags."""
     rows, profile = funnel(curation), curation.profile
-    parts, spent = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else [], spending(profile)
+    parts, spent = (
+        make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else [],
+        spending(profile),
+    )
     audit = light_frame(curation.path / "audit.parquet")
     return {
         "title": name,

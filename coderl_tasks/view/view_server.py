@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -382,14 +382,29 @@ def listen(port: int | None) -> socket.socket:
     return listener
 
 
+def server(library: Library, key: str, listener: socket.socket) -> uvicorn.Server:
+    """The server that shows `library` on the socket, not running yet."""
+    shown = application(library, key, listener.getsockname()[1])
+    return uvicorn.Server(uvicorn.Config(shown, log_level="warning", access_log=False, server_header=False, ws="none"))
+
+
 def serve(library: Library, key: str, listener: socket.socket) -> None:
     """Serves until SIGINT or SIGTERM. The run that somebody looks at comes first: this process steps back."""
     os.nice(NICENESS)
-    port = listener.getsockname()[1]
-    config = uvicorn.Config(
-        application(library, key, port), log_level="warning", access_log=False, server_header=False, ws="none"
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    server(library, key, listener).run(sockets=[listener])
+
+
+def serve_beside() -> str:
+    """Serves all runs and pools there are from a thread of this process, as long as it lives; the page's address."""
+    listener, key = listen(None), view_key()
+    beside = server(Library(), key, listener)
+    Thread(target=partial(beside.run, sockets=[listener]), name="view", daemon=True).start()
+    return page_address(listener, "/", key)
+
+
+def page_address(listener: socket.socket, page: str, key: str) -> str:
+    """What a browser opens to see `page` for the first time."""
+    return f"http://{HOST}:{listener.getsockname()[1]}{page}{'&' if '?' in page else '?'}key={key}"
 
 
 def first_page(library: Library, records: list[Path]) -> str:
