@@ -36,6 +36,8 @@ from coderl_tasks.view.timeline import Mark, Panel, Series, Timeline
 
 Page = dict[str, Any]
 MOST_ROWS, MOST_LISTED = 300, 500
+LETTERS = "ABCDEF"
+"""What compared runs are called in the curves: their names may be long, or the same but for their ends."""
 _ROW_OF = re.compile(r"row (\d+) of (\S+)")
 BARS_WIDTH, BARS_HEIGHT = 560, 150
 
@@ -71,6 +73,7 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
     return {
         "title": " and ".join(records),
         "names": list(records),
+        "letters": LETTERS,
         "first": first_name,
         "facts": [(label, [facts(record).get(label) for record in records.values()]) for label in _labels(records)],
         "timeline": _compared_curves(records).svg(),
@@ -107,8 +110,8 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
         if not any(curves.values()):
             continue
         series = [
-            Series(_short(name), metrics[name]["step"].to_list() if curves.get(name) else [], curves.get(name) or [])
-            for name in records
+            Series(letter, metrics[name]["step"].to_list() if curves.get(name) else [], curves.get(name) or [])
+            for letter, name in zip(LETTERS, records, strict=False)
         ]
         about = PANELS.get(title)
         form = ".0%" if title == SIGNAL else (about.number if about else "") or ".2g"
@@ -140,10 +143,6 @@ def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
         for each in own_evaluations(record)
         if each.step >= 0
     ]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 11 else f"…{name[-10:]}"
 
 
 def _flipped(

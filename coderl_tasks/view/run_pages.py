@@ -111,7 +111,11 @@ def caps(record: RunRecord, spent: Sequence[Any]) -> list[tuple[str, float, floa
 def changed_settings(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The settings that differ from the defaults, of the run's preset where it has one: key, default, the run's."""
     preset = config.get("preset")
-    usual = TrainSettings.model_validate({"preset": preset} if preset else {}).model_dump(mode="json")
+    try:
+        settings = TrainSettings.model_validate({"preset": preset} if preset else {})
+    except ValueError:  # a preset of another version
+        settings = TrainSettings()
+    usual = settings.model_dump(mode="json")
     known = {key: value for key, value in config.items() if key in usual}
     return [(each.key, shown_setting(each.old), shown_setting(each.new)) for each in config_changes(usual, known)]
 

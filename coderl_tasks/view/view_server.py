@@ -263,7 +263,10 @@ class Viewer:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(names) < 2:
             raise NotThereError("name two runs or more to compare: /compare?run=A&run=B")
-        return self.render("compare_page", **other_pages.compare_page({name: self.data(name) for name in names[:6]}))
+        return self.render(
+            "compare_page",
+            **other_pages.compare_page({name: self.data(name) for name in names[: len(other_pages.LETTERS)]}),
+        )
 
     def _pool(self, request: Request) -> Response:
         name = request.path_params["pool"]
@@ -355,6 +358,9 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
     failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError)
     handlers: Any = {error: partial(viewer.refuse, 500) for error in failures}
     handlers |= {NotThereError: partial(viewer.refuse, 404), 404: partial(viewer.refuse, 404)}
+    handlers[Exception] = partial(
+        viewer.refuse, 500
+    )  # a file of other values than a run writes; its traceback is logged
     return Admission(Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=few_at_once), key, port)
 
 

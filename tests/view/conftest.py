@@ -70,7 +70,7 @@ def further_step(path: Path, step: int) -> None:
 
 def hostile_run(folder: Path) -> Path:
     """A step with a group per hostile text, which is the problem's name, statement, test, answer, program, error and
-    output; one of them has a line of 10 MB."""
+    output; and a step with a line of 10 MB."""
     problems, rows, draw = [], [], random.Random(0)
     for number, text in enumerate(HOSTILE_TEXTS):
         problem_id = f"{number}-{text[:200]}"
@@ -78,17 +78,18 @@ def hostile_run(folder: Path) -> Path:
         problems.append(
             Problem(problem_id, text[:40], text, text, "stdin", "", tests, N_TESTS, N_TESTS, None, (), number)
         )
-        answer = LONG_LINE if number == 0 else text
         row = rollout(problem_id, "wrong_answer", draw, step=0, group_index=number, first_failed=2)
-        row |= {"completion": answer, "code": answer, "failed_output": text, "suspicion": text, "split": text[:40]}
+        row |= {"completion": text, "code": text, "failed_output": text, "suspicion": text, "split": text[:40]}
         row |= {"tests_passed": 2, "tests_run": 3, "reason": None}
         passed = rollout(problem_id, "passed", draw, step=0, group_index=number, sample_index=1, split=text[:40])
         error = {"verdict": "runtime_error", "reason": f"test 2: {text}", "failed_output": None, "sample_index": 2}
-        rows += [row, passed, row | error | {"code": text, "completion": text}]
+        rows += [row, passed, row | error]
     pool = write_pool(folder / "pools" / "hostile" / POOL_FILE, problems)
     config = {"model_name": HOSTILE_TEXTS[1], "pool": str(pool), "note": HOSTILE_TEXTS[2], "environment": "code"}
     with RunDirectory.open(folder / "hostile<b>&'run", config) as run:
         graded_step(run, 0, rows)
+        long = {"step": 1, "completion": LONG_LINE, "code": LONG_LINE, "group_index": 0}
+        graded_step(run, 1, [rows[0] | long, rows[1] | {"step": 1}])
     return run.path
 
 

@@ -155,7 +155,8 @@ NAMELESS = """[...document.querySelectorAll("input, select, button, a, svg")].fi
 
 def test_hostile_texts_do_nothing(browser: Browser, served: Served) -> None:
     pages = [HOSTILE_RUN, f"{HOSTILE_RUN}/step/0", f"{HOSTILE_RUN}/search?q=alert&within=code", "/pool/hostile", "/"]
-    for number in (0, 1, 7, 11, 29, 33, 45, 50, 56, 57):
+    pages += [f"{HOSTILE_RUN}/step/1/0/0"]
+    for number in (1, 11, 29, 50, 56):  # the other pages are looked at without a browser
         pages += [f"{HOSTILE_RUN}/step/0/{number}/0"]
         pages += [f"{HOSTILE_RUN}/problem?id={quote(f'{number}-{HOSTILE_TEXTS[number][:200]}', safe='')}"]
     for page in pages:

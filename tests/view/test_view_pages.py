@@ -247,10 +247,10 @@ def test_hostile_texts_are_texts(client: httpx.Client, served: Served) -> None:
 
 
 def test_a_long_line_is_cut_and_leads_to_all_of_it(client: httpx.Client) -> None:
-    answer = client.get(f"{HOSTILE_RUN}/step/0/0/0")
+    answer = client.get(f"{HOSTILE_RUN}/step/1/0/0")
     assert len(answer.content) < 1_000_000
     assert "characters. " in answer.text and f"{len(LONG_LINE):,}" in answer.text
-    whole = client.get(f"{HOSTILE_RUN}/step/0/0/0/text/completion")
+    whole = client.get(f"{HOSTILE_RUN}/step/1/0/0/text/completion")
     assert whole.text == LONG_LINE
     assert whole.headers["content-type"] == "text/plain; charset=utf-8"
 
