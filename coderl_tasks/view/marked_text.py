@@ -83,8 +83,8 @@ def _marked(text: str, start: int, end: int) -> Markup:
 
 def difference(before: str | None, after: str | None, names: tuple[str, str]) -> Markup:
     """A unified diff of two programs, coloured."""
-    sides = [visible(text).splitlines() for text in (before, after)]
-    lines = difflib.unified_diff(*sides, *names, lineterm="", n=3)
+    old, new = (visible(text).splitlines() for text in (before, after))
+    lines = difflib.unified_diff(old, new, *names, lineterm="", n=3)
     return Markup(highlight("\n".join(lines), _DIFF, _FORMATTER))
 
 

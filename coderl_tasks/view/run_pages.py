@@ -80,6 +80,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "changes": changed_settings(record.config),
         "pool": library.pool_of(record.config),
         "hardest": hardest(data.groups),
+        "worse": worse(data.groups),
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
 
@@ -126,6 +127,15 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
     rate = (pl.col("passed") / pl.col("graded")).alias("rate")
     rows = by_problem.filter(pl.col("graded") > 0).with_columns(rate)
     return rows.sort("rate", "graded", "problem_id", descending=[False, True, False]).head(most).to_dicts()
+
+
+def worse(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
+    """The problems whose pass rate fell most from their first visit to their last: id, both rates, the last step."""
+    rated = groups.filter(pl.col("graded") > 0).with_columns(rate=pl.col("passed") / pl.col("graded"))
+    by_problem = rated.sort("step", "group_index").group_by("problem_id", maintain_order=True)
+    moved = by_problem.agg(first=pl.col("rate").first(), last=pl.col("rate").last(), step=pl.col("step").last())
+    fallen = moved.filter(pl.col("last") < pl.col("first"))
+    return fallen.sort(pl.col("last") - pl.col("first"), pl.col("problem_id")).head(most).to_dicts()
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:
@@ -444,8 +454,8 @@ def _visits_timeline(name: str, problem_id: str, visits: pl.DataFrame, evaluated
             )
             for each in evaluated
         ],
-        link=lambda step: address("run", name, "problem", id=problem_id, step=step),
-        said=lambda step: f"step {step} · {counts[step][0]} of {counts[step][1]} passed",
+        link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
+        said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
         name=f"Pass rate of {problem_id} over the steps that sampled it",
         steps=steps,
         small=True,

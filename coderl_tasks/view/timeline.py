@@ -50,6 +50,11 @@ class Series:
     values: Sequence[float | None]
     band: Sequence[tuple[int, float, float]] = ()
 
+    def known(self) -> list[Point]:
+        """The steps that have a value, with it."""
+        pairs = zip(self.steps, self.values, strict=True)
+        return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -97,8 +102,8 @@ class Timeline:
 
     panels: Sequence[Panel]
     events: Sequence[Event] = ()
-    link: Callable[[int], str | None] = lambda step: None
-    said: Callable[[int], str] = lambda step: f"step {step}"
+    link: Callable[[float], str | None] = lambda step: None
+    said: Callable[[float], str] = lambda step: f"step {step:g}"
     name: str = "Curves"
     steps: Sequence[float] = field(default_factory=list)
     small: bool = False
@@ -162,37 +167,36 @@ def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
 
 
 def _panel(panel: Panel, frame: Frame, top: float) -> Iterable[Markup]:
-    known = [value for series in panel.series for value in series.values if _is_number(value)]
-    ends = [end for series in panel.series for _, low, high in series.band for end in (low, high)]
+    ends = [value for series in panel.series for _, value in series.known()]
+    ends += [end for series in panel.series for _, low, high in series.band for end in (low, high)]
     ends += [end for mark in panel.marks for end in (mark.low, mark.high)]
-    low, high = _limits([*known, *ends], panel.limits)
+    low, high = _limits(ends, panel.limits)
 
     def y(value: float) -> float:
         return top + panel.height - (value - low) / (high - low) * panel.height
 
-    for number, line in enumerate(wrap(panel.heading, LONGEST_HEADING)):
-        yield _text(0, top + 10 + 15 * number, line, "heading")
+    for number, words in enumerate(wrap(panel.heading, LONGEST_HEADING)):
+        yield _text(0, top + 10 + 15 * number, words, "heading")
     for tick in _ticks(low, high, 4 if panel.tall else 2):
         line = Markup('<line class="rule" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
         yield line.format(frame.left, frame.end, y(tick), y(tick))
         yield _text(frame.left - 8, y(tick) + 4, format(tick, panel.form), "tick end")
     labels = []
     for number, series in enumerate(panel.series):
-        points = [(frame.x(s), y(v)) for s, v in zip(series.steps, series.values, strict=True) if _is_number(v)]
-        if not points:
-            continue
-        yield from _curve(series, points, number, frame, y)
-        newest = next(value for value in reversed(series.values) if _is_number(value))
-        labels.append((points[-1][1], number, f"{series.label} {format(newest, panel.form)}".strip()))
-    for mark in panel.marks:
-        whisker = Markup('<path class="whisker" d="M{:.1f} {:.1f}V{:.1f}"/>')
-        dot = Markup('<g class="s{}">{}<circle cx="{:.1f}" cy="{:.1f}" r="4.5"/></g>')
-        place = frame.x(mark.step)
-        ends = whisker.format(place, y(mark.low), y(mark.high))
-        drawn = dot.format(mark.colour % 6, ends, place, y(mark.value))
-        yield _linked(mark.link, mark.said, drawn, "event")
+        if known := series.known():
+            yield from _curve(series, [(frame.x(step), y(value)) for step, value in known], number, frame, y)
+            newest = known[-1][1]
+            labels.append((y(newest), number, f"{series.label} {format(newest, panel.form)}".strip()))
+    yield from (_whiskers(mark, frame, y) for mark in panel.marks)
     for place, number, text in _apart(labels, top + panel.height):
         yield _text(frame.end + 10, place + 4, text, f"label s{number % 6}")
+
+
+def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:
+    place = frame.x(mark.step)
+    ends = Markup('<path class="whisker" d="M{:.1f} {:.1f}V{:.1f}"/>').format(place, y(mark.low), y(mark.high))
+    dot = Markup('<g class="s{}">{}<circle cx="{:.1f}" cy="{:.1f}" r="4.5"/></g>')
+    return _linked(mark.link, mark.said, dot.format(mark.colour % 6, ends, place, y(mark.value)), "event")
 
 
 def _curve(
@@ -242,10 +246,6 @@ def _apart(labels: Sequence[tuple[float, int, str]], bottom: float) -> Iterable[
 
 def _text(x: float, y: float, text: str, kind: str) -> Markup:
     return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(kind, x, y, escape(printable(text)))
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _limits(values: Sequence[float], limits: tuple[float | None, float | None]) -> tuple[float, float]:

@@ -181,8 +181,9 @@ class Viewer:
         return HTMLResponse(printable_lines(html), status)
 
     def _library(self, request: Request) -> Response:
-        live = {"watched": "/state", "state_now": self._all_states()}
-        return self.render("library_page", **live, **other_pages.library_page(self.library, time.time()))
+        state = self._all_states()
+        page = other_pages.library_page(self.library, time.time())
+        return self.render("library_page", watched="/state", state_now=state, **page)
 
     def _library_state(self, request: Request) -> Response:
         return JSONResponse({"state": self._all_states()})
@@ -193,7 +194,7 @@ class Viewer:
     def _run_state(self, request: Request) -> Response:
         return JSONResponse({"state": state_of(self.library.run(request.path_params["run"]))})
 
-    def _live(self, data: RunData, name: str) -> dict[str, str]:
+    def _live(self, data: RunData, name: str) -> dict[str, Any]:
         """What a page needs to notice that the run has gone on. Asked before the page is made: a step that is committed
         meanwhile is shown at the next look."""
         return {"watched": address("run", name, "state"), "state_now": state_of(data.path)}

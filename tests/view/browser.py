@@ -1,5 +1,6 @@
 """Debian's Chromium, driven over the DevTools protocol: what of a browser the tests need, and no more."""
 
+import base64
 import json
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        self._session: str | None = None  # of the page, once there is one
         self._number, self.requests, self.dialogs, self.errors = 0, [], [], []  # type: ignore[var-annotated]
         port_file = Path(self._folder.name) / "DevToolsActivePort"
         until(lambda: port_file.is_file() and "\n" in port_file.read_text())
@@ -43,13 +45,11 @@ class Browser:
         self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_S)
         target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
         attached = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})
-        self._session: str | None = attached["sessionId"]
+        self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", metrics)
-
-    _session = None
 
     def __enter__(self) -> Self:
         return self
@@ -136,10 +136,8 @@ class Browser:
         """What the system asks pages for: light or dark."""
         self._ask("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
 
-    def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        import base64
-
-        answer = self._ask("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole})
+    def screenshot(self, file: Path) -> None:
+        answer = self._ask("Page.captureScreenshot", {"format": "png"})
         file.write_bytes(base64.b64decode(answer["data"]))
 
 

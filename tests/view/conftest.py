@@ -102,7 +102,7 @@ class Served:
     folder: Path
 
     def client(self) -> httpx.Client:
-        client = httpx.Client(base_url=self.origin, follow_redirects=True, timeout=30)
+        client = httpx.Client(base_url=self.origin, follow_redirects=True, timeout=120)
         client.get("/", params={"key": self.key})
         return client
 

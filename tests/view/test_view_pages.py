@@ -12,6 +12,7 @@ import pytest
 
 from coderl_tasks.view.library import Library, state_of
 from coderl_tasks.view.run_data import RunData, pieces, with_intervals
+from coderl_tasks.view.run_pages import worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, search
 from coderl_tasks.view.view_server import HEADERS
 from tests.insight.recorded_runs import TOKENIZER
@@ -116,6 +117,15 @@ def test_a_run_leads_to_its_steps(client: httpx.Client) -> None:
     assert "learning_rate" in page.text  # differs from the default
 
 
+def test_the_problems_that_got_worse_are_named() -> None:
+    visits = [("a", 0, 8), ("b", 0, 2), ("c", 0, 10), ("a", 1, 4), ("b", 1, 6), ("c", 2, 1), ("a", 3, 6)]
+    columns = ("problem_id", "step", "passed")
+    groups = pl.DataFrame(visits, schema=columns, orient="row").with_columns(graded=10, group_index=0)
+    assert [(row["problem_id"], row["first"], row["last"], row["step"]) for row in worse(groups)] == [
+        ("c", 1.0, 0.1, 2), ("a", 0.8, 0.6, 3)
+    ]  # fmt: skip
+
+
 def test_from_a_dip_to_the_failing_test(client: httpx.Client, served: Served) -> None:
     step = dip(served.folder / "ordinary")
     groups = [link for link in read(client, f"/run/ordinary/step/{step}").links if "/problem?" in link]
@@ -144,7 +154,7 @@ def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Serv
     assert len(skipped)
     step = skipped["step"][0]
     own = groups.filter(pl.col("step") == step)
-    share = own.filter(~pl.col("has_signal"))["tokens"].sum() / own["tokens"].sum()
+    share = int(own.filter(~pl.col("has_signal"))["tokens"].sum()) / int(own["tokens"].sum())
     text = " ".join(read(client, f"/run/ordinary/step/{step}").text.split())
     n = len(own.filter(~pl.col("has_signal")))
     assert f"{n} of {len(own)} groups {share:.0%} of the sampled tokens" in text
