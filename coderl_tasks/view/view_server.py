@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock, Thread
@@ -27,6 +28,7 @@ import polars as pl
 import uvicorn
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request, cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -206,7 +208,10 @@ class Viewer:
         with naming_damaged_tables(data.path):
             page = run_pages.run_page(data, name, self.library, *bounds, every="all" in request.query_params)
         others = [other for other in self.library.runs() if other != name]
-        return self.render("run_page", **live, others=others, **page)
+        answer = self.render("run_page", **live, others=others, **page)
+        # What works out advantages takes seconds to import: meanwhile its reader looks at the curves.
+        answer.background = BackgroundTask(import_module, "coderl_tasks.policy.grpo")
+        return answer
 
     def _step(self, request: Request) -> Response:
         name, data = self._named(request)
