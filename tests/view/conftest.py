@@ -70,7 +70,7 @@ def further_step(path: Path, step: int) -> None:
 
 def hostile_run(folder: Path) -> Path:
     """A step with a group per hostile text, which is the problem's name, statement, test, answer, program, error and
-    output; and a step with a line of 10 MB."""
+    output; and a step with a line of 10 MB, and a completion in two turns."""
     problems, rows, draw = [], [], random.Random(0)
     for number, text in enumerate(HOSTILE_TEXTS):
         problem_id = f"{number}-{text[:200]}"
@@ -89,7 +89,12 @@ def hostile_run(folder: Path) -> Path:
     with RunDirectory.open(folder / "hostile<b>&'run", config) as run:
         graded_step(run, 0, rows)
         long = {"step": 1, "completion": LONG_LINE, "code": LONG_LINE, "group_index": 0}
-        graded_step(run, 1, [rows[0] | long, rows[1] | {"step": 1}])
+        turn = {"environment_text": "", "environment_tokens": [], "kept": 0, "is_split": False, "stop_reason": "stop"}
+        first = turn | {"n_tokens": 4, "text": HOSTILE_TEXTS[0], "check": "wrong_answer"}
+        second = turn | {"n_tokens": 6, "text": HOSTILE_TEXTS[1], "environment_text": HOSTILE_TEXTS[2], "check": None}
+        tokens = {"completion_tokens": list(range(10)), "logprobs": [-0.5] * 10}
+        turns = {"step": 1, "turns": [first, second], "turn_advantages": [-0.25, 0.5], **tokens}
+        graded_step(run, 1, [rows[0] | long, rows[1] | turns])
     return run.path
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -10,6 +11,7 @@ import httpx
 import polars as pl
 import pytest
 
+from coderl_tasks.insight.query import query
 from coderl_tasks.view.library import Library, state_of
 from coderl_tasks.view.run_data import RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import worse
@@ -144,7 +146,10 @@ def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Serv
     assert f"expected {failed}" in text
     assert text.count("as expected") == failed  # those before it
     assert len(re.findall("not run", text)) >= 12 - failed - 1
-    assert f"step = 3 AND group_index = {row['group_index']}" in text
+    [command] = re.findall(r"coderl query .*ORDER BY 1\"", text)
+    again = query(served.folder / "ordinary", shlex.split(command)[3])
+    differences = again.select(pl.col("worked_out") - pl.col("advantage")).to_series().drop_nulls()
+    assert len(differences) > 10 and differences.abs().max() < 1e-9  # type: ignore[operator]
 
 
 def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Served) -> None:
@@ -262,6 +267,16 @@ def test_a_long_line_is_cut_and_leads_to_all_of_it(client: httpx.Client) -> None
     whole = client.get(f"{HOSTILE_RUN}/step/1/0/0/text/completion")
     assert whole.text == LONG_LINE
     assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_turns_are_shown_one_by_one(client: httpx.Client) -> None:
+    text = read(client, f"{HOSTILE_RUN}/step/1/0/1?shade=advantage").text
+    answers = text[text.index("Answer 1") :]
+    places = [answers.index(part) for part in (HOSTILE_TEXTS[0], "Reply of", HOSTILE_TEXTS[2], "Answer 2")]
+    assert places == sorted(places)
+    assert "advantage -0.250" in text and "on the samples: wrong_answer" in text
+    shaded = client.get(f"{HOSTILE_RUN}/step/1/0/1?shade=advantage").text
+    assert shaded.count("token 3: -0.25") == 1 and shaded.count("token 4: 0.5") == 1  # the first of the second turn
 
 
 def test_the_state_changes_with_a_commit_alone(served: Served) -> None:
