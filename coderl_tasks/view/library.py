@@ -7,6 +7,7 @@ no lock is taken: a run may be at work, or lie on another machine's disk.
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -80,8 +81,10 @@ def state_of(run: Path) -> str:
         except OSError:
             facts.append(None)
     # A step's folder is made before its first group arrives; what is added to it later changes the folder itself.
-    for folder in (last_entry(run / "steps"), last_entry(run / "evals")):
-        facts.append(None if folder is None else (folder.name, folder.stat().st_mtime_ns))
+    evals = (run / "evals").iterdir() if (run / "evals").is_dir() else ()
+    for folder in filter(None, (last_entry(run / "steps"), *evals)):
+        with suppress(OSError):  # removed meanwhile, of which the next look knows
+            facts.append((folder.name, folder.stat().st_mtime_ns))
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 

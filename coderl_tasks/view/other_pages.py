@@ -3,6 +3,7 @@ of the template of its name."""
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -59,6 +60,7 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
     and the settings that differ."""
     records = {name: data.record for name, data in chosen.items()}
     first_name, first = next(iter(records.items()))
+    facts_of = [facts(record) for record in records.values()]
     pairs: list[tuple[str, Comparison | None, str]] = []
     for name, record in list(records.items())[1:]:
         try:
@@ -75,7 +77,7 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
         "names": list(records),
         "letters": LETTERS,
         "first": first_name,
-        "facts": [(label, [facts(record).get(label) for record in records.values()]) for label in _labels(records)],
+        "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
         "timeline": _compared_curves(records).svg(),
         "pairs": [
             {
@@ -90,10 +92,6 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
         ],
         "settings": sorted(differing.items()),
     }
-
-
-def _labels(records: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(label for record in records.values() for label in facts(record)))
 
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:

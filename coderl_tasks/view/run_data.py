@@ -170,25 +170,20 @@ class RunData:
         rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
         return rows.sort(ORDER).collect().to_dicts()
 
-    def group(self, place: Place, row: Mapping[str, Any]) -> pl.DataFrame:
-        """The group of a completion, all columns. Of an evaluation a problem's completions of all its rounds."""
-        rows = self.scan(place).filter(
-            pl.col("group_index") == row["group_index"], pl.col("problem_id") == row["problem_id"]
-        )
-        return rows.sort("attempt", *ORDER).collect()
-
-    def completion(self, place: Place, group: int | None, sample: int) -> dict[str, Any]:
-        """A completion with all columns: of training by its group and place in it, of an evaluation (`group` None) by
-        its row. NotThereError if there is none."""
-        rows = self.scan(place)
-        found = (
-            rows.filter(pl.col("row") == sample)
-            if group is None
-            else rows.filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
-        ).collect()
+    def group(self, place: Place, group: int | None, sample: int) -> tuple[pl.DataFrame, int]:
+        """The group of a completion with all columns, and the completion's place in it. A completion of training is
+        named by its group and its number there, one of an evaluation (`group` None) by its row; the group is then the
+        problem's completions of all rounds. NotThereError if there is none."""
+        rows, name, key = self.scan(place), "sample_index", pl.col("group_index") == group
+        if group is None:
+            about = rows.filter(pl.col("row") == sample).select("group_index", "problem_id").collect()
+            index, problem_id = about.row(0) if len(about) else (None, None)
+            name, key = "row", (pl.col("group_index") == index) & (pl.col("problem_id") == problem_id)
+        members = rows.filter(key).sort("attempt", *ORDER).collect()
+        found = members.with_row_index("place").filter(pl.col(name) == sample)["place"]
         if not len(found):
             raise NotThereError(f"{place.name} has no such completion")
-        return found.row(0, named=True)
+        return members, int(found[0])
 
     def config_of(self, place: Place) -> Mapping[str, Any]:
         """The settings that say where a place's problems lie."""

@@ -509,11 +509,10 @@ def _most_similar(program: str, passing: Sequence[dict[str, Any]]) -> dict[str, 
 
 def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:
     """A completion: the proof of its reward, the test that it failed, its text, its tokens."""
-    row = data.completion(place, group, sample)
+    members, position = data.group(place, group, sample)
+    row = members.row(position, named=True)
     config = data.config_of(place)
     environment = str(config.get("environment", "code"))
-    members = data.group(place, row)
-    position = next(number for number, other in enumerate(members["row"]) if other == row["row"])
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"
@@ -674,7 +673,8 @@ TEXT_PARTS = (
 
 def whole_text(data: RunData, place: Place, group: int | None, sample: int, part: str) -> str:
     """A text of a completion, uncut; NotThereError if it has none of this name."""
-    row = data.completion(place, group, sample)
+    members, position = data.group(place, group, sample)
+    row = members.row(position, named=True)
     if part == "prompt":
         text = _prompt(data, row)
     elif part in ("input", "expected"):

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -287,9 +288,12 @@ def test_the_state_changes_with_a_commit_alone(served: Served) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write("")
     assert state_of(run) == before
-    (run / "evals" / "later").mkdir()
-    assert state_of(run) != before
-    (run / "evals" / "later").rmdir()
+    (run / "evals" / "a-later-one").mkdir()
+    begun = state_of(run)
+    assert begun != before
+    (run / "evals" / "a-later-one" / "summary.json").touch()  # of an evaluation beside the run, which adds no metrics
+    assert state_of(run) not in (before, begun)
+    shutil.rmtree(run / "evals" / "a-later-one")
 
 
 def test_two_directories_of_one_name_have_two_names(tmp_path: Path) -> None:
