@@ -52,12 +52,20 @@ def view(options: Namespace) -> int:
     """Shows runs and pools in the browser until it is stopped."""
     records = [record_path(record) for record in options.records]
     from coderl_tasks.view.library import Library  # which takes seconds to import
-    from coderl_tasks.view.view_server import first_page, listen, page_address, serve, view_key
+    from coderl_tasks.view.view_server import first_page, listen, page_address, serve
 
-    library, listener, key = Library(records), listen(options.port), view_key()
+    library, listener, key = Library(records), listen(options.port), _view_key()
     print(page_address(listener, first_page(library, records), key), flush=True)
     serve(library, key, listener)
     return 0
+
+
+def _view_key() -> str:
+    """The key of this user's viewers, made at the first start: addresses that were shared stay good."""
+    try:
+        return read_key(str(private_folder(coderl_home()) / "view.key"))
+    except SetupError as error:
+        raise ConfigError(str(error)) from error
 
 
 def up(options: Namespace) -> int:
@@ -95,7 +103,7 @@ def up(options: Namespace) -> int:
                 flush=True,
             )
         print(f"Prefect UI: {ui_address(api_url)}", flush=True)
-        print(f"runs and pools: {serve_beside()}", flush=True)
+        print(f"runs and pools: {serve_beside(_view_key())}", flush=True)
         deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
         print(f"in another terminal: {exports(api_url)}", flush=True)

@@ -123,8 +123,7 @@ class RunRecord:
     def groups(self) -> pl.DataFrame:
         """The groups in order, as `groups_in` has them."""
         indexed = index_files(self.path)
-        files = [*indexed, *scored_files(self.path, indexed.values())]
-        return pl.concat([NO_GROUPS, *map(groups_in, files)]).sort("step", "group_index")
+        return joined_groups([groups_in(file) for file in (*indexed, *scored_files(self.path, indexed.values()))])
 
 
 GROUP_KEY = ("step", "group_index")
@@ -144,7 +143,6 @@ _GROUP_COUNTS: dict[str, pl.Expr] = {
     "tokens": pl.col("n_completion_tokens").sum(),
     "cpu_seconds": pl.col("run_seconds").sum(),
 }
-NO_GROUPS = pl.DataFrame(schema=INDEX_SCHEMA).group_by(GROUP_KEY).agg(**_GROUP_COUNTS)
 
 
 def groups_in(file: Path) -> pl.DataFrame:
@@ -157,6 +155,13 @@ def groups_in(file: Path) -> pl.DataFrame:
     else:
         rows = pl.scan_parquet(file, schema=INDEX_SCHEMA, missing_columns="insert")
     return rows.group_by(GROUP_KEY).agg(**_GROUP_COUNTS).collect()
+
+
+def joined_groups(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The groups of several files, in order."""
+    # Made when it is asked for: polars starts threads with its first frame, and a process that has them cannot fork.
+    none = pl.DataFrame(schema=INDEX_SCHEMA).group_by(GROUP_KEY).agg(**_GROUP_COUNTS)
+    return pl.concat([none, *frames]).sort(GROUP_KEY)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SHOWN, SIGNAL
 from coderl_tasks.insight.tables import age
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
-from coderl_tasks.view.run_pages import completion_link, own_evaluations, signal
+from coderl_tasks.view.run_pages import own_evaluations, signal
 from coderl_tasks.view.search import TEXTS, Wanted, search
 from coderl_tasks.view.timeline import Mark, Panel, Series, Timeline
 

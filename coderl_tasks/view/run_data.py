@@ -18,7 +18,7 @@ import polars as pl
 
 from coderl_tasks.errors import CoderlError, DataError
 from coderl_tasks.insight.problem_view import Decode, problems_at_hand, prompt_decoder
-from coderl_tasks.insight.record import GROUP_KEY, NO_GROUPS, EvalRecord, RunRecord, groups_in, load_run, run_state
+from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.recorded_json import Config, read_shaped
@@ -95,7 +95,7 @@ class RunData:
 
     def _all_groups(self) -> pl.DataFrame:
         indexed = index_files(self.path)
-        frames = [NO_GROUPS]
+        frames = []
         for file in (*indexed, *scored_files(self.path, indexed.values())):
             about = file.stat()
             version = about.st_mtime_ns, about.st_size
@@ -104,7 +104,7 @@ class RunData:
                 known = version, groups_in(file)
                 self._groups[file] = known
             frames.append(known[1])
-        return pl.concat(frames).sort(GROUP_KEY)
+        return joined_groups(frames)
 
     def rates(self) -> pl.DataFrame:
         """By step the share of the graded completions that passed (`rate`), and `mean_reward`, each with its 95%

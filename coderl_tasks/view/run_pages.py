@@ -1,11 +1,7 @@
-"""The pages of a run: the run, a step, an evaluation, a problem, a completion. Each function returns the variables of
-the template of its name."""
+"""The pages of a run, a step and an evaluation. Each function returns the variables of the template of its name."""
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -14,30 +10,24 @@ from coderl_tasks.evaluation.paired import changed_text
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
 from coderl_tasks.insight.plots import FIRST, PANELS
-from coderl_tasks.insight.problem_view import failed_test
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, SIGNAL, line_texts
 from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
-from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.view import marked_text, proof
+from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
-from coderl_tasks.view.run_data import Place, RunData, pieces
+from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.timeline import Event, Mark, Panel, Series, Timeline
 
 Page = dict[str, Any]
-LAST_STEPS, ROWS_ON_PAGE, SIBLINGS, CLUSTERS_OPEN = 25, 400, 200, 24
-TOKENS_ON_PAGE = 2000
+LAST_STEPS, ROWS_ON_PAGE = 25, 400
 STEP_METRICS = (
     "mean_reward", "mean_correct", "format_rate", "truncated_rate", "entropy", "kl_sample_train", "time_step_s",
 )  # fmt: skip
 BEFORE = 5  # steps that a step is compared with
-SHADES = {"logprob": "log-probability", "base": "log-probability less the base model's", "advantage": "advantage"}
-NATS = 4.0  # of surprise at which a token has the strongest shade
 
 
 def verdict_tone(verdict: str | None) -> str:
@@ -372,319 +362,6 @@ def why_skipped(group: Mapping[str, Any]) -> str | None:
     if group["passed"] == group["graded"]:
         return "all right"
     return "none in format" if group["highest"] < 0 else "all wrong" if group["passed"] == 0 else "equal rewards"
-
-
-def problem_page(data: RunData, name: str, problem_id: str, place: Place | None, group: int | None) -> Page:
-    """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
-    in the last step that has it) by verdict and program."""
-    visits = data.groups.filter(pl.col("problem_id") == problem_id).sort("step", "group_index")
-    evaluated = _evaluated(data, problem_id)
-    if not len(visits) and not evaluated:
-        raise NotThereError(f"the run has sampled no problem {problem_id}")
-    if place is None:
-        place = Place(int(visits["step"][-1])) if len(visits) else Place(evaluation=evaluated[-1]["eval"])
-    rows = data.problem_rows(place, problem_id)
-    if group is not None and any(row["group_index"] == group for row in rows):
-        rows = [row for row in rows if row["group_index"] == group]
-    if not rows:
-        raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
-    problem, missing = data.problem(problem_id, place)
-    if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
-        missing = "the problem has other tests by now"
-    clusters = clustered(rows, problem)
-    graded = [row for row in rows if row["verdict"] is not None and row["verdict"] not in UNGRADED]
-    return {
-        "title": problem_id,
-        "run": name,
-        "problem_id": problem_id,
-        "split": rows[0]["split"],
-        "place": place,
-        "group": group,
-        "problem": problem,
-        "missing": missing,
-        "statement": problem.statement if problem else _prompt_statement(data, place, rows[0]),
-        "visits": [
-            visit | {"rate": visit["passed"] / visit["graded"] if visit["graded"] else None, "why": why_skipped(visit)}
-            for visit in visits.iter_rows(named=True)
-        ],
-        "timeline": _visits_timeline(name, problem_id, visits, evaluated),
-        "evaluated": evaluated,
-        "clusters": clusters,
-        "most_open": CLUSTERS_OPEN,
-        "n": len(rows),
-        "graded": len(graded),
-        "passed": sum(row["verdict"] == Verdict.PASSED for row in graded),
-        "trained": any(row["trained"] for row in rows),
-    }
-
-
-def _prompt_statement(data: RunData, place: Place, row: Mapping[str, Any]) -> str:
-    """The prompt, which holds the statement where the pool is not at hand."""
-    decode = data.decode()
-    if decode is None:
-        return ""
-    tokens = data.scan(place).filter(pl.col("row") == row["row"]).select("prompt_tokens").collect().item()
-    return decode(list(tokens)) if tokens is not None else ""
-
-
-def _evaluated(data: RunData, problem_id: str) -> list[dict[str, Any]]:
-    """The problem's completions in the evaluations: eval, step, row, verdict."""
-    found = []
-    for record in data.record.evals.values():
-        if record.rollouts is not None:
-            rows = data.scan(Place(evaluation=record.name)).filter(pl.col("problem_id") == problem_id)
-            for row in rows.select("row", "verdict").collect().iter_rows(named=True):
-                found.append({"eval": record.name, "step": record.step} | row)
-    return found
-
-
-def _visits_timeline(name: str, problem_id: str, visits: pl.DataFrame, evaluated: Sequence[Mapping[str, Any]]) -> Any:
-    by_step = visits.group_by("step", maintain_order=True).agg(pl.col("passed", "graded").sum())
-    steps = by_step["step"].to_list()
-    rates = [passed / graded if graded else None for passed, graded in by_step.select("passed", "graded").iter_rows()]
-    counts = {step: (passed, graded) for step, passed, graded in by_step.iter_rows()}
-    drawn = Timeline(
-        panels=[Panel("Pass rate", [Series("", steps, rates)], form=".0%", limits=(0.0, 1.0), tall=True)],
-        events=[
-            Event(
-                "evaluations",
-                each["step"],
-                f"{each['eval']}: {each['verdict']}",
-                address("run", name, "eval", each["eval"], str(each["row"])),
-            )
-            for each in evaluated
-        ],
-        link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
-        said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
-        name=f"Pass rate of {problem_id} over the steps that sampled it",
-        steps=steps,
-        small=True,
-    )
-    return drawn.svg() if len(steps) > 1 else None
-
-
-def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[dict[str, Any]]:
-    """Completions with one verdict and one program (or, without one, one answer) together; failures first, the largest
-    first. A failing one has as `diff` what it takes to a program of the group that passes, the most similar one."""
-    by_program: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        by_program.setdefault((row["verdict"], row["code"] or row["completion"]), []).append(row)
-    passing = [members[0] for (verdict, _), members in by_program.items() if verdict == Verdict.PASSED]
-    clusters = []
-    for (verdict, program), members in by_program.items():
-        first = members[0]
-        sibling = _most_similar(program, passing) if verdict != Verdict.PASSED and first["code"] else None
-        clusters.append(
-            {
-                "verdict": verdict,
-                "rows": members,
-                "first": first,
-                "program": program,
-                "is_code": first["code"] is not None,
-                "failed": failed_test(first, problem),
-                "sibling": sibling,
-                "diff": marked_text.difference(program, sibling["code"], ("this one", "one that passes"))
-                if sibling
-                else None,
-            }
-        )
-    counts = Counter(row["verdict"] for row in rows)
-    return sorted(
-        clusters,
-        key=lambda each: (
-            each["verdict"] == Verdict.PASSED,
-            -counts[each["verdict"]],
-            str(each["verdict"]),
-            -len(each["rows"]),
-        ),
-    )
-
-
-def _most_similar(program: str, passing: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    def ratio(row: dict[str, Any]) -> float:
-        return SequenceMatcher(None, program[:4000], row["code"][:4000], autojunk=False).quick_ratio()
-
-    return max(passing, key=ratio, default=None)
-
-
-def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:
-    """A completion: the proof of its reward, the test that it failed, its text, its tokens."""
-    members, position = data.group(place, group, sample)
-    row = members.row(position, named=True)
-    config = data.config_of(place)
-    environment = str(config.get("environment", "code"))
-    problem, missing = data.problem(row["problem_id"], place)
-    if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
-        problem, missing = None, "the problem has other tests by now"
-    held_back = proof.held_back_tests(problem, config) if problem and place.evaluation is None else []
-    order = (
-        (data.test_order(problem) if place.evaluation is None else list(range(len(problem.tests)))) if problem else []
-    )
-    failed = failed_test(row, problem)
-    step_row = data.metrics_of(place.step) if place.step is not None else None
-    siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
-    return {
-        "title": f"{place.name}, completion {sample}",
-        "run": name,
-        "place": place,
-        "row": row,
-        "group": group,
-        "sample": sample,
-        "environment": environment,
-        "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
-        "tone": verdict_tone(row["verdict"]),
-        "n_tokens": len(row["completion_tokens"] or []),
-        "truncated": row["stop_reason"] == TRUNCATED,
-        "siblings": [each | {"link": completion_link(name, place, each, row)} for each in siblings[:SIBLINGS]],
-        "position": position,
-        "neighbours": _neighbours(data, name, place, row, siblings, position),
-        "problem": problem,
-        "missing": missing,
-        "failed": failed,
-        "differing": marked_text.differing(failed["expected"], failed["got"])
-        if failed and failed["got"] is not None and failed["expected"] is not None
-        else None,
-        "tests": proof.test_lines(row, problem, order, held_back) if problem and environment == "code" else [],
-        "format": proof.format_decision(row, environment),
-        "reward_words": proof.reward_in_words(row, config),
-        "advantage": proof.advantage_of(members, position, config) if place.evaluation is None else None,
-        "members": siblings[:SIBLINGS],
-        "faults": {key: value for key, value in (step_row or {}).items() if key.startswith("sandbox_faults") and value},
-        "sql": proof.group_sql(data.path, row, place.evaluation, config),
-        "turns": _turns(row),
-        "prompt": _prompt(data, row),
-        "tokens": _tokens(data, row, shade),
-        "shade": shade,
-        "shades": _shades(row),
-    }
-
-
-def _neighbours(
-    data: RunData,
-    name: str,
-    place: Place,
-    row: Mapping[str, Any],
-    siblings: Sequence[Mapping[str, Any]],
-    position: int,
-) -> tuple[str | None, str | None]:
-    """The addresses of the completions before and after: in its group, or in an evaluation in its file."""
-    if place.evaluation is not None:
-        n = data.scan(place).select(pl.len()).collect().item()
-        rows = [{"row": number} if 0 <= number < n else None for number in (row["row"] - 1, row["row"] + 1)]
-    else:
-        numbers = (position - 1, position + 1)
-        rows = [dict(siblings[number]) if 0 <= number < len(siblings) else None for number in numbers]
-    before, after = (None if each is None else completion_link(name, place, each, row) for each in rows)
-    return before, after
-
-
-def completion_link(name: str, place: Place, row: Mapping[str, Any], of: Mapping[str, Any] | None = None) -> str:
-    """The address of a completion at a place; `of` has its group, if `row` does not."""
-    if place.evaluation is not None:
-        return address("run", name, *place.parts, str(row["row"]))
-    group = (of or row)["group_index"]
-    return address("run", name, *place.parts, str(group), str(row["sample_index"]))
-
-
-def _turns(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a completion: each answer, what it was answered (None for the last), and its verdicts and advantage
-    where recorded."""
-    turns = row["turns"] or []
-    replies = [following["environment_text"] for _, following in pairwise(turns)]
-    advantages, verdicts = row["turn_advantages"] or [], row["turn_verdicts"] or []
-    return [
-        {
-            "text": turn["text"],
-            "check": turn["check"],
-            "n_tokens": turn["n_tokens"],
-            "stop_reason": turn["stop_reason"],
-            "reply": replies[number] if number < len(replies) else None,
-            "advantage": advantages[number] if number < len(advantages) else None,
-            "verdict": verdicts[number] if number < len(verdicts) else None,
-        }
-        for number, turn in enumerate(turns)
-    ]
-
-
-def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
-    decode = data.decode()
-    return decode(list(row["prompt_tokens"])) if decode is not None and row["prompt_tokens"] else None
-
-
-def _shades(row: Mapping[str, Any]) -> dict[str, str]:
-    """What tokens can be shaded by."""
-    lacking = {"logprob": row["logprobs"] is None, "base": row["base_logprobs"] is None or row["logprobs"] is None}
-    lacking["advantage"] = row["advantage"] is None
-    return {key: text for key, text in SHADES.items() if not lacking[key]}
-
-
-def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any] | None:
-    """The completion's tokens, shaded; None if there is nothing to shade them by."""
-    tokens, available = row["completion_tokens"] or [], _shades(row)
-    if not tokens or not available:
-        return None
-    by = shade if shade in available else next(iter(available))
-    values = _token_values(row, by)
-    decode = data.decode()
-    shown = tokens[:TOKENS_ON_PAGE]
-    texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
-    numbers = [value for value in values if value is not None]
-    most = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
-    # The less likely a token was, the darker: surprise is what a reader looks for.
-    levels = [marked_text.level(-value if by == "logprob" and value is not None else value, most) for value in values]
-    return {
-        "html": marked_text.shaded(texts, values[: len(shown)], levels[: len(shown)]),
-        "by": by,
-        "most": most,
-        "hidden": len(tokens) - len(shown),
-        "is_text": decode is not None,
-        "mean": sum(numbers) / len(numbers) if numbers else None,
-        "least": min(numbers) if numbers else None,
-    }
-
-
-def _token_values(row: Mapping[str, Any], by: str) -> list[float | None]:
-    n = len(row["completion_tokens"])
-    if by == "logprob":
-        return list(row["logprobs"])
-    if by == "base":
-        return [own - base for own, base in zip(row["logprobs"], row["base_logprobs"], strict=True)]
-    if row["turn_advantages"] and row["turns"]:
-        return [
-            advantage
-            for turn, advantage in zip(row["turns"], row["turn_advantages"], strict=True)
-            for _ in range(turn["n_tokens"])
-        ][:n]
-    return [row["advantage"]] * n
-
-
-TEXT_PARTS = (
-    "completion",
-    "code",
-    "failed_output",
-    "reason",
-    "reward_error",
-    "suspicion",
-    "prompt",
-    "input",
-    "expected",
-)
-
-
-def whole_text(data: RunData, place: Place, group: int | None, sample: int, part: str) -> str:
-    """A text of a completion, uncut; NotThereError if it has none of this name."""
-    members, position = data.group(place, group, sample)
-    row = members.row(position, named=True)
-    if part == "prompt":
-        text = _prompt(data, row)
-    elif part in ("input", "expected"):
-        failed = failed_test(row, data.problem(row["problem_id"], place)[0])
-        text = failed[part] if failed else None
-    else:
-        text = row[part] if part in TEXT_PARTS and part in ROLLOUT_SCHEMA else None
-    if text is None:
-        raise NotThereError(f"this completion has no {part}")
-    return text
 
 
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:

@@ -1,14 +1,6 @@
-"""The server of `coderl view`: whom it answers, and which page an address has.
+"""The server of `coderl view`: which page an address has, how it is rendered, how the server is started."""
 
-It listens on loopback alone, which is no border: other users of the machine reach it, and so does every web page that
-its owner opens. A request needs the key, given once in the address and then kept in a cookie; it names this server
-(`Host`) and comes from no page of another site. A page may load nothing but this server's own script, style and
-picture, so that a text that got through as markup could still do nothing. Only GET is answered: nothing is written.
-"""
-
-import ipaddress
 import os
-import secrets
 import socket
 import time
 from collections import OrderedDict
@@ -20,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 import anyio.to_thread
 import duckdb
@@ -29,111 +20,27 @@ import uvicorn
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.datastructures import Headers, QueryParams
-from starlette.requests import Request, cookie_parser
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.record import naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
-from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.untrusted_text import printable_lines
-from coderl_tasks.view import marked_text, other_pages, run_pages
+from coderl_tasks.view import completion_pages, marked_text, other_pages, run_pages
 from coderl_tasks.view.library import Library, NotThereError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import Wanted
-from local_servers.interface import SetupError, read_key
+from coderl_tasks.view.view_admission import HOST, Admission
 
-HOST, USUAL_PORT = "127.0.0.1", 4287
+USUAL_PORT = 4287
 STATIC = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 AT_ONCE = 3  # requests worked on at the same time: each may hold a step's texts
 MOST_RUNS = 8  # kept in memory
 LARGEST = 2**31  # what no step, group or row is beyond
 NICENESS = 10
-
-
-class Admission:
-    """ASGI middleware that answers those who have `key`, and says what a page may do. The cookie is named after the
-    `port`: browsers send one server's cookies to those on other ports too."""
-
-    def __init__(self, app: ASGIApp, key: str, port: int) -> None:
-        self._app, self._key, self._cookie = app, key, f"coderl-view-{port}"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            answer = self._refusal(scope) or self._app
-            await answer(scope, receive, _with_headers(send))
-
-    def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """The answer to a request that is not let through; None if it is."""
-        headers = Headers(scope=scope)
-        name = headers.get("host", "")
-        if not _is_loopback(name):
-            return _refused(400, f"this server answers to localhost and {HOST} only, not to the name {name!r}")
-        if scope["method"] not in ("GET", "HEAD"):
-            return _refused(405, "this server only shows: it takes GET requests")
-        # A link on another site may lead here; nothing else of it may ask.
-        is_link = headers.get("sec-fetch-mode", "navigate") == "navigate" and "origin" not in headers
-        if not is_link and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            return _refused(403, "requests of other sites' pages are not answered")
-        if headers.get("origin", f"http://{name}") != f"http://{name}":
-            return _refused(403, "requests of other sites' pages are not answered")
-        query = QueryParams(scope["query_string"])
-        if self._is_key(query.get("key")):
-            return self._admitted(scope["path"], query)
-        if not self._is_key(cookie_parser(headers.get("cookie", "")).get(self._cookie)):
-            return _refused(401, "this server wants its key: open the address that `coderl view` printed, with ?key=")
-        return None
-
-    def _is_key(self, given: str | None) -> bool:
-        # Not ==, whose time says how much of a guess is right.
-        return given is not None and secrets.compare_digest(given.encode(errors="replace"), self._key.encode())
-
-    def _admitted(self, path: str, query: QueryParams) -> Response:
-        """Puts the key into a cookie and out of the address, which people share."""
-        rest = "&".join(f"{quote(name)}={quote(value)}" for name, value in query.multi_items() if name != "key")
-        answer = RedirectResponse(f"/{quote(path.lstrip('/'))}" + (f"?{rest}" if rest else ""), status_code=303)
-        answer.set_cookie(self._cookie, self._key, httponly=True, samesite="lax", max_age=30 * 86_400)
-        return answer
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _refused(status: int, why: str) -> ASGIApp:
-    return PlainTextResponse(f"{printable_lines(why)}\n", status_code=status)
-
-
-def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-            message["headers"] = [*message.get("headers", []), *more]
-        await send(message)
-
-    return send_with_headers
 
 
 class Viewer:
@@ -235,20 +142,20 @@ class Viewer:
         step, evaluation = _number(request, "step"), asked.get("eval")
         place = Place(step, evaluation) if step is not None or evaluation is not None else None
         with naming_damaged_tables(data.path):
-            page = run_pages.problem_page(data, name, asked.get("id", ""), place, _number(request, "group"))
+            page = completion_pages.problem_page(data, name, asked.get("id", ""), place, _number(request, "group"))
         return self.render("problem_page", **live, **page)
 
     def _completion(self, request: Request) -> Response:
         name, data = self._named(request)
         at = _place(request), request.path_params.get("group"), request.path_params["sample"]
         with naming_damaged_tables(data.path):
-            page = run_pages.completion_page(data, name, *at, request.query_params.get("shade", ""))
+            page = completion_pages.completion_page(data, name, *at, request.query_params.get("shade", ""))
         return self.render("completion_page", **page)
 
     def _text(self, request: Request) -> Response:
         _, data = self._named(request)
         at = _place(request), request.path_params.get("group"), request.path_params["sample"]
-        return PlainTextResponse(printable_lines(run_pages.whole_text(data, *at, request.path_params["part"])))
+        return PlainTextResponse(printable_lines(completion_pages.whole_text(data, *at, request.path_params["part"])))
 
     def _search(self, request: Request) -> Response:
         name, data = self._named(request)
@@ -335,7 +242,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        address=address, completion_link=run_pages.completion_link, most_chars=marked_text.MOST_CHARS
+        address=address, completion_link=completion_pages.completion_link, most_chars=marked_text.MOST_CHARS
     )
     environment.filters.update(
         percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
@@ -370,14 +277,6 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
     return Admission(Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=few_at_once), key, port)
 
 
-def view_key() -> str:
-    """The key of this user's viewers, made at the first start: addresses that were shared stay good."""
-    try:
-        return read_key(str(private_folder(coderl_home()) / "view.key"))
-    except SetupError as error:
-        raise ConfigError(str(error)) from error
-
-
 def listen(port: int | None) -> socket.socket:
     """A socket on loopback: on `port`, or without one on the usual port, else on a free one. ConfigError if it is in
     use."""
@@ -406,9 +305,9 @@ def serve(library: Library, key: str, listener: socket.socket) -> None:
     server(library, key, listener).run(sockets=[listener])
 
 
-def serve_beside() -> str:
+def serve_beside(key: str) -> str:
     """Serves all runs and pools there are from a thread of this process, as long as it lives; the page's address."""
-    listener, key = listen(None), view_key()
+    listener = listen(None)
     beside = server(Library(), key, listener)
     Thread(target=partial(beside.run, sockets=[listener]), name="view", daemon=True).start()
     return page_address(listener, "/", key)

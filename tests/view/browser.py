@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 SETTLED_MS = 150
 SPECIAL = {"Enter": ("\r", 13), "Escape": ("", 27)}
 """Keys that are no letters: the text that they give, and their number."""

@@ -133,7 +133,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(origin, key, folder)
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from coderl_tasks.view.library import Library, state_of
 from coderl_tasks.view.run_data import RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, search
-from coderl_tasks.view.view_server import HEADERS
+from coderl_tasks.view.view_admission import HEADERS
 from tests.insight.recorded_runs import TOKENIZER
 from tests.view.conftest import Served
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
