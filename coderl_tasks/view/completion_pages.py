@@ -12,6 +12,7 @@ from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.problem_view import failed_test
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, pieces
@@ -180,7 +181,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "row": row,
         "group": group,
         "sample": sample,
-        "environment": environment,
+        "is_program": environment in PROGRAMS,
         "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
         "tone": verdict_tone(row["verdict"]),
         "n_tokens": len(row["completion_tokens"] or []),
@@ -194,7 +195,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "differing": marked_text.differing(failed["expected"], failed["got"])
         if failed and failed["got"] is not None and failed["expected"] is not None
         else None,
-        "tests": proof.test_lines(row, problem, order, held_back) if problem and environment == "code" else [],
+        "tests": proof.test_lines(row, problem, order, held_back) if problem and environment in PROGRAMS else [],
         "format": proof.format_decision(row, environment),
         "reward_words": proof.reward_in_words(row, config),
         "advantage": proof.advantage_of(members, position, config) if place.evaluation is None else None,

@@ -20,6 +20,7 @@ from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.families import Truncation
+from coderl_tasks.settings.setting import PROGRAMS
 
 SAME = 1e-9  # how far what is worked out again may lie from what is recorded, which is rounded nowhere
 NO_CONTEXT = 1 << 40
@@ -100,7 +101,7 @@ class Format:
 
 def format_decision(row: Mapping[str, Any], environment: str) -> Format:
     text, code = row["completion"] or "", row["code"]
-    if environment != "code":
+    if environment not in PROGRAMS:
         return Format("the answer that was extracted" if code else "no answer was found", None, None)
     again = extract_code(text)
     is_same = again == code
