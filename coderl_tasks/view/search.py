@@ -19,7 +19,7 @@ from coderl_tasks.journal.steps import index_files, scored_files
 from coderl_tasks.paths import POOL_FILE, find_local
 from coderl_tasks.view.run_data import Place, RunData
 
-MOST_HITS, MOST_SECONDS = 100, 2.0
+MOST_HITS, MOST_SECONDS = 100, 2.5
 MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so many rows
 BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
