@@ -82,7 +82,7 @@ docs: $(INSTALLED)
 	@$(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 60
 	@$(MAKE) --no-print-directory test-other-pythons
 
 # PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.
