@@ -273,16 +273,22 @@ def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: st
         return False
     known = ~np.isnan(values)  # of what is measured every so many steps the line goes from one to the next
     steps, values = metrics["step"].to_numpy()[known], values[known]
-    # Too few steps for a mean to be smoother than its points.
-    if len(steps) < 8:
+    smooth = smoothed(pl.Series(values))
+    if smooth is None:
         axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)
         return True
-    # An odd number of steps, else the mean would be of a time between two of them.
-    window = max(3, len(values) // 10) | 1
     axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1.0)
-    smooth = pl.Series(values).rolling_mean(window, center=True, min_samples=1).to_numpy()
-    axes.plot(steps, smooth, color=colour, label=label)
+    axes.plot(steps, smooth.to_numpy(), color=colour, label=label)
     return True
+
+
+def smoothed(values: pl.Series) -> pl.Series | None:
+    """The centred moving mean of a curve over a tenth of it; None for one of too few points to be smoother than they
+    are."""
+    if len(values) < SMOOTHED_FROM:
+        return None
+    # An odd number of steps, else the mean would be of a time between two of them.
+    return values.rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1)
 
 
 def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
@@ -326,6 +332,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     add_legend(axes, columns=5)
 
 
+SMOOTHED_FROM = 8
 FLAT = 1e-4  # how far a curve's values may lie apart, as a share of the largest, for it to count as level
 PANELS = {
     shown_metrics.REWARD: Panel("Mean reward"),

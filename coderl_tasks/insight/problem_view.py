@@ -28,7 +28,7 @@ from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
-from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
+from coderl_tasks.journal.steps import StepJournal, rollout_files
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_path
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
@@ -84,14 +84,19 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
     )
 
 
+def pool_file(config: Mapping[str, Any]) -> Path:
+    """The file of the pool that a run's `config` names. Raises ConfigError if it is not there any more."""
+    file = find_local(str(config.get("pool") or ""))
+    if not config.get("pool") or file is None:  # find_local takes "" for this folder
+        raise ConfigError(f"the pool {config.get('pool')} is not there any more")
+    return file / POOL_FILE if file.is_dir() else file  # the setting may name the pool's folder
+
+
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
     """The problems `ids` of the pool or, if `evaluated`, of the evaluation data set that a run's `config` names, by id;
     those that are gone are missing. Raises CoderlError if the pool or the data set cannot be read."""
     if not evaluated:
-        file = find_local(str(config.get("pool") or ""))
-        if not config.get("pool") or file is None:  # find_local takes "" for this folder
-            raise ConfigError(f"the pool {config.get('pool')} is not there any more")
-        file = file / POOL_FILE if file.is_dir() else file  # the setting may name the pool's folder
+        file = pool_file(config)
         try:
             in_pool = PoolFile(file).problems()
         except (OSError, ValueError) as error:
@@ -323,9 +328,8 @@ def cached_file(model_name: str, name: str) -> Path | None:
 
 def _all_completions(run: RunRecord) -> pl.DataFrame:
     """All completions of a run, of training in the order of the steps, then of the evaluations."""
-    indexed = index_files(run.path)
-    training = [*indexed, *scored_files(run.path, indexed.values())]
-    parts = [pl.scan_parquet(file).with_columns(evaluation=pl.lit(None, pl.String)) for file in training]
+    training = map(pl.scan_parquet, rollout_files(run.path))
+    parts = [rows.with_columns(evaluation=pl.lit(None, pl.String)) for rows in training]
     for record in run.evals.values():
         if record.rollouts is not None:
             place = {"evaluation": pl.lit(record.name), "step": pl.lit(record.step, pl.Int32)}

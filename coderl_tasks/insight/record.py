@@ -27,7 +27,7 @@ from coderl_tasks.journal.recorded_json import (
     recorded_settings,
 )
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_eval_row, is_unstarted, metrics_rows
-from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, scored_files
+from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, rollout_files
 from coderl_tasks.paths import shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
@@ -122,8 +122,7 @@ class RunRecord:
     @cached_property
     def groups(self) -> pl.DataFrame:
         """The groups in order, as `groups_in` has them."""
-        indexed = index_files(self.path)
-        return joined_groups([groups_in(file) for file in (*indexed, *scored_files(self.path, indexed.values()))])
+        return joined_groups([groups_in(file) for file in rollout_files(self.path)])
 
 
 GROUP_KEY = ("step", "group_index")

@@ -46,7 +46,7 @@ HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
 _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 """A Python block, also one that is not closed, as of a truncated completion."""
 # Lines as they are, blank ones at either end too: this is the model's text, not a listing.
-_LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
+PYTHON, FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
 SIDES = ("A", "B")  # what two runs are called on one page: their names may be the same
 TEST_SHOWN, SPANS = 600, 5
 SAMPLE_COLUMNS = (
@@ -125,7 +125,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
         points=lambda share: f"{share * 100:+.1f}",  # a difference of shares, in hundredths
         count=lambda number: f"{number:,}",
         highlighted=highlighted,
-        diff=lambda text: Markup(highlight(text, DiffLexer(), _FORMATTER)),
+        diff=lambda text: Markup(highlight(text, DiffLexer(), FORMATTER)),
     )
     return environment.get_template(template).render(page)
 
@@ -135,7 +135,7 @@ def highlighted(text: str) -> Markup:
     parts, end = [Markup()], 0
     for block in _PYTHON.finditer(text):
         start, end_of_code = block.span("code")
-        code = highlight(block["code"], _LEXER, _FORMATTER)
+        code = highlight(block["code"], PYTHON, FORMATTER)
         # The formatter ends each line, also one that the model did not.
         parts += [escape(text[end:start]), Markup(code if block["code"].endswith("\n") else code.removesuffix("\n"))]
         end = end_of_code

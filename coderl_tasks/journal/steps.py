@@ -309,6 +309,12 @@ def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
+def rollout_files(run: Path) -> list[Path]:
+    """The files with all scored rollouts of a run: those of its index, then those of the steps that it lacks."""
+    indexed = index_files(run)
+    return [*indexed, *scored_files(run, indexed.values())]
+
+
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of `step` to the index; it is committed, as all before it are. Once
     STEPS_PER_FILE steps are complete, one file with all of them replaces the files of each."""

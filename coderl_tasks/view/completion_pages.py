@@ -10,7 +10,7 @@ import polars as pl
 
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.problem_view import failed_test
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
@@ -309,17 +309,7 @@ def _token_values(row: Mapping[str, Any], by: str) -> list[float | None]:
     return [row["advantage"]] * n
 
 
-TEXT_PARTS = (
-    "completion",
-    "code",
-    "failed_output",
-    "reason",
-    "reward_error",
-    "suspicion",
-    "prompt",
-    "input",
-    "expected",
-)
+TEXT_COLUMNS = ("completion", "code", "failed_output", "reason", "reward_error", "suspicion")
 
 
 def whole_text(data: RunData, place: Place, group: int | None, sample: int, part: str) -> str:
@@ -332,7 +322,7 @@ def whole_text(data: RunData, place: Place, group: int | None, sample: int, part
         failed = failed_test(row, data.problem(row["problem_id"], place)[0])
         text = failed[part] if failed else None
     else:
-        text = row[part] if part in TEXT_PARTS and part in ROLLOUT_SCHEMA else None
+        text = row[part] if part in TEXT_COLUMNS else None
     if text is None:
         raise NotThereError(f"this completion has no {part}")
     return text

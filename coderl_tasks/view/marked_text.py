@@ -10,19 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 from pygments import highlight
-from pygments.formatters import HtmlFormatter
 from pygments.lexers.diff import DiffLexer
-from pygments.lexers.python import PythonLexer
 
-from coderl_tasks.insight.report import highlighted
+from coderl_tasks.insight.report import FORMATTER, PYTHON, highlighted
 from coderl_tasks.untrusted_text import printable_lines
 
 MOST_CHARS = 20_000
 """Of a text on a page; the whole is a page of its own."""
 LEVELS = 8
 """Shades of a token."""
-_LEXER, _DIFF = PythonLexer(stripnl=False, ensurenl=False), DiffLexer(stripnl=False, ensurenl=False)
-_FORMATTER = HtmlFormatter(nowrap=True)
+_DIFF = DiffLexer(stripnl=False, ensurenl=False)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^(?:```|~~~)[^\n]*\n(?P<code>.*?)^(?:```|~~~)[ \t]*$", re.DOTALL | re.MULTILINE)
 
@@ -38,7 +35,7 @@ def plain(text: str | None) -> Markup:
 
 def code(text: str | None) -> Markup:
     """A Python program, coloured."""
-    return Markup(highlight(visible(text), _LEXER, _FORMATTER))
+    return Markup(highlight(visible(text), PYTHON, FORMATTER))
 
 
 def answer(text: str | None) -> Markup:
@@ -85,7 +82,7 @@ def difference(before: str | None, after: str | None, names: tuple[str, str]) ->
     """A unified diff of two programs, coloured."""
     old, new = (visible(text).splitlines() for text in (before, after))
     lines = difflib.unified_diff(old, new, *names, lineterm="", n=3)
-    return Markup(highlight("\n".join(lines), _DIFF, _FORMATTER))
+    return Markup(highlight("\n".join(lines), _DIFF, FORMATTER))
 
 
 def shaded(texts: Iterable[str], values: Sequence[float | None], levels: Sequence[str]) -> Markup:

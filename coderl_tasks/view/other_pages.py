@@ -12,7 +12,7 @@ from coderl_tasks.errors import CoderlError, DataError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, PANELS
+from coderl_tasks.insight.plots import FIRST
 from coderl_tasks.insight.pool_view import (
     drops_table,
     expected_counts,
@@ -32,11 +32,10 @@ from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
-from coderl_tasks.view.run_pages import own_evaluations, signal
+from coderl_tasks.view.run_pages import Page, own_evaluations, panel, signal
 from coderl_tasks.view.search import TEXTS, Wanted, search
-from coderl_tasks.view.timeline import Mark, Panel, Series, Timeline
+from coderl_tasks.view.timeline import Mark, Series, Timeline
 
-Page = dict[str, Any]
 MOST_ROWS, MOST_LISTED = 300, 500
 LETTERS = "ABCDEF"
 """What compared runs are called in the curves: their names may be long, or the same but for their ends."""
@@ -112,11 +111,7 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
             Series(letter, metrics[name]["step"].to_list() if curves.get(name) else [], curves.get(name) or [])
             for letter, name in zip(LETTERS, records, strict=False)
         ]
-        about = PANELS.get(title)
-        form = ".0%" if title == SIGNAL else (about.number if about else "") or ".2g"
-        limits = (0.0, 1.0) if title in (CORRECT, SIGNAL) else (None, None)
-        marks = _compared_marks(records) if title == CORRECT else []
-        panels.append(Panel(about.heading if about else title, series, marks, form, limits, title == CORRECT))
+        panels.append(panel(title, series, _compared_marks(records) if title == CORRECT else []))
     steps = sorted({float(step) for rows in metrics.values() for step in rows["step"]})
     first = next(iter(records))
     return Timeline(

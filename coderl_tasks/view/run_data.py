@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 import polars as pl
 
 from coderl_tasks.errors import CoderlError, DataError
-from coderl_tasks.insight.problem_view import Decode, problems_at_hand, prompt_decoder
+from coderl_tasks.insight.problem_view import Decode, pool_file, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.recorded_json import Config, read_shaped
-from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
-from coderl_tasks.paths import POOL_FILE, find_local
+from coderl_tasks.journal.steps import StepJournal, rollout_files
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import student_t
@@ -94,9 +93,8 @@ class RunData:
         return self.of_state("groups", self._all_groups)
 
     def _all_groups(self) -> pl.DataFrame:
-        indexed = index_files(self.path)
         frames = []
-        for file in (*indexed, *scored_files(self.path, indexed.values())):
+        for file in rollout_files(self.path):
             about = file.stat()
             version = about.st_mtime_ns, about.st_size
             known = self._groups.get(file)
@@ -209,11 +207,8 @@ class RunData:
             found, missing = problems_at_hand(config, {problem_id})
             problem = found[problem_id].whole() if problem_id in found else None
         else:
-            file = find_local(str(config["pool"])) if config.get("pool") else None
-            if file is None:
-                return None, f"the pool {config.get('pool')} is not there any more"
             try:
-                problem, missing = problem_in_pool(file / POOL_FILE if file.is_dir() else file, problem_id), None
+                problem, missing = problem_in_pool(pool_file(config), problem_id), None
             except (CoderlError, OSError) as error:
                 return None, str(error)
         return problem, None if problem else missing or "the problem is not there any more"

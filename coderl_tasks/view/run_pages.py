@@ -8,6 +8,7 @@ import polars as pl
 
 from coderl_tasks.evaluation.paired import changed_text
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.insight import plots
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
 from coderl_tasks.insight.plots import FIRST, PANELS
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
@@ -183,7 +184,6 @@ def _panels(
     for title in dict.fromkeys(titles):
         if not every and title not in (*FIRST, SECONDS):
             continue
-        about = PANELS.get(title)
         values = {
             each.curve: metrics[metric].cast(pl.Float64).to_list()
             for metric, each in recorded.items()
@@ -196,11 +196,16 @@ def _panels(
             series[0] = Series(series[0].label, steps, series[0].values, bands[title])
         marks = [_mark(each, name) for each in evals] if title == CORRECT else []
         if series or marks:
-            form = (about.number if about else "") or ".3g"
-            limits = (0.0, 1.0) if title in (CORRECT, SIGNAL) else about.limits if about else (None, None)
-            form = ".0%" if title == SIGNAL else form
-            panels.append(Panel(about.heading if about else title, series, marks, form, limits, title == CORRECT))
+            panels.append(panel(title, series, marks))
     return panels
+
+
+def panel(title: str, series: Sequence[Series], marks: Sequence[Mark]) -> Panel:
+    """A panel as the report has it: its heading, number format and limits."""
+    style = PANELS.get(title, plots.Panel(title))
+    is_share = title in (CORRECT, SIGNAL)
+    form = ".0%" if title == SIGNAL else style.number or ".3g"
+    return Panel(style.heading, series, marks, form, (0.0, 1.0) if is_share else style.limits, title == CORRECT)
 
 
 def _is_recorded(metrics: pl.DataFrame, name: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from coderl_tasks.errors import CoderlError
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.insight.problem_view import pool_file
 from coderl_tasks.journal.steps import index_files, scored_files
-from coderl_tasks.paths import POOL_FILE, find_local
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS = 100, 2.5
@@ -67,8 +67,7 @@ def search(data: RunData, wanted: Wanted) -> Hits:
         steps = sorted(filter(lambda step: _in_range(step, wanted), files), reverse=True)
         if not wanted.text:
             indexed = index_files(data.path)
-            named = {step for covered in indexed.values() for step in covered}
-            others = [file for step, file in files.items() if step not in named]
+            others = scored_files(data.path, indexed.values())
             rows = _rows(connection, list(indexed), wanted, problems) if indexed else []
             rows += _rows(connection, others, wanted, problems) if others else []
             rows.sort(key=lambda row: (-row["step"], row["group_index"], row["sample_index"]))
@@ -177,17 +176,9 @@ def _problems(data: RunData, words: str) -> list[str]:
         if record.rollouts is not None:
             names = pl.scan_parquet(record.rollouts).select(pl.col("problem_id").unique()).collect()["problem_id"]
             ids += [name for name in names if words in name]
-    pool = data.record.config.get("pool")
-    file = find_local(str(pool)) if pool else None
-    if file is not None:
-        file = file / POOL_FILE if file.is_dir() else file
-        try:
-            statements = pl.scan_parquet(file).select("problem_id", "statement")
-            ids += (
-                statements.filter(pl.col("statement").str.contains(words, literal=True))
-                .collect()["problem_id"]
-                .to_list()
-            )
-        except (pl.exceptions.PolarsError, OSError, CoderlError):
-            pass  # a damaged pool: ids alone are searched
-    return sorted(set(ids))
+    try:
+        pool = pool_file(data.record.config)
+    except ConfigError:  # not on this machine
+        return sorted(set(ids))
+    has_words = pl.col("statement").str.contains(words, literal=True)
+    return sorted({*ids, *pl.scan_parquet(pool).filter(has_words).select("problem_id").collect()["problem_id"]})

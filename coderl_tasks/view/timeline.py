@@ -13,12 +13,12 @@ from textwrap import wrap
 import polars as pl
 from markupsafe import Markup, escape
 
+from coderl_tasks.insight.plots import smoothed
 from coderl_tasks.untrusted_text import printable
 
 WIDTH, LEFT, RIGHT = 1180, 178, 126
 PANEL, TALL, GAP, LANE, AXIS = 70, 150, 32, 20, 24
 LEAST_APART = 13  # of two labels at a panel's right edge, which are 11 units high
-SMOOTHED_FROM = 8
 LONGEST_HEADING = 19  # characters of a line, left of the ticks
 Point = tuple[float, float]
 
@@ -209,16 +209,14 @@ def _curve(
         upper = [f"{frame.x(step):.1f} {y(high):.1f}" for step, _, high in series.band]
         lower = [f"{frame.x(step):.1f} {y(low):.1f}" for step, low, _ in reversed(series.band)]
         yield Markup('<path class="band {}" d="M{}Z"/>').format(kind, "L".join([*upper, *lower]))
-    few = len(points) < SMOOTHED_FROM
-    yield Markup('<path class="line {}" d="{}"/>').format(f"{kind}" if few else f"{kind} faint", _path(points))
-    if few:
+    smooth = smoothed(pl.Series([value for _, value in points]))
+    yield Markup('<path class="line {}" d="{}"/>').format(kind if smooth is None else f"{kind} faint", _path(points))
+    if smooth is None:
         dot = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>')
         yield from (dot.format(kind, *point) for point in points)
         return
-    window = max(3, len(points) // 10) | 1  # odd, else the mean would be of a time between two steps
-    smooth = pl.Series([value for _, value in points]).rolling_mean(window, center=True, min_samples=1)
-    smoothed = [(place, value) for (place, _), value in zip(points, smooth, strict=True)]
-    yield Markup('<path class="line {}" d="{}"/>').format(kind, _path(smoothed))
+    means = [(place, value) for (place, _), value in zip(points, smooth, strict=True)]
+    yield Markup('<path class="line {}" d="{}"/>').format(kind, _path(means))
 
 
 def _path(points: Sequence[Point]) -> str:
