@@ -316,15 +316,27 @@ class _Form:
                 found.append(None)  # the answer that ended the list
         return found + [None] * (len(inputs) - len(found))
 
+    def function(self, problem: Problem) -> str:
+        """The function that is called; empty for a program that reads its input."""
+        return ""
+
     async def quick_answers(
         self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
     ) -> list[Answer | None]:
         """As `answers`, but from one process."""
-        return await quick_answers(problem, code, inputs, judge, problem.time_limit_s or judge.timeout_s)
+        limit_s = problem.time_limit_s or judge.timeout_s
+        return await quick_answers(problem, code, inputs, judge, limit_s, self.function(problem))
+
+    def value(self, text: str) -> Any:
+        """The value that an answer is."""
+        raise NotImplementedError
 
     def kind(self, answer: Answer) -> str:
         """What kind of answer it is, as `is_meant` compares them."""
-        return kind_of_text(answer.text)
+        try:
+            return kind_of_value(self.value(answer.text))
+        except NOT_PYTHON:  # too long an answer
+            return "long"
 
     def same(self, problem: Problem, one: Answer | None, other: Answer | None) -> bool:
         """Whether two answers agree and neither is an error."""
@@ -358,6 +370,9 @@ class _TextForm(_Form):
             del rest[:size]
         return list(dict.fromkeys(map(self.format.render, groups)))
 
+    def kind(self, answer: Answer) -> str:
+        return kind_of_text(answer.text)
+
     def test(self, given: str, answer: str) -> Test | None:
         return Test(given, answer) if answer.strip() else None
 
@@ -371,20 +386,14 @@ class _CallForm(_Form):
     def parse(self, text: str) -> list[Record]:
         return [parse_value(text)]
 
-    async def quick_answers(
-        self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
-    ) -> list[Answer | None]:
-        limit_s = problem.time_limit_s or judge.timeout_s
-        return await quick_answers(problem, code, inputs, judge, limit_s, problem.entry_point)
+    def function(self, problem: Problem) -> str:
+        return problem.entry_point
 
-    def kind(self, answer: Answer) -> str:
-        try:
-            return kind_of_value(parse_value(answer.text))
-        except NOT_PYTHON:  # too long an answer
-            return "long"
+    def value(self, text: str) -> Any:
+        return parse_value(text)
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
-        return comparator(problem.comparator).value(parse_value(one), parse_value(other)) is None
+        return comparator(problem.comparator).value(self.value(one), self.value(other)) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,9 +416,8 @@ class _AssertionForm(_Form):
     async def quick_answers(
         self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
     ) -> list[Answer | None]:
-        limit_s = problem.time_limit_s or judge.timeout_s
         code = with_given_code(problem.starter_code, code)
-        found = await quick_answers(problem, code, inputs, judge, limit_s, self.name)
+        found = await _Form.quick_answers(self, problem, code, inputs, judge)
         return [each and (each if each.error or _is_literal(each.text) else Answer("", "no literal")) for each in found]
 
     async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
@@ -418,14 +426,14 @@ class _AssertionForm(_Form):
         printed = await _Form.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
         return [None if text is None or not _is_literal(text) else text.strip() for text in printed]
 
-    def kind(self, answer: Answer) -> str:
-        try:
-            return kind_of_value(ast.literal_eval(answer.text))
-        except NOT_PYTHON:
-            return "long"
+    def function(self, problem: Problem) -> str:
+        return self.name
+
+    def value(self, text: str) -> Any:
+        return ast.literal_eval(text)
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
-        value, found = ast.literal_eval(one), ast.literal_eval(other)
+        value, found = self.value(one), self.value(other)
         if isinstance(value, float) and isinstance(found, int | float):
             return math.isclose(value, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         return bool(value == found)

@@ -36,8 +36,6 @@ _THREAD_OPERATIONS = 2e9
 _THREAD_ROWS = 64
 """The same in rows, where products are bfloat16: they are over so soon that threads wait for each other's Python. With
 SmolLM2-135M a step of 48 rows took 254 ms in one thread and 396 ms in two, one of 128 rows 390 and 300 ms."""
-
-
 _KEPT_BYTES = 256 << 20
 """Of prompts that were computed for requests that have ended."""
 _WORTH_WAITING = CHUNK
@@ -215,6 +213,15 @@ def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
     return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
 
 
+def _each_alone(work: Callable[[list[RunningRequest]], None], requests: list[RunningRequest], error: Exception) -> None:
+    """What follows where `work` on `requests` failed: it is done for each by itself, and one alone has the error."""
+    if len(requests) == 1:
+        requests[0].error = error
+        return
+    for request in requests:
+        work([request])
+
+
 class SamplingBatch:
     """The `requests` that run now. One thread adds them and calls `step`."""
 
@@ -315,11 +322,7 @@ class SamplingBatch:
         try:
             logits = self._forward(requests)
         except Exception as error:
-            if len(requests) == 1:
-                requests[0].error = error
-                return
-            for request in requests:
-                self._run([request])
+            _each_alone(self._run, requests, error)
             return
         drawing: dict[object, list[RunningRequest]] = {}
         for request, its_logits in zip(requests, logits, strict=True):
@@ -341,11 +344,7 @@ class SamplingBatch:
             shared = logits[0] if len(logits) == 1 else torch.cat(logits)
             drawn = draw_tokens(shared, requests[0].spec, np.concatenate(uniforms))
         except Exception as error:
-            if len(requests) == 1:
-                requests[0].error = error
-                return
-            for request in requests:
-                self._draw([request])
+            _each_alone(self._draw, requests, error)
             return
         tokens, logprobs = (iter(values.tolist()) for values in drawn)
         for request, its in zip(requests, uniforms, strict=True):
