@@ -23,7 +23,10 @@ DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 
 WORKERS ?= 3
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
-GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py scorecard.py trial.py) tests/problems/test_raw_tests.py
+GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py trial.py) tests/problems/test_raw_tests.py
+# Of the score card what is graded by a sandbox: how it treats other graders is the same on each Python.
+CARD := tests/grading/test_scorecard.py::test_
+GRADING_TESTS += $(CARD)coderls_grader_sells_no_reward_and_misjudges_nobody $(CARD)no_program_keeps_count_of_the_tests
 # Of the levels of isolation one is enough there: what differs between them are system calls, the same for each Python.
 HARM := tests/grading/test_programs.py::test_no_harm_is_done_by_all_attacks_at_once
 GRADING_TESTS += --deselect='$(HARM)[as an ordinary user]' --deselect='$(HARM)[without namespaces]'
@@ -81,14 +84,16 @@ docs: $(INSTALLED)
 	@$(BIN)/python tools/tables.py
 	@$(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
+# The other Pythons, one after the other, take what the tests leave of the cores while they wait.
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 60
-	@$(MAKE) --no-print-directory test-other-pythons
+	@$(MAKE) --no-print-directory test-other-pythons > $(VENV)/other-pythons.log 2>&1 & others=$$!; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 60; tests=$$?; \
+	wait $$others; others=$$?; cat $(VENV)/other-pythons.log; test $$tests = 0 -a $$others = 0
 
 # PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.
 test-other-pythons: $(INSTALLED)
 	@others=$$(sh tools/pythons.sh others $(BIN)/python | sed 's|^|test-on|'); \
-	test -z "$$others" || $(MAKE) --no-print-directory -j $(WORKERS) --output-sync $$others
+	test -z "$$others" || $(MAKE) --no-print-directory $$others
 
 test-on/%:
 	@python="/$*"; venv=$(VENV)/other-$$(basename "$$python"); echo "grading on $$($$python --version)"; \

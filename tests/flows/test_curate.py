@@ -175,7 +175,7 @@ def test_an_audit_drops_or_flags_what_makes_rewards_wrong(coderl: Coderl, tmp_pa
 
 
 def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, tmp_path: Path) -> None:
-    sizes = ("limit=24", "max_tests=1", "min_tests=1", "profile_mode=fixed", "profile_samples=8", "shard_size=10")
+    sizes = ("limit=12", "max_tests=1", "min_tests=1", "profile_mode=fixed", "profile_samples=8", "shard_size=5")
     band = ("band_low=0", "band_high=1")  # what is kept does not depend on what is caught
     plain, strong = tmp_path / "plain", tmp_path / "strong"
     for words in (("strengthen=0", f"name={plain}"), ("strengthen=4", f"name={strong}")):
