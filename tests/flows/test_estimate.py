@@ -11,6 +11,7 @@ from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.ledger import Tokens
+from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.planning.estimates import REPLY_TOKENS, Estimate, estimates_table, training_estimates
 from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.settings import TrainSettings
@@ -139,6 +140,9 @@ def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
     assert "by the run" not in estimated(*words)
 
 
-def test_what_nothing_was_curated_for_is_estimated_from_its_rows(estimated: Says) -> None:
-    said = estimated("train", "preset=nano", "dataset=data/mini", "max_steps=2", *TINY[:4], "eval_every=-1")
+def test_what_nothing_was_curated_for_is_estimated_from_its_rows(estimated: Says, tmp_path: Path) -> None:
+    dataset = shutil.copy(
+        PROJECT_ROOT / "data/mini/taco-train.jsonl", tmp_path
+    )  # of the bundled rows there may be pools
+    said = estimated("train", "preset=nano", f"dataset={dataset}", "max_steps=2", *TINY[:4], "eval_every=-1")
     assert "train: by max_tokens=64 for each completion: at most" in said and f"{2 * 24 * 64:,} [0 to" in said
