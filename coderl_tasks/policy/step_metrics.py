@@ -279,7 +279,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "expected share of groups with a signal (observed: 1 - groups_skipped / groups_total); null, as the next "
         "three, without `selection=adaptive`",
         lambda step: step.forecast and step.forecast.signal),
-    Metric("problems_seen", "problems sampled by the steps that this selection had results of",
+    Metric("problems_seen", "problems with results in the steps that this selection used",
         lambda step: step.forecast and step.forecast.seen, INT),
     Metric("problems_solved",
         "problems that looked solved (expected pass rate above 95%): avoided until their results are old",
