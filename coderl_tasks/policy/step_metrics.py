@@ -185,7 +185,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int(step.repeats["clones"].sum()), INT),
     Metric("entropy",
         "mean of -log-probability over the sampled tokens, in nats: at temperature 1 an estimate of the policy's "
-        "entropy per token, else a cross-entropy with the distribution of the service's log-probabilities",
+        "entropy per token",
         _entropy),
     _length(50, "median length of the received completions"),
     _length(90, "length that 90% of them do not exceed"),
@@ -268,12 +268,12 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "`grad_clip_norm` is set)",
         lambda step: step.result.grad_norm),
     Metric("sandbox_faults",
-        "failed sandbox requests since the step before, in this process; all were sent again. "
-        "`sandbox_faults/ADDRESS` has those of one server, if any",
+        "failed sandbox requests since the step before, in this process; `sandbox_faults/ADDRESS` has those of one "
+        "server, if any",
         lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",
-        "KL to the base model, estimate k1, in nats: mean of the sampler's minus the base model's log-probability "
-        "over the tokens trained on (`kl.penalty_coef`) or of 16 completions (`kl.base_every`); else null",
+        "KL to the base model, estimate k1: mean of the sampler's minus the base model's log-probability, in nats, "
+        "over the tokens of `base_logprobs`; else null",
         lambda step: step.result.kl_base and step.result.kl_base[0]),
     Metric("signal_expected",
         "expected share of groups with a signal (observed: 1 - groups_skipped / groups_total); null, as the next "
