@@ -42,8 +42,8 @@ class CurateSettings(FlowSettings):
     }
 
     from_run: str | None = setting(None, common=True, of_profile=True)
-    """a run whose last checkpoint is profiled in place of the base model, by its rollouts and new samples where they do
-    not tell; other settings are by default those of the pool that it was trained on"""
+    """a run whose last checkpoint is profiled in place of the base model, by its rollouts and, where these do not
+    suffice, new samples; other settings are by default those of its pool"""
     splits: Names = setting(None, common=True)
     """train splits to read; by default all the data set has"""
     limit: Limit = setting(-1, common=True)
@@ -59,7 +59,7 @@ class CurateSettings(FlowSettings):
     # One instruction before each of a user's prompts makes them all resemble each other, and their ground truths may be
     # a few labels: of these only what is the same word for word is a duplicate, or given away.
     near_duplicate: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
-    """similarity from which on their tests decide if two statements are one problem"""
+    """similarity of two statements from which their tests decide whether they are one problem"""
     ngram_overlap: float = Field(0.5, gt=0, le=1)
     """share of an evaluation problem's own 13-word passages that drops a problem"""
     near_evaluation: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
@@ -75,20 +75,19 @@ class CurateSettings(FlowSettings):
     max_solutions: int = setting(3, ge=1, environments=PROGRAMS)
     """reference solutions tried per problem, until one passes"""
     checkers: Literal["given", "infer"] = setting("given", environments=PROGRAMS)
-    """infer: problems that name no comparator get the one that their statement and solutions show to be right"""
+    """infer: find a comparator for problems that name none, from their statement and solutions"""
     multi_answer: Literal["keep", "drop"] = setting("keep", environments=PROGRAMS)
-    """problems that seem to have several right answers, and no comparator for them, are only flagged, or dropped"""
+    """problems that seem to have several right answers, and no comparator for them: flag or drop them"""
     audit: Literal["off", "flag", "drop"] = setting("off", environments=PROGRAMS)
     """before the profile, find tests that reward wrong programs or fail right ones; flag: as columns of the pool; drop:
-    such problems are dropped"""
+    drop these problems"""
     strengthen: int = setting(0, ge=0, le=1000, environments=PROGRAMS)
-    """generated tests per problem, at most, that catch wrong programs which the given tests pass; 0: none. They count
-    for rewards and pass rates, never for evaluations"""
+    """at most this many generated tests per problem, which fail wrong programs that pass the given tests (0: none).
+    They count for rewards and pass rates, never for evaluations"""
     # The notebook trains on all of its data.
     profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
-    """sample until it is clear whether a problem lies in the band; screen: one round of each, but problems that look
-    unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is sampled, and all problems are
-    kept"""
+    """sample until it is clear whether a problem lies in the band; screen: one round per problem, none for those that
+    look unlearnable by similar ones; fixed: profile_samples each; none: sample nothing, keep all problems"""
     profile_samples: int = setting(
         16,
         ge=1,
@@ -110,8 +109,8 @@ class CurateSettings(FlowSettings):
     screen_drop: float = setting(0.1, ge=0, lt=1, of_profile=True)
     """screen: a problem less likely to be learnable than this is not kept"""
     label_samples: float | None = setting(None, ge=0, le=16, of_profile=True)
-    """adaptive: further completions, per profiled problem on average, where labels are in doubt; by default 3 where mix
-    asks for shares of difficulty, else 0"""
+    """adaptive: further completions for uncertain labels, per profiled problem on average; by default 3 if mix has
+    shares of difficulty, else 0"""
     price_prompt: float | None = Field(None, ge=0)
     """price per million prompt tokens, for the cost column"""
     price_completion: float | None = Field(None, ge=0)
@@ -131,18 +130,18 @@ class CurateSettings(FlowSettings):
     shard_size: int = setting(250, ge=1, decides_content=False)
     """problems per profile shard, each a Prefect task"""
     shards: Literal["here", "deployment"] = setting("here", decides_content=False, of_profile=True)
-    """profile shards in this process, or as runs of shard_deployment, on any machine"""
+    """profile shards in this process, or as runs of shard_deployment on any machine"""
     shard_deployment: str = setting("profile-shard/local", decides_content=False)
     """the deployment that profiles a shard"""
     shard_address: str | None = setting(None, decides_content=False)
-    """where shards lie, by pool: a path or s3://...; by default in the pool's folder"""
+    """where shards are recorded, by pool: a path or s3://...; by default the pool's folder"""
     shards_in_flight: int = setting(4, ge=1, decides_content=False)
     """runs of shard_deployment in flight"""
     name: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir",))
     """name of the pool, a folder below data/pools, or an absolute path; by default the time or the flow run's id; an
     unfinished one is resumed"""
     replace: bool = setting(False, decides_content=False)
-    """rebuild a finished pool of that name with other settings, from what it has recorded"""
+    """rebuild a finished pool of that name with other settings, from its recorded samples"""
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -26,23 +26,23 @@ class EvaluateSettings(FlowSettings):
 
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
         **FlowSettings.GROUPS,
-        "policy": ("checkpoint", "what is evaluated, and on which problems"),
+        "policy": ("checkpoint", "the policy and the problems"),
         "sampling": ("n_samples", "completions per problem, and how they are sampled"),
-        "comparison": ("compare_to", "what it is compared with, and where the result goes"),
+        "comparison": ("compare_to", "comparisons, and where the result goes"),
     }
 
     checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
     """latest run, a run's name or directory, a tinker:// sampler path, or a model's name"""
     benchmark: Names = setting(None, common=True, environments=PROGRAMS, elsewhere=("task", "tasks", "benchmarks"))
-    """published benchmarks in place of the test splits, asked and limited as their own harnesses do: humaneval, mbpp,
+    """published benchmarks in place of the test splits, with prompts and limits of their harnesses: humaneval, mbpp,
     humaneval_plus, mbpp_plus, livecodebench (or livecodebench_v1 to _v6), each also NAME:FILE or NAME:FOLDER"""
     completions: Annotated[str | None, ABSOLUTE] = setting(None, decides_content=False)
-    """benchmark: a file of completions to grade in place of a model's: JSONL of task_id and completion, solution, or a
-    list as samples"""
+    """benchmark: grade this file of completions instead of a model's: JSONL of task_id and completion, solution, or a
+    list samples"""
     splits: Names = setting(None, common=True)
     """test splits; by default all the data set has"""
     since: Day = setting(None, common=True)
-    """problems of this day and later (until: and earlier), YYYY-MM-DD, by the rows' date or contest_date"""
+    """problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"""
     until: Day = None
     """problems of this day and earlier, YYYY-MM-DD"""
     eval_limit: Limit = setting(-1, common=True, gsm8k=40)
@@ -52,12 +52,12 @@ class EvaluateSettings(FlowSettings):
     temperature: Temperature = setting(0.0, ge=0, common=True)
     """sampling temperature; 0 is greedy, for n_samples=1"""
     top_p: float = Field(1.0, gt=0, le=1)
-    """sample of the likeliest tokens alone that hold so much of the probability"""
+    """sample only from the likeliest tokens that hold this share of the probability"""
     compare_to: str | None = setting("baseline", common=True, decides_content=False)
     """evaluation to compare with: one of the same run, where there is one, another run (its final one), or a folder"""
     compare: Names = setting(None, common=True, decides_content=False)
-    """A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are taken as they
-    are), and say how they differ, problem by problem; A1+A2+A3 are seeds of one configuration"""
+    """A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are used as they
+    are), and compare them problem by problem; A1+A2+A3 are seeds of one configuration"""
     log_path: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir", "resume", "run"))
     """where the result goes: a folder, or a name under the run's evals/"""
 

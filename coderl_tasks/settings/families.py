@@ -38,7 +38,7 @@ class Schedule(Family):
     )
     """linear, cosine: the step at which the learning rate is 0, whatever max_steps is"""
     warmup: int = setting(0, ge=0, on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps"))
-    """steps over which a new run's learning rate grows to its height"""
+    """steps over which a new run's learning rate rises from 0"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -70,12 +70,12 @@ class Adam(Family):
     weight_decay: float = setting(0.0, ge=0, recipe="weight_decay")
     """Adam's decoupled weight decay"""
     grad_clip_norm: float = setting(0.0, ge=0, recipe="grad_clip_norm", elsewhere=("max_grad_norm", "grad_clip"))
-    """norm that the gradient is clipped to (0: not clipped; the Tinker service says the gradient's norm only where this
-    is set, to 1e12 say)"""
+    """norm that the gradient is clipped to (0: not clipped). The Tinker service reports the norm only if this is set,
+    for example to 1e12"""
 
 
 class Loss(Family):
-    """What the loss is told: `loss=clip_low:0.8,clip_high:1.28`, of loss_fn=dro `loss=beta:0.05`."""
+    """Options of the loss: `loss=clip_low:0.8,clip_high:1.28`, of loss_fn=dro `loss=beta:0.05`."""
 
     INSTEAD: ClassVar[str] = "; loss_fn names the loss itself"
 
@@ -103,14 +103,13 @@ class Kl(Family):
     """The distance to the base model: `kl=penalty_coef:0.05`, or `kl=base_every:10` to measure it alone."""
 
     penalty_coef: float = setting(0.0, ge=0, elsewhere=("kl_penalty_coef", "kl_coef", "kl_coeff"))
-    """weight of the penalty on leaving the base model, taken off each token's advantage (0: the base model is not
-    asked)"""
+    """weight of the KL penalty to the base model, subtracted from each token's advantage (0: none)"""
     base_every: int | None = setting(
         None, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",)
     )
-    """steps between measurements of the policy's KL to the base model, on 16 of a step's completions; nothing is
-    trained on it (0: none; penalty_coef measures it in each step); by default each step where nobody bills it, on the
-    embedded server without prices, else none"""
+    """steps between measurements of the policy's KL to the base model, on 16 completions, without training on it (0:
+    none; penalty_coef measures it in each step); by default each step on the embedded server without prices, else
+    none"""
 
 
 class Truncation(Family):
@@ -121,8 +120,8 @@ class Truncation(Family):
     kind: Literal["graded", "masked", "penalised"] = setting(
         "graded", elsewhere=("mask_truncated_completions", "overlong_filtering")
     )
-    """completions that run into max_tokens: as the format rule says; left out of their group; or (and those that nearly
-    do) with a penalty that grows to 1 over overlong_tokens"""
+    """completions that reach max_tokens: scored as usual; left out of their group; or, with those that nearly reach it,
+    given a penalty that grows to 1 over overlong_tokens"""
     overlong_tokens: int | None = setting(None, ge=1, elsewhere=("overlong_buffer", "soft_overlong_tokens"))
     """penalised: last tokens of the limit that are penalised; by default a fifth"""
 
@@ -144,8 +143,8 @@ class RollingSave(Family):
     hours: float = setting(168, ge=1, on_resume="allowed", elsewhere=("rolling_save_hours",))
     """hours that states to resume from are kept"""
     keep: int = setting(3, ge=2, on_resume="allowed", elsewhere=("rolling_save_keep",))
-    """states to resume from that are kept, the newest ones, and at least one more than max_steps_off_policy; older ones
-    are deleted"""
+    """newest states to resume from that are kept (at least one more than max_steps_off_policy); older ones are
+    deleted"""
 
 
 class Evaluations(Family):
@@ -160,7 +159,7 @@ class Evaluations(Family):
     )
     """problems of a periodic evaluation, a seeded subset (-1: all)"""
     ends_limit: Limit = setting(-1, on_resume="allowed", gsm8k=40, elsewhere=("eval_ends_limit",))
-    """the same for the baseline and the final evaluation; a given limit counts here too"""
+    """the same for the baseline and the final evaluation; by default limit, if given"""
     on: Literal["test", "validation"] = setting("test", elsewhere=("eval_on",))
     """periodic evaluations on the test splits, or on problems held out of the pool"""
     validation_size: int = Field(64, ge=1)
@@ -175,4 +174,4 @@ class Trackers(Family):
     trackio: str | None = setting(None, on_resume="allowed", elsewhere=("trackio_project",))
     """log to this trackio project too"""
     name: str | None = setting(None, on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))
-    """name of the run there; in trackio six digits are added that stand for the directory"""
+    """name of the run there (trackio adds six digits that stand for the directory)"""

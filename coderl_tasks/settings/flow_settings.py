@@ -121,18 +121,18 @@ class FlowSettings(SettingsModel):
     DECIDING: ClassVar[tuple[str, ...]] = ("preset", "environment", "reward_file")
     """The settings that decide what others are by default."""
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
-        "model": ("preset", "base model, chat format and what is asked of it"),
-        "data": ("dataset", "data sets, lengths and how programs are run"),
-        "limits": ("sample_concurrency", "requests in flight, what may be spent, the seed"),
+        "model": ("preset", "base model, chat format, environment"),
+        "data": ("dataset", "data sets, lengths, turns and how programs run"),
+        "limits": ("sample_concurrency", "requests in flight, caps on cost, the seed"),
     }
     """The groups of the help: by name the first setting of each, in order of definition, and what they are."""
 
     preset: Preset = setting(
         None, common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",)
     )
-    """nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a model);
-    smollm2: those of a pretrained model; gsm8k: of the GRPO notebook, whose group_size is completions per problem;
-    smoke: a training run of 50 steps that fails unless the smoke-test checks pass; or none"""
+    """nano: model, data and sizes for the embedded servers (the default without a Tinker key and a model); smollm2:
+    those of a pretrained model; gsm8k: of the GRPO notebook, whose group_size is completions per problem; smoke: a
+    training run of 50 steps that fails if it looks unhealthy; or none"""
     model_name: str = setting(
         DEFAULT_MODEL,
         common=True,
@@ -143,14 +143,14 @@ class FlowSettings(SettingsModel):
         inherited=True,
         elsewhere=("model", "base_model"),
     )
-    """base model: a name of the Tinker service, a local model folder or GGUF file; without one the first of a few small
-    models that the service offers, this one before others"""
+    """base model: a name of the Tinker service, a local model folder or GGUF file; by default the first of a short list
+    that the service offers, this one first"""
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
         None, inherited=True, elsewhere=("renderer",)
     )
-    """chat format; by default the one the model was made for (chat_template: as it brings it)"""
+    """chat format; by default the model's (chat_template: the template in its tokenizer)"""
     thinking: bool | None = setting(None, inherited=True)
-    """on or off, where the chat format has a switch for it; by default as the format has it"""
+    """on or off, if the chat format has a switch for it; by default as the format has it"""
     stop_after_code: bool = setting(
         False,
         smollm2=True,
@@ -158,13 +158,13 @@ class FlowSettings(SettingsModel):
         inherited=True,
         environments=PROGRAMS,
     )
-    """end a completion after its first code block, for models that go on to explain it, which earns nothing and is
-    trained on all the same (not for models that think first, nor for answers whose block opens with a bare ```)"""
+    """end a completion after its first code block, for models that go on to explain it (not for models that think
+    first, nor for answers whose block opens with a bare ```)"""
     environment: Literal["code", "tool", "gsm8k", "custom"] = setting(
         "code", common=True, gsm8k="gsm8k", inherited=True
     )
-    """what is trained on: code (programs that have to pass tests), tool (the same, and the policy may run programs of
-    its own before it answers), gsm8k (word problems), or custom (your own prompts, and reward_file)"""
+    """what is trained on: code (programs that must pass tests), tool (the same, and the policy may run programs before
+    it answers), gsm8k (word problems), or custom (your own prompts, and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
     """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
     reward_file: Annotated[str | None, ABSOLUTE] = setting(
@@ -197,37 +197,37 @@ class FlowSettings(SettingsModel):
     )
     """completion length limit in tokens; capped at the model's context"""
     max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
-    """answers per completion: after one whose program fails on the statement's samples, the environment says so, and
-    the policy answers again; the last answer counts"""
+    """answers per completion: if a program fails on the statement's samples, the policy gets a reply and answers again;
+    the last answer counts"""
     feedback: Feedback = setting("samples", inherited=True, environments=("code",), of_turns=True)
-    """with max_turns, of a failing program: samples, the sample that fails and what came; verdict; or none, that it
-    should look again"""
+    """with max_turns, the reply to a failing program: samples, the failed sample with the program's output; verdict,
+    only the verdict; or none, only the request to look again"""
     max_tool_calls: int = setting(0, ge=0, le=16, inherited=True, environments=("tool",), by_environment={"tool": 4})
-    """tool: programs that the policy may run per completion, by default 4; an answer without a call, or after the last
-    one, counts"""
+    """tool: programs that the policy may run per completion, by default 4; the first answer without a call counts, or
+    the one after the last call"""
     max_trajectory_tokens: int | None = setting(
         None, ge=1, inherited=True, environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns or max_tool_calls, tokens of all answers and replies of a completion (max_tokens is of each
-    answer)"""
+    """with max_turns or max_tool_calls, limit of all answers and replies of a completion together, in tokens
+    (max_tokens limits each answer)"""
     reward_timeout: float = setting(
         6.0, gt=0, inherited=True, environments=(*PROGRAMS, "custom"), elsewhere=("timeout",)
     )
-    """CPU seconds per test, where the problem names no limit, and per run of a tool; custom: per completion"""
+    """CPU seconds per test, if the problem names no limit, and per run of a tool; custom: per completion"""
     isolation_per_test: IsolationPerTest = setting(
         "failures", decides_content=False, on_resume="allowed", inherited=True, environments=PROGRAMS
     )
-    """tests with a process of their own in the sandbox: failures, a program's first and those that it does not pass in
-    the process of another test; or always, every test"""
+    """tests with a process of their own in the sandbox: failures, a program's first test and those that fail in a
+    shared process; or always, every test"""
     sample_concurrency: int = setting(64, ge=1, decides_content=False, on_resume="allowed")
     """sampling requests in flight, one per problem"""
     max_tokens_total: int | None = setting(None, ge=1, decides_content=False, on_resume="allowed")
-    """end, to be gone on with, before a group whose prompt and completions could make it more tokens"""
+    """end, resumably, before a group whose prompt and completions could exceed this many tokens"""
     max_usd: float | None = setting(None, gt=0, decides_content=False, on_resume="allowed")
-    """the same for what they cost, training included, at the prices that are known"""
+    """the same for their cost, training included, at known prices"""
     prices: Prices = setting(default_factory=dict, decides_content=False, on_resume="allowed")
-    """USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (without
-    cached as prefill)"""
+    """USD per million tokens in place of the known ones: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (cached is
+    by default as prefill)"""
     seed: int = Field(0, ge=0)
     """decides every random draw of the run"""
 

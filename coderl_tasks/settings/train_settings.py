@@ -65,22 +65,22 @@ class TrainSettings(FlowSettings):
         "run": ("pool", "pool, run directory, where a run begins"),
         "step": ("problems_per_step", "which problems a step takes, and how many completions of each"),
         "update": ("learning_rate", "learning rate, optimizer, loss, KL, epochs, LoRA"),
-        "reward": ("temperature", "temperature, reward, advantage, completions that are cut off"),
-        "course": ("max_steps", "steps, checkpoints, evaluations, what is said and done meanwhile, trackers"),
+        "reward": ("temperature", "temperature, reward, advantage, truncated completions"),
+        "course": ("max_steps", "steps, checkpoints, evaluations, warnings, trackers"),
     }
 
     pool: str = setting(
         "latest", common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)
     )
-    """a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) that fills a
-    step, else one that is made of all of dataset, without a profile"""
+    """a pool's folder or parquet file, or latest: this model's newest pool (of dataset, if given) with enough problems
+    for a step, else a new one of all of dataset, without a profile"""
     log_path: str | None = setting(None, common=True, on_resume="ignored", elsewhere=("output_dir", "run"))
     """run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"""
     resume: Literal["auto", "must", "never"] = setting(
         "auto", decides_content=False, elsewhere=("new (new=true is resume=never)",)
     )
-    """must: never a new run, whatever log_path says; never: a new run, though log_path looks like the name of another
-    one, or without log_path, though an unfinished one has these settings"""
+    """must: never start a new run; never: start a new run, even if an unfinished one has these settings or
+    log_path resembles another run's name"""
     init_from: Annotated[str | None, _state_path] = None
     """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
@@ -99,7 +99,7 @@ class TrainSettings(FlowSettings):
         common=True,
         elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
     )
-    """completions per problem and step; the rewards of these, a group, are compared"""
+    """completions per problem and step: a group, whose rewards are compared"""
     group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
     """problems per step, by the recipe's name: problems_per_step"""
     batch_size: RecipeSize = setting(
@@ -108,19 +108,18 @@ class TrainSettings(FlowSettings):
     """completions per step, by the recipe's name: problems_per_step x completions_per_problem"""
     selection: Literal["shuffle", "cycle", "adaptive"] = setting("shuffle", smollm2="adaptive")
     """which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: those whose group
-    is likely to have a signal, by the profile and by what the steps before have shown"""
+    is likely to have a signal, by the profile and the results of earlier steps"""
     first_completions: int = setting(0, ge=0, elsewhere=("group_size_adaptive",))
-    """completions that each group is begun with; only one whose rewards differ gets the rest of
-    completions_per_problem, and what the others save goes to groups of further problems (0: all at once)"""
+    """completions that each group begins with. If their rewards differ, the group gets the rest of
+    completions_per_problem; else groups of further problems get them (0: all at once)"""
     refill: float = setting(
         1.0,
         ge=1,
         allow_inf_nan=False,
         elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
     )
-    """groups without a signal (of equal rewards) are replaced by groups of further problems, until a step has sampled
-    so many times problems_per_step (with first_completions: so many times its completions); passes over the pool do not
-    count them (1: not replaced)"""
+    """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled this many
+    times problems_per_step (with first_completions: this many times its completions) (1: none are replaced)"""
     learning_rate: float = setting(
         4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
@@ -134,44 +133,44 @@ class TrainSettings(FlowSettings):
     )
     """Tinker's name of the loss"""
     loss: families.Loss = families.Loss()
-    """what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05"""
+    """options of the loss: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05"""
     kl: families.Kl = families.Kl()
     """distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10"""
     epochs_per_rollout_batch: int = setting(1, ge=1, elsewhere=("epochs", "num_iterations", "ppo_epochs"))
-    """times that a step's completions are trained on"""
+    """passes of the update over a step's completions"""
     train_batch_size: int | None = setting(
         None, ge=1, gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size")
     )
-    """completions per optimizer step, the last of an epoch takes the rest; by default all"""
+    """completions per optimizer step (the last of an epoch takes the rest); by default all"""
     lora_rank: Annotated[int, _possible_rank] = setting(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}", common=True, elsewhere=("rank",)
     )
     temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
-    """sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"""
+    """sampling temperature of the rollouts (training is at 1, so any other shifts its ratios)"""
     format_coef: float = setting(0.1, ge=0, environments=PROGRAMS)
     """weight of the format score in the reward"""
     reward: Literal["binary", "fraction"] = setting("binary", environments=PROGRAMS)
-    """correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"""
+    """correctness: 1 if all tests pass, else 0; or the fraction of tests passed, which runs all tests"""
     holdback: float = setting(0.0, ge=0, le=0.5, environments=PROGRAMS)
-    """share of each problem's tests that gives no reward: programs that pass the others are run on these, and the
-    metric holdback_gap says how many fail"""
+    """share of each problem's tests that gives no reward: programs that pass the others run on these, and the metric
+    holdback_gap is the share that fails"""
     on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=PROGRAMS)
-    """of programs that seem to take their reward from the tests or the grader: warn; leave them out of their
-    groups; or stop the run before it trains on them"""
+    """programs that seem written for the tests or the grader: warn; leave them out of their groups; or stop the run
+    before it trains on them"""
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
         "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )
-    """a completion's reward less its group's mean; divided by the group's standard deviation; less the mean of the
-    others; or divided by the mean"""
+    """a completion's reward minus its group's mean; that divided by the group's standard deviation; its reward minus
+    the mean of the others; or the first divided by the mean"""
     turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
         "trajectory", environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns or max_tool_calls, a completion's advantage: for all of its turns; for the last alone; less for
-    earlier ones; or with the gain of each turn"""
+    """with max_turns or max_tool_calls, which turns get a completion's advantage: all; the last; all, but earlier ones
+    less; or each by its gain"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
     truncation: families.Truncation = families.Truncation()
-    """completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
+    """completions that reach max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
     max_steps: Annotated[int, _some_steps] = setting(
         -1,
         ge=-1,
@@ -190,18 +189,18 @@ class TrainSettings(FlowSettings):
         0,
         ge=0,
         le=8,
-        description="steps that are sampled while one is trained, each from the policy so many updates before its own; "
-        f"above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
+        description="steps that are sampled ahead while one is trained, each from the policy this many updates before "
+        f"its own; above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
     )
     save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=8, gsm8k=6)
-    """steps between checkpoints, which stay (0: only at the end)"""
+    """steps between permanent checkpoints (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""
     eval: families.Evaluations = setting(families.Evaluations(), common=True)
-    """evaluations meanwhile: eval=every:10,limit:200 (coderl train --help eval)"""
+    """evaluations during training: eval=every:10,limit:200 (coderl train --help eval)"""
     steer: Literal["advise", "act", "off"] = setting("advise", on_resume="warned")
-    """say after a step what is off, and which setting mends it; act: also lower the learning rate, raise the
-    temperature, or end a run that has converged (advise on resume takes it back); off: only in the report"""
+    """warn after a step when something is off, with the setting that helps; act: also lower the learning rate, raise
+    the temperature, or end a converged run (resuming with advise drops these acts); off: only in the report"""
     suspend_hours: float = setting(24, gt=0, on_resume="allowed")
     """hours that a deployment's run stays suspended in an outage, waiting to be resumed"""
     trackers: families.Trackers = families.Trackers()
