@@ -79,12 +79,18 @@ class Teacher:
         )
 
     def _answer(self, composed: Composed) -> str:
+        return self._fenced(composed.program(self._written(composed)))
+
+    def _written(self, composed: Composed) -> dict[str, str]:
+        """What is written in the slots of a program, right or not."""
         written: dict[str, str] = {}
         for slot, (right, slips) in composed.slots().items():
             rates = [slip.rate * self._noise for slip in slips]
             codes = [right, *(slip.code for slip in slips)]
             (written[slot],) = self._rng.choices(codes, [1 - sum(rates), *rates])
-        program = composed.program(written)
+        return written
+
+    def _fenced(self, program: str) -> str:
         fault = self._rng.random()
         if fault < NO_FENCE_RATE * self._noise:
             return program.rstrip("\n")
