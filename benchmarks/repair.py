@@ -57,7 +57,7 @@ from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.runtime.grpo_session import init_grpo
 from coderl_tasks.stats import crossed_interval, pass_at_k
-from data.recipes.cases import Case, draw_cases, mutants, solves
+from data.recipes.cases import Case, draw_case, draw_cases, mutants, solves
 from data.recipes.compose import Combination, Composed
 from data.recipes.layouts import STDIN_LAYOUTS
 from data.recipes.make_mini import problems as composed_problems
@@ -111,8 +111,8 @@ class RepairTeacher(Teacher):
         """A problem, an answer, and one after a reply."""
         while True:
             composed = self._draw()
-            cases = [] if composed.layout.functional else draw_cases(composed, self._rng, 10)
-            if cases:
+            drawn = [] if composed.layout.functional else [draw_case(composed, self._rng) for _ in range(6)]
+            if cases := [case for case in drawn if case is not None]:
                 break
         asked = statement(composed, shown_first(composed, cases)[0])
         written = self._written(composed)
@@ -200,6 +200,11 @@ def sampled(steps: Sequence[dict[str, Any]]) -> int:
     return sum(row["tokens_completion"] for row in steps)
 
 
+def read(steps: Sequence[dict[str, Any]]) -> int:
+    """The tokens of prompts, each group's once, and of replies."""
+    return sum(row["tokens_prompt"] for row in steps)
+
+
 def train(bench: Bench, arm: str, seed: int, state: str) -> None:
     """Train a run, or what is left of it, until it has sampled enough."""
     sizes = {"problems_per_step": 8, "completions_per_problem": 8, "save_every": 0, "seed": seed}
@@ -277,6 +282,18 @@ def measured(evaluation: Path) -> pl.DataFrame:
     return pl.DataFrame(found).sort("problem")
 
 
+def by_check(evaluations: Sequence[Path]) -> str:
+    """Of the completions with a reply, by what it says of the first answer: how many are right in the end."""
+    names = ["turns", "turn_verdicts"]
+    frame = pl.concat(pl.read_parquet(each / "rollouts.parquet", columns=names) for each in evaluations)
+    replied = frame.filter(pl.col("turns").list.len() > 1).select(
+        check=pl.col("turns").list.first().struct.field("check"),
+        mended=pl.col("turn_verdicts").list.last() == Verdict.PASSED.value,
+    )
+    found = replied.group_by("check").agg(pl.col("mended").sum(), pl.len()).sort("len", descending=True)
+    return ", ".join(f"{check} {mended} of {n} ({mended / n:.0%})" for check, mended, n in found.iter_rows())
+
+
 def shown_rate(frames: Sequence[pl.DataFrame], way: str) -> str:
     """Pass@1 of a way of answering, with its interval over seeds and problems, and its tokens per problem."""
     tokens = statistics.fmean(frame[f"tokens {way}"].mean() for frame in frames)  # type: ignore[misc]
@@ -297,38 +314,50 @@ def mended_by_step(runs: Sequence[Sequence[dict[str, Any]]], parts: int = 5) -> 
     return " ".join(shares)
 
 
-def show(bench: Bench, seeds: int) -> None:
-    """Tables of what is there."""
-    there = [s for s in range(seeds) if all((bench.after(arm, s) / "summary.json").is_file() for arm in ARMS)]
-    if not there:
-        return
-    runs = {arm: [committed(bench.run(arm, seed)) for seed in there] for arm in ARMS}
-    found = {"before": [measured(bench.before)]}
-    found |= {arm: [measured(bench.after(arm, seed)) for seed in there] for arm in ARMS}
+Found = dict[str, list[pl.DataFrame]]
+"""By arm, what is `measured` of each seed."""
+
+
+def rates_table(found: Found, runs: dict[str, list[list[dict[str, Any]]]]) -> Table:
+    """A row for the state before and for each arm."""
     ways = (FIRST, LAST, CHOSEN, TWO_TRIES)
-    table = Table("trained with", "steps", "tokens sampled", *ways, "replied to", "of these mended", box=MARKDOWN)
+    table = Table("trained with", "steps", "sampled", "read", *ways, "replied to", "of these mended", box=MARKDOWN)
     for arm, frames in found.items():
-        both = pl.concat(frames)
+        both, of_runs = pl.concat(frames), runs.get(arm, [])
         replied, mended = both["replied"].sum(), both["mended"].sum()
-        of_runs = runs.get(arm, [])
-        steps = f"{min(map(len, of_runs))} to {max(map(len, of_runs))}" if of_runs else ""
-        tokens = f"{statistics.fmean(map(sampled, of_runs)):,.0f}" if of_runs else ""
+        sums = [f"{statistics.fmean(map(of, of_runs)):,.0f}" if of_runs else "" for of in (len, sampled, read)]
         rates = [shown_rate(frames, way) for way in ways]
-        table.add_row(arm, steps, tokens, *rates, f"{replied / both.height:.1%}", f"{mended / replied:.0%}")
-    console = Console(width=320)
-    console.print(table)
-    console.print(f"two turns, mended of those replied to, by fifths of the steps: {mended_by_step(runs['two turns'])}")
-    if len(there) < 2:
-        return
-    gains = Table("two turns", "less one turn", "difference in points", "by seed", box=MARKDOWN)
+        table.add_row(arm, *sums, *rates, f"{replied / both.height:.1%}", f"{mended / replied:.0%}")
+    return table
+
+
+def gains_table(found: Found) -> Table:
+    """Two turns less one, paired by seed and by problem."""
+    table = Table("two turns", "less one turn", "difference in points", "by seed", box=MARKDOWN)
     for way, other in DIFFERENCES:
         pairs = zip(found["two turns"], found["one turn"], strict=True)
         deltas = [(one[way] - another[other]).to_list() for one, another in pairs]
         gain = crossed_interval(deltas)
-        by_seed = " ".join(f"{100 * statistics.fmean(row):+.1f}" for row in deltas)
         shown = f"{100 * gain.estimate:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-        gains.add_row(way, other, shown, by_seed)
-    console.print(gains)
+        table.add_row(way, other, shown, " ".join(f"{100 * statistics.fmean(row):+.1f}" for row in deltas))
+    return table
+
+
+def show(bench: Bench, seeds: int) -> None:
+    """Prints what is there of the seeds that both arms have."""
+    there = [s for s in range(seeds) if all((bench.after(arm, s) / "summary.json").is_file() for arm in ARMS)]
+    if not there:
+        return
+    runs = {arm: [committed(bench.run(arm, seed)) for seed in there] for arm in ARMS}
+    folders = {"before": [bench.before]} | {arm: [bench.after(arm, seed) for seed in there] for arm in ARMS}
+    found: Found = {arm: [measured(each) for each in its] for arm, its in folders.items()}
+    console = Console(width=320)
+    console.print(rates_table(found, runs))
+    if len(there) > 1:
+        console.print(gains_table(found))
+    console.print(f"two turns, mended of those replied to, by fifths of the steps: {mended_by_step(runs['two turns'])}")
+    for arm, its in folders.items():
+        console.print(f"{arm}, mended by the check of the first answer: {by_check(its)}")
 
 
 def main() -> None:
