@@ -321,7 +321,16 @@ Found = dict[str, list[pl.DataFrame]]
 def rates_table(found: Found, runs: dict[str, list[list[dict[str, Any]]]]) -> Table:
     """A row for the state before and for each arm."""
     ways = (FIRST, LAST, CHOSEN, TWO_TRIES)
-    table = Table("trained with", "steps", "sampled", "read", *ways, "replied to", "of these mended", box=MARKDOWN)
+    table = Table(
+        "trained with",
+        "steps",
+        "tokens sampled",
+        "prompts and replies",
+        *ways,
+        "replied to",
+        "of these mended",
+        box=MARKDOWN,
+    )
     for arm, frames in found.items():
         both, of_runs = pl.concat(frames), runs.get(arm, [])
         replied, mended = both["replied"].sum(), both["mended"].sum()
