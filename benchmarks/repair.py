@@ -8,11 +8,12 @@ one with garbage. So it is supervised first (cross_entropy, through the Tinker A
 answer of nano's own teacher with its habits, the reply of `environment=code` where the answer fails the example, and a
 second answer, in which each wrong piece is right with the probability MENDS, and else as wrong as before.
 
-Both arms start from that state (`init_from`), with the same problems and settings. Each trains until it has sampled
+All arms start from that state (`init_from`), with the same problems and settings. Each trains until it has sampled
 `--tokens` tokens: an arm without second answers takes more steps.
 
-one turn    max_turns=1
-two turns   max_turns=2
+one turn               max_turns=1
+two turns              max_turns=2: an answer that is mended is reinforced with the one that mends it
+two turns, per turn    max_turns=2 turn_credit=per_turn: an answer that passes is reinforced more than one before it
 
 Each policy, and the state before, has `--samples` completions of up to two turns per test problem at temperature 1.
 From them come Pass@1 of the first answer, and of the last one; and, of the first answers alone, two rivals of a second
@@ -66,7 +67,12 @@ from data.recipes.statement import statement
 from data.recipes.teacher import Teacher
 
 TRAIN, TEST = 240, 200
-ARMS: dict[str, dict[str, Any]] = {"one turn": {}, "two turns": {"max_turns": 2}}
+ONE = "one turn"
+ARMS: dict[str, dict[str, Any]] = {
+    ONE: {},
+    "two turns": {"max_turns": 2},
+    "two turns, per turn": {"max_turns": 2, "turn_credit": "per_turn"},
+}
 TWO = CodeEnvironment(turns=Turns(2))
 MENDS = 0.4
 LORA_RANK = 32
@@ -179,7 +185,7 @@ class Bench:
     samples: int
 
     def run(self, arm: str, seed: int) -> Path:
-        return self.folder / arm.replace(" ", "-") / f"seed-{seed}"
+        return self.folder / arm.replace(", ", "-").replace(" ", "-") / f"seed-{seed}"
 
     def after(self, arm: str, seed: int) -> Path:
         """The folder of a run's evaluation."""
@@ -208,9 +214,9 @@ def read(steps: Sequence[dict[str, Any]]) -> int:
 def train(bench: Bench, arm: str, seed: int, state: str) -> None:
     """Train a run, or what is left of it, until it has sampled enough."""
     sizes = {"problems_per_step": 8, "completions_per_problem": 8, "save_every": 0, "seed": seed}
-    begin = {"init_from": state}
     problems = list(read_rows(bench.folder / "train.jsonl"))
-    given: dict[str, Any] = {"preset": "nano", "log_path": str(bench.run(arm, seed)), **sizes, **ARMS[arm], **begin}
+    begin = {"preset": "nano", "log_path": str(bench.run(arm, seed)), "init_from": state}
+    given: dict[str, Any] = {**begin, **sizes, **ARMS[arm]}
     with init_grpo(NANO_MODEL, problems=problems, say=lambda line: None, **given) as grpo:
         while sampled(committed(bench.run(arm, seed))) < bench.tokens:
             grpo.train_grpo_step()
@@ -251,7 +257,7 @@ def run_all(bench: Bench, seeds: int) -> None:
 
 FIRST, LAST, CHOSEN, TWO_TRIES = "first answer", "last of two turns", "two, the example decides", "Pass@2"
 DIFFERENCES = ((LAST, FIRST), (LAST, CHOSEN), (LAST, TWO_TRIES), (LAST, LAST), (FIRST, FIRST))
-"""Of the arm with two turns, less of the arm with one."""
+"""Of an arm with two turns, less of the arm with one."""
 
 
 def measured(evaluation: Path) -> pl.DataFrame:
@@ -321,52 +327,47 @@ Found = dict[str, list[pl.DataFrame]]
 def rates_table(found: Found, runs: dict[str, list[list[dict[str, Any]]]]) -> Table:
     """A row for the state before and for each arm."""
     ways = (FIRST, LAST, CHOSEN, TWO_TRIES)
-    table = Table(
-        "trained with",
-        "steps",
-        "tokens sampled",
-        "prompts and replies",
-        *ways,
-        "replied to",
-        "of these mended",
-        box=MARKDOWN,
-    )
+    sums = ("steps", "tokens sampled", "prompts and replies")
+    table = Table("trained with", *sums, *ways, "replied to", "of these mended", box=MARKDOWN)
     for arm, frames in found.items():
         both, of_runs = pl.concat(frames), runs.get(arm, [])
-        replied, mended = both["replied"].sum(), both["mended"].sum()
-        sums = [f"{statistics.fmean(map(of, of_runs)):,.0f}" if of_runs else "" for of in (len, sampled, read)]
+        replied, mended = float(both["replied"].sum()), float(both["mended"].sum())
+        totals = [f"{statistics.fmean(map(of, of_runs)):,.0f}" if of_runs else "" for of in (len, sampled, read)]
         rates = [shown_rate(frames, way) for way in ways]
-        table.add_row(arm, *sums, *rates, f"{replied / both.height:.1%}", f"{mended / replied:.0%}")
+        table.add_row(arm, *totals, *rates, f"{replied / both.height:.1%}", f"{mended / replied:.0%}")
     return table
 
 
 def gains_table(found: Found) -> Table:
-    """Two turns less one, paired by seed and by problem."""
-    table = Table("two turns", "less one turn", "difference in points", "by seed", box=MARKDOWN)
-    for way, other in DIFFERENCES:
-        pairs = zip(found["two turns"], found["one turn"], strict=True)
-        deltas = [(one[way] - another[other]).to_list() for one, another in pairs]
-        gain = crossed_interval(deltas)
-        shown = f"{100 * gain.estimate:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-        table.add_row(way, other, shown, " ".join(f"{100 * statistics.fmean(row):+.1f}" for row in deltas))
+    """The arms with two turns less the one with one, paired by seed and by problem."""
+    table = Table("arm", "its", f"less {ONE}'s", "difference in points", "by seed", box=MARKDOWN)
+    for arm in [arm for arm in ARMS if arm != ONE]:
+        for way, other in DIFFERENCES:
+            pairs = zip(found[arm], found[ONE], strict=False)  # an arm may lack the last seeds
+            deltas = [(one[way] - another[other]).to_list() for one, another in pairs]
+            if len(deltas) > 1:
+                gain = crossed_interval(deltas)
+                shown = f"{100 * gain.estimate:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+                by_seed = " ".join(f"{100 * statistics.fmean(row):+.1f}" for row in deltas)
+                table.add_row(arm, way, other, shown, by_seed)
     return table
 
 
 def show(bench: Bench, seeds: int) -> None:
-    """Prints what is there of the seeds that both arms have."""
-    there = [s for s in range(seeds) if all((bench.after(arm, s) / "summary.json").is_file() for arm in ARMS)]
-    if not there:
-        return
-    runs = {arm: [committed(bench.run(arm, seed)) for seed in there] for arm in ARMS}
-    folders = {"before": [bench.before]} | {arm: [bench.after(arm, seed) for seed in there] for arm in ARMS}
+    """Prints what is there."""
+    there = {arm: [s for s in range(seeds) if (bench.after(arm, s) / "summary.json").is_file()] for arm in ARMS}
+    runs = {arm: [committed(bench.run(arm, seed)) for seed in its] for arm, its in there.items() if its}
+    folders = {arm: [bench.after(arm, seed) for seed in there[arm]] for arm in runs}
+    folders = {"before": [bench.before]} | folders
     found: Found = {arm: [measured(each) for each in its] for arm, its in folders.items()}
     console = Console(width=320)
     console.print(rates_table(found, runs))
-    if len(there) > 1:
+    if runs.keys() == ARMS.keys():
         console.print(gains_table(found))
-    console.print(f"two turns, mended of those replied to, by fifths of the steps: {mended_by_step(runs['two turns'])}")
     for arm, its in folders.items():
         console.print(f"{arm}, mended by the check of the first answer: {by_check(its)}")
+    for arm in [arm for arm in runs if arm != ONE]:
+        console.print(f"{arm}, mended of those replied to, by fifths of the steps: {mended_by_step(runs[arm])}")
 
 
 def main() -> None:
