@@ -231,7 +231,7 @@ def test_the_gradient_of_the_unembedding_is_that_of_autograd(kept: bool) -> None
     unembedding = _Unembedding(hidden, weights, targets)
     if kept:
         unembedding.target_logprobs(keep=True)
-    found = unembedding.backward(slopes, torch.float32, grads)
+    found = unembedding.backward(slopes, weights[UNEMBED], grads)
     x, left, right = (value.clone().requires_grad_() for value in (hidden, a, b))
     logprobs = (x @ unembed.t() + x @ left.t() @ right.t()).log_softmax(dim=1)
     (slopes * logprobs[targets.rows, targets.tokens]).sum().backward()
