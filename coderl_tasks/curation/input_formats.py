@@ -5,9 +5,9 @@ A format is inferred from all given inputs together: the simplest sequence of it
 | item | lines | value |
 |---|---|---|
 | row | one line of a fixed number of tokens | each token |
-| counted row | one line: a number, then so many tokens | the list of the tokens |
+| counted row | one line: a number, then so many tokens | the number, and the list of the tokens |
 | array | one line of any number of tokens | a list |
-| lines | as many lines as an earlier number says, else all that remain, each like one of the items above | a list |
+| lines | as many lines as an earlier number says, else all that remain, each like one of the items above | a list; of a counted row the tokens alone |
 
 An input may also be a number of cases, each in the same format: then every case is a record. Whether a number is the
 length of a list is left to the constraints of `new_inputs`, except where it says how many lines follow.
@@ -199,15 +199,17 @@ def _next_items(
             yield from (_Item("lines", count=count, more=more, each=each) for each in _line_items(counted, search))
     is_counted = all(_is_counted(line.split(separator)) for line in lines)
     is_last = all(place + 1 == len(texts) for texts, (place, _) in zip(inputs, at, strict=True))
-    if is_last and search.says_list and not is_counted and max(sizes) > 2:
+    is_array = is_last and search.says_list and not is_counted and max(sizes) > 2
+    if is_array:
         yield _Item("array", separator=separator)
     if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
         yield _Item("counted", separator=separator)
     if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and (not items or max(sizes) <= 3):
         yield _Item("row", max(sizes), separator)
-    if is_counted:
+    if is_counted and max(sizes) <= 2:
         yield _Item("counted", separator=separator)
-    yield _Item("array", separator=separator)
+    if not is_array:
+        yield _Item("array", separator=separator)
     if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and items and max(sizes) > 3:
         yield _Item("row", max(sizes), separator)
     if any(len(texts) - place > 1 for texts, (place, _) in zip(inputs, at, strict=True)):
@@ -277,7 +279,7 @@ def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> t
             if taken is None:
                 return None
             row = taken[0]
-            rows.append(row[0] if len(row) == 1 else row)
+            rows.append(row[-1] if len(row) == 1 or item.each.kind == "counted" else row)
         return [rows], place + count
     if place >= len(lines):
         return None
@@ -285,7 +287,7 @@ def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> t
     if "" in tokens:
         return None
     if item.kind == "counted":
-        return ([tokens[1:]], place + 1) if _is_counted(tokens) else None
+        return ([tokens[0], tokens[1:]], place + 1) if _is_counted(tokens) else None
     if item.kind == "array":
         return [tokens], place + 1
     return (list(tokens), place + 1) if len(tokens) == item.size else None
@@ -297,12 +299,14 @@ def _rendered(items: Sequence[_Item], fields: Sequence[Any]) -> Iterator[str]:
         if item.kind == "lines":
             assert item.each is not None
             for row in next(waiting):
-                yield from _rendered([item.each], row if item.each.kind == "row" and item.each.size > 1 else [row])
+                own = row if item.each.kind == "row" and item.each.size > 1 else [row]
+                yield from _rendered([item.each], [str(len(row)), row] if item.each.kind == "counted" else own)
         elif item.kind == "row":
             yield item.separator.join(next(waiting) for _ in range(item.size))
+        elif item.kind == "counted":
+            yield item.separator.join([next(waiting), *next(waiting)])
         else:
-            tokens = next(waiting)
-            yield item.separator.join([str(len(tokens)), *tokens] if item.kind == "counted" else tokens)
+            yield item.separator.join(next(waiting))
 
 
 def _leaves(value: Any) -> Iterator[str]:

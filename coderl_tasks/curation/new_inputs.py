@@ -28,6 +28,7 @@ from itertools import pairwise, permutations
 from typing import Any
 
 from coderl_tasks.curation.stated_limits import Said, stated_bounds
+from coderl_tasks.curation.treatment import Treatment
 
 Record = list[Any]
 Place = tuple[int | str, ...]
@@ -46,17 +47,19 @@ _CHANCE = 0.01  # a property that unrelated values have more often is none, unle
 _LONG = 8  # elements that a list may have, however short the given ones are
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
+_ENOUGH = 20  # that integers may be, however small the given ones are, where a larger one costs no time
+UNKNOWN = Treatment()
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
 def new_inputs(
-    records: Sequence[Record], statement: str, seed: int, count: int, constants: Sequence[int | str] = ()
+    records: Sequence[Record], statement: str, seed: int, count: int, treatment: Treatment = UNKNOWN
 ) -> list[Record]:
     """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated.
-    `constants` are values that right programs name (`constants_of`): where they lie in a domain they are tried."""
+    `treatment` is what right programs do with their input: values that they name are tried."""
     if not records:
         return []
-    inputs = _Inputs(records, statement, random.Random(seed), constants)
+    inputs = _Inputs(records, statement, random.Random(seed), treatment)
     if not inputs.seeds:
         return []
     found: dict[str, Record] = {}
@@ -68,17 +71,6 @@ def new_inputs(
         if (key := repr(record)) not in given and key not in found and inputs.allows(record):
             found[key] = record
     return list(found.values())
-
-
-def constants_of(programs: Sequence[str]) -> list[int | str]:
-    """The integers and strings that programs name."""
-    found: dict[int | str, None] = {}
-    for code in programs:
-        with suppress(SyntaxError, ValueError, RecursionError):
-            for node in ast.walk(ast.parse(code)):
-                if isinstance(node, ast.Constant) and type(node.value) in (int, str):
-                    found.setdefault(node.value)  # type: ignore[arg-type]
-    return list(found)
 
 
 def _size(value: Any) -> int:
@@ -97,9 +89,10 @@ class _Inputs:
     """What the given records have in common, and how others like them are made."""
 
     def __init__(
-        self, records: Sequence[Record], statement: str, rng: random.Random, constants: Sequence[int | str] = ()
+        self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment = UNKNOWN
     ) -> None:
         self.records = records
+        self.treatment = treatment
         # Asked for each value of each record that is tried, and always the same.
         self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
         self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
@@ -107,7 +100,7 @@ class _Inputs:
         self.characters: Callable[[Place], set[str]] = cache(self._characters)
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         self.stated = tuple(named)
-        named += [each for each in constants if isinstance(each, int)]
+        named += [each for each in treatment.constants if isinstance(each, int)]
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
         self.rng = rng
         self.rows = _rows(records)
@@ -117,7 +110,7 @@ class _Inputs:
             for place, value in self.walk(record):
                 self.given.setdefault(place, []).append(value)
         self.said = Said(statement)
-        self.may_be_empty = self.said.may_be_empty
+        self.may_be_empty = self.said.may_be_empty or (treatment.takes_empty and not self.said.limits_size)
         self.bounds = stated_bounds(statement)
         self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
         pairs = list(permutations(range(len(records[0])), 2))
@@ -147,9 +140,9 @@ class _Inputs:
 
     def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
         """What two fields may have in common. Two integers are in order by chance in every second record."""
-        is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE and not self.said.relates
+        is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE
         # Whether one value is in another may be what is asked.
-        left_out = [*((_is_at_most, _is_less) if is_by_chance else ())]
+        left_out = [*((_is_at_most, _is_less) if is_by_chance and not self.said.relates else ())]
         left_out += (_is_inside, _is_rearranged) if is_by_chance and self.said.asks else ()
         return [test for test in _OF_PAIRS if test not in left_out]
 
@@ -157,10 +150,17 @@ class _Inputs:
         """Whether the values at a place may be in order, or all different, though the statement asks for neither."""
         if test in (_is_rectangle, _is_square):
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
-        asks = self.said.orders if test in (_is_sorted, _is_falling) else self.said.differs
-        if asks or test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
+        if test is _first_is_less:
+            is_few = 0.5 ** len({repr(each) for each in given}) > _CHANCE
+            return is_few and (place in self.counted or not self.said.relates)
+        if test in (_is_even, _is_odd):
+            return not self.said.names_parity_of_numbers
+        if test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
             return False
         different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
+        asks = self.said.orders if test in (_is_sorted, _is_falling) else self.said.differs
+        if asks and different:
+            return False
         if test in (_is_sorted, _is_falling):
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in different) > _CHANCE
         n_values = self._n_values(place, given)
@@ -232,7 +232,12 @@ class _Inputs:
                 near = [each for each in self.named if abs(each) <= _NEAR]
                 high = max([high, *near])
                 low = min([low, *near]) if low < 0 else low
-        elif low < 0:
+            elif is_only and not self.said.never_negative:  # and a single argument any of which they ask
+                near = [each + step for each in self.treatment.compared for step in (-1, 0, 1) if abs(each) <= _NEAR]
+                low, high = min([low, *near]), max([high, *near])
+            if self.treatment.is_plain or (low < 0 and not is_field):
+                high, low = self._farther(low, high)
+        elif low < 0 or (self.treatment.is_plain and not self.said.limits_signs):
             low = min(low, -high)
         if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):
             high = max(2 * high, _SMALL) if is_only else 2 * high
@@ -242,11 +247,21 @@ class _Inputs:
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
+    def _farther(self, low: int, high: int) -> tuple[int, int]:
+        """The greatest and the lowest number of a range of arbitrary integers: those of both signs, and those that
+        right programs only calculate with, may have one digit more."""
+        if high >= _NEAR or (self.said.is_scale and not self.treatment.is_plain):
+            return high, low
+        high = max(_ENOUGH, 2 * 10 ** len(str(high))) if low < 0 else max(_ENOUGH, 2 * high)
+        return high, min(low, -high) if low < 0 else low
+
     def _lowest(self, is_field: bool, low: int, high: int, digits: set[int]) -> int:
         """How far down a range of integers reaches: to 1 or 0 where nothing speaks against it, and below 0 where the
         statement speaks of integers without limiting them."""
-        if low < 0:
-            return low
+        if low < 0 or (self.treatment.is_plain and not self.said.limits_signs):
+            return min(low, -max(high, 1))
+        if self.treatment.takes_zero and not self.said.limits_zero:
+            return 0
         if not is_field or self.has_fields_only:  # beside a list, the statement speaks of the list's elements
             if self.said.names_negative or (self.said.is_signed and (not is_field or self.said.is_plainly_signed)):
                 return -max(high, 1)
@@ -266,7 +281,7 @@ class _Inputs:
         stated = [each for each in self.said.least_lengths if each <= least]
         may_be_empty = self.may_be_empty and (len(place) == 1 or self.said.names_empty_elements)
         if least == most > 1 and len(set(map(repr, given))) > 1 and self._is_fixed(place, given, most):
-            return (0 if may_be_empty and not stated else least), most
+            return (0 if self.said.may_be_empty and not stated else least), most
         least = min(least, 1 if least < 4 else 2)
         if stated:
             least = max(stated)
@@ -281,7 +296,7 @@ class _Inputs:
         if place in self.counted:
             return False
         is_free = (
-            all(re.fullmatch(r"[A-Za-z ]+", each) for each in given) if isinstance(given[0], str) else self.said.is_list
+            all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
         )
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
@@ -291,6 +306,9 @@ class _Inputs:
         found = set("".join(given))
         if any(" " in each for each in given):  # words, of which the statement may name others
             found |= set("".join(self.quoted))
+        found |= self.treatment.characters
+        if self.treatment.takes_any_text and not self.said.limits_characters and all(map(_is_words, given)):
+            found |= set(string.ascii_letters + string.digits)
         if len(found) == 1:  # which tells nothing of what else there may be
             found |= set("abcde") if found & set(string.ascii_lowercase) else set()
         for kind in (string.ascii_lowercase, string.ascii_uppercase, string.digits):
@@ -538,6 +556,10 @@ def _tests_at(given: Sequence[Any], speaks_of_parity: bool) -> list[Callable[[An
     if len(vocabulary := set(words)) <= len(words) / 2:
         tests.append(lambda value: set(value.split()) <= vocabulary)
     return tests
+
+
+def _is_words(text: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z ]+", text))
 
 
 def _is_number(value: Any) -> bool:

@@ -18,7 +18,7 @@ def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
+_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! (?:hundred|thousand|million)\b)(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
 _EMPTY = _any(
     r"(?<!non-)(?<!not )\bempty\b",
     r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
@@ -27,12 +27,19 @@ _EMPTY = _any(
 _NEVER_EMPTY = _any(r"(not|non-?|never) ?(be )?empty")
 _EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)", "lists? in it")
 _RELATION = _any(
-    r"\b(between|from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
+    r"(?<!distance )(?<!difference )\bbetween\b",
+    r"\b(from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
     r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
     r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
 )
-_QUESTION = _any(r"\b(whether|true|yes)\b")
-_ORDER = _any(r"\b(sorted|order|ascend|descend|increas|decreas|monoton|rising|falling)")
+_QUESTION = _any(
+    r"\b(whether|true|yes|boolean)\b|\b(find out|check|test|decide|tell) if\b",
+    r"\b(if|where) (there (is|are)|it has|it is) (none|no \w+|not)\b|\bnot (in|found|present)\b",
+)
+_ORDER = _any(
+    r"\b(?<!(?:any|its) )(?<!(?:this|that|same) )(?<!their )(?<!original )order\b",
+    r"\b(sorted|ascend|descend|increas|decreas|monoton|rising|falling)",
+)
 _ANY_ORDER = _any(r"\bany order\b")
 _DISTINCT = _any(
     r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise|\bset of",
@@ -41,7 +48,7 @@ _DISTINCT = _any(
 _INTEGERS = _any(r"\bintegers?\b")
 _LIMITED = _any(
     r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|1 or more|" + _AT_LEAST_ONE,
-    r"(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumbers? of\b",
+    r"(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumber of\b",
     r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
 )
 _QUANTITIES = _any(
@@ -67,10 +74,26 @@ _BOUNDED = _any(
     r"\b(digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
     r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
 )
+_NEVER_TRIED = _any(
+    r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
+    r"\bat least (one|two|three|[1-9])\b|>=? *[1-9]|≥ *[1-9]|\\geq? *[1-9]",
+)
+_ABOVE_ZERO = _any(
+    r"\bpositive\b|\bnatural\b|\bwhole\b|unsigned|greater than (0|zero)|(above|over) zero|(>=?|≥|\\geq?) *[01]\b",
+    r"[01] *(<=?|≤|\\leq?)|\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
+)
 _LEAST = _any(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
+_SCALE = _any(
+    r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
+    r"\b(binary|latitude|longitude|probabilit\w+|codes?|age|ages)\b",
+)
 _LEAST_LENGTHS = _any(r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b")
 _GRID = _any(r"\b(matrix|matrices|grid|board|rectang|square|table)")
 _CASES = _any(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
+_OF_SOME = _any(
+    r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|name|names|words?)\b",
+    r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
+)
 _ONE_CASE = _any(r"\b(only|all|consists? of|consisting of|contains?) (of )?(only )?(the )?(upper|lower|capital|small)")
 _PARITY = _any(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
 _LIST = _any(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
@@ -93,13 +116,21 @@ class Said:
         self.differs = is_silent or has(_DISTINCT)
         self.is_signed = has(_INTEGERS) and not has(_LIMITED)
         self.is_plainly_signed = self.is_signed and not has(_QUANTITIES)
+        # What holds where right programs do nothing that tells such values from others (`treatment`):
+        self.limits_zero = is_silent or has(_NEVER_ZERO) or bool(re.search(r"(>=?|≥|\\geq?) *[1-9]", statement))
+        self.limits_signs = is_silent or has(_NEVER_NEGATIVE) or has(_ABOVE_ZERO)
+        self.limits_size = is_silent or has(_NEVER_TRIED) or has(_NEVER_EMPTY)
+        self.limits_characters = is_silent or has(_OF_SOME)
+        self.never_negative = is_silent or has(_NEVER_NEGATIVE)
         self.may_be_zero = has(_ZERO) and not has(_NEVER_ZERO)
         self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
+        self.is_scale = is_silent or has(_SCALE)
         self.is_open = has(_VALUES) and not has(_BOUNDED)
         self.has_least = has(_LEAST)
         self.is_grid = is_silent or has(_GRID)
         self.tells_cases = has(_CASES) and not has(_ONE_CASE)
         self.names_parity = has(_PARITY)
+        self.names_parity_of_numbers = is_silent or bool(re.search(r"\b(even|odd|halves|half|pairs?)\b", statement, re.I))
         self.names_digits = bool(re.search(r"\bdigit", statement, re.IGNORECASE))
         self.is_list = has(_LIST)
         words = [word.lower() for each in _LEAST_LENGTHS.findall(statement) for word in each if word]

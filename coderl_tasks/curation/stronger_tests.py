@@ -41,10 +41,11 @@ from coderl_tasks.curation.chosen_tests import (
 from coderl_tasks.curation.inferred_comparators import graded, shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
-from coderl_tasks.curation.new_inputs import Record, constants_of, new_inputs
+from coderl_tasks.curation.new_inputs import Record, new_inputs
 from coderl_tasks.curation.profile import rates
 from coderl_tasks.curation.recorded_checks import Row, recorded_checks
 from coderl_tasks.curation.solutions import program_of, suspicion
+from coderl_tasks.curation.treatment import treatment_of
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.priority import count_catches
@@ -172,7 +173,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     quick = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
     records = await asyncio.to_thread(
-        new_inputs, form.records, problem.statement, own_seed, INPUTS, constants_of(references)
+        new_inputs, form.records, problem.statement, own_seed, INPUTS, treatment_of(references)
     )
     tests = await _agreed(quick, form, records, references, judge)
     if not tests:

@@ -16,7 +16,7 @@ from coderl_tasks.paths import DATA
     [
         (["3\n1 2 3\n", "2\n5 -4\n"], [[3, [1, 2, 3]], [2, [5, -4]]]),
         (["2 7\n1 2\n", "3 0\n4 4 4\n"], [[2, 7, [1, 2]], [3, 0, [4, 4, 4]]]),
-        (["3 5 6 7\n", "1 9\n"], [[[5, 6, 7]], [[9]]]),
+        (["3 5 6 7\n", "1 9\n"], [[3, [5, 6, 7]], [1, [9]]]),
         (["1,2,3\n", "-4\n"], [[[1, 2, 3]], [[-4]]]),
         (["2\nab\ncd\n", "3\nx\nyy\nz\n"], [[2, ["ab", "cd"]], [3, ["x", "yy", "z"]]]),
         (["3\n1 2\n2 3\n", "2\n1 2\n", "4\n1 2\n1 3\n3 4\n"], [
@@ -39,7 +39,7 @@ def test_a_format_parses_what_it_was_inferred_from_and_writes_it_back(texts: lis
 @pytest.mark.parametrize(
     ("texts", "statement", "records"),
     [
-        (["2 -1 -1\n", "2 30 4\n"], "", [[[-1, -1]], [[30, 4]]]),  # else the count could be any number
+        (["2 -1 -1\n", "2 30 4\n"], "", [[2, [-1, -1]], [2, [30, 4]]]),  # else the count could be any number
         (["1\n-1 4 5\n", "1\n0 2 7 3\n"], "The first line is the number of test cases.", [
             [1, [[-1, 4, 5]]], [1, [[0, 2, 7, 3]]],
         ]),
