@@ -131,7 +131,9 @@ def features(records: Sequence[Record], answer: str) -> set[str]:
     for record in records:
         fields = [_kinds(value) for value in record]
         # Few programs that are wrong for an empty value, or for 0, are wrong for any other.
-        found |= {f"edge {number}" for number, value in enumerate(record) if not value and not isinstance(value, bool)}
+        edges = {number for number, value in enumerate(record) if not value and not isinstance(value, bool)}
+        found |= {f"edge {number}" for number in edges}
+        found |= {"edge of all"} if len(edges) == len(record) else set()
         for number, kinds in enumerate(fields):
             found |= {f"{number} {kind}" for kind in kinds}
             found |= {f"{number} {one} {other}" for one, other in combinations(sorted(kinds), 2)}
@@ -161,6 +163,7 @@ def _kinds(value: Any) -> set[str]:
     found = {f"size {min(len(items), 5)}", f"even {len(items) % 2}"}
     if items and isinstance(value, str):
         found |= {f"first {_character(items[0])}", f"last {_character(items[-1])}", *map(_character, items)}
+        found.add(f"words {min(len(value.split()), 5)}")
     with suppress(TypeError):  # elements that have no order
         ordered = sorted(items)
         found.add("falling" if items == ordered[::-1] else "rising" if items == ordered else "unordered")

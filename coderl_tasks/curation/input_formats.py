@@ -7,10 +7,11 @@ A format is inferred from all given inputs together: the simplest sequence of it
 | row | one line of a fixed number of tokens | each token |
 | counted row | one line: a number, then so many tokens | the number, and the list of the tokens |
 | array | one line of any number of tokens | a list |
-| lines | as many lines as an earlier number says, else all that remain, each like one of the items above | a list; of a counted row the tokens alone |
+| lines | as many lines as an earlier number says, else all that remain, each like one of the items above | a list |
 
 An input may also be a number of cases, each in the same format: then every case is a record. Whether a number is the
-length of a list is left to the constraints of `new_inputs`, except where it says how many lines follow.
+length of a list is left to the constraints of `new_inputs`, except where it says how many lines follow. Of lines that
+are counted rows, a record has the lists alone.
 """
 
 import re

@@ -15,14 +15,12 @@ The values of an input (the arguments of a call, or the fields of a text that `i
    another record. The others are *small*: of few elements, few different values, and integers near 0.
 """
 
-import ast
 import copy
 import math
 import random
 import re
 import string
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise, permutations
 from typing import Any
@@ -154,7 +152,7 @@ class _Inputs:
             is_few = 0.5 ** len({repr(each) for each in given}) > _CHANCE
             return is_few and (place in self.counted or not self.said.relates)
         if test in (_is_even, _is_odd):
-            return not self.said.names_parity_of_numbers
+            return not self.said.names_even
         if test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
             return False
         different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
@@ -232,8 +230,9 @@ class _Inputs:
                 near = [each for each in self.named if abs(each) <= _NEAR]
                 high = max([high, *near])
                 low = min([low, *near]) if low < 0 else low
-            elif is_only and not self.said.never_negative:  # and a single argument any of which they ask
+            elif is_only:  # and a single argument any that they ask for
                 near = [each + step for each in self.treatment.compared for step in (-1, 0, 1) if abs(each) <= _NEAR]
+                near = [each for each in near if each > 0 or self.said.names_zero]
                 low, high = min([low, *near]), max([high, *near])
             if self.treatment.is_plain or (low < 0 and not is_field):
                 high, low = self._farther(low, high)
@@ -295,9 +294,7 @@ class _Inputs:
         """Whether values that all have one length must have it, rather than have it by chance."""
         if place in self.counted:
             return False
-        is_free = (
-            all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
-        )
+        is_free = all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
     def _characters(self, place: Place) -> set[str]:

@@ -18,7 +18,10 @@ def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-_AT_LEAST_ONE = r"at least (?:0|1|zero|one)\b(?! (?:hundred|thousand|million)\b)(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
+_AT_LEAST_ONE = (
+    r"at least (?:0|1|zero|one)\b(?! (?:hundred|thousand|million)\b)"
+    r"(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
+)
 _EMPTY = _any(
     r"(?<!non-)(?<!not )\bempty\b",
     r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
@@ -59,6 +62,7 @@ _ZERO = _any(
     r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts|zero gives",
     r"\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b",
 )
+_NAMES_ZERO = _any(r"\b(0|zero|negative)\b")
 _NEVER_ZERO = _any(r"\bpositive\b|(one|1) or more|non-?zero|not (be )?(0|zero)\b", _AT_LEAST_ONE)
 _NEGATIVE = _any(
     r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b",
@@ -76,8 +80,9 @@ _BOUNDED = _any(
 )
 _NEVER_TRIED = _any(
     r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
-    r"\bat least (one|two|three|[1-9])\b|>=? *[1-9]|≥ *[1-9]|\\geq? *[1-9]",
+    r"\bat least (one|two|three|[1-9])\b|(>=?|≥|\\geq?) *[1-9]",
 )
+_FROM_ONE = _any(r"(>=?|≥|\\geq?) *[1-9]")
 _ABOVE_ZERO = _any(
     r"\bpositive\b|\bnatural\b|\bwhole\b|unsigned|greater than (0|zero)|(above|over) zero|(>=?|≥|\\geq?) *[01]\b",
     r"[01] *(<=?|≤|\\leq?)|\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
@@ -96,6 +101,7 @@ _OF_SOME = _any(
 )
 _ONE_CASE = _any(r"\b(only|all|consists? of|consisting of|contains?) (of )?(only )?(the )?(upper|lower|capital|small)")
 _PARITY = _any(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
+_EVEN = _any(r"\b(even|odd|halves|half|pairs?)\b")
 _LIST = _any(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
 
 
@@ -116,12 +122,12 @@ class Said:
         self.differs = is_silent or has(_DISTINCT)
         self.is_signed = has(_INTEGERS) and not has(_LIMITED)
         self.is_plainly_signed = self.is_signed and not has(_QUANTITIES)
-        # What holds where right programs do nothing that tells such values from others (`treatment`):
-        self.limits_zero = is_silent or has(_NEVER_ZERO) or bool(re.search(r"(>=?|≥|\\geq?) *[1-9]", statement))
+        # Where right programs do the same with all values of a kind, only what is said against these counts:
+        self.limits_zero = is_silent or has(_NEVER_ZERO) or has(_FROM_ONE)
         self.limits_signs = is_silent or has(_NEVER_NEGATIVE) or has(_ABOVE_ZERO)
         self.limits_size = is_silent or has(_NEVER_TRIED) or has(_NEVER_EMPTY)
         self.limits_characters = is_silent or has(_OF_SOME)
-        self.never_negative = is_silent or has(_NEVER_NEGATIVE)
+        self.names_zero = has(_NAMES_ZERO) and not has(_NEVER_NEGATIVE)
         self.may_be_zero = has(_ZERO) and not has(_NEVER_ZERO)
         self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
         self.is_scale = is_silent or has(_SCALE)
@@ -130,7 +136,7 @@ class Said:
         self.is_grid = is_silent or has(_GRID)
         self.tells_cases = has(_CASES) and not has(_ONE_CASE)
         self.names_parity = has(_PARITY)
-        self.names_parity_of_numbers = is_silent or bool(re.search(r"\b(even|odd|halves|half|pairs?)\b", statement, re.I))
+        self.names_even = is_silent or has(_EVEN)
         self.names_digits = bool(re.search(r"\bdigit", statement, re.IGNORECASE))
         self.is_list = has(_LIST)
         words = [word.lower() for each in _LEAST_LENGTHS.findall(statement) for word in each if word]

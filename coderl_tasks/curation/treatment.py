@@ -77,7 +77,7 @@ def treatment_of(programs: Sequence[str]) -> Treatment:
         tuple(dict.fromkeys(constants)),
         frozenset(each for each in asked if isinstance(each, int)),
         frozenset("".join(texts | kinds)),
-        is_plain=is_known and not hazards & {"call", "loop", "index", "bits", "remainder", "power", "division"},
+        is_plain=is_known and not hazards & {"call", "loop", "index", "bits", "remainder", "power", "division", "kept"},
         takes_zero=is_known and not hazards & {"call", "loop", "index", "bits"},
         takes_empty=is_known and not hazards & {"call", "loop", "index", "kept"},
         takes_any_text=is_known and not hazards & {"call", "loop", "characters"},
@@ -103,7 +103,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def _compared(node: ast.AST) -> Iterator[int | str]:
-    """The integers, single characters and sets of characters that something is compared with, or that are looked for."""
+    """The integers, characters and sets of characters that something is compared with, or that are looked for."""
     sides: list[ast.expr] = []
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
@@ -112,18 +112,19 @@ def _compared(node: ast.AST) -> Iterator[int | str]:
     is_container = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     for side in sides:
         is_negative = isinstance(side, ast.UnaryOp) and isinstance(side.op, ast.USub)
-        value = side.operand if isinstance(side, ast.UnaryOp) else side
-        if isinstance(value, ast.Constant) and type(value.value) is int:
-            yield -value.value if is_negative else value.value
-        elif isinstance(value, ast.Constant) and isinstance(value.value, str):
-            if is_container or len(value.value) == 1:
-                yield value.value
+        constant = side.operand if isinstance(side, ast.UnaryOp) else side
+        value = constant.value if isinstance(constant, ast.Constant) else None
+        if type(value) is int:
+            yield -value if is_negative else value
+        elif isinstance(value, str) and (is_container or len(value) == 1):
+            yield value
 
 
 def _hazards(tree: ast.AST) -> Iterator[str]:
     """What a program does beside plain operations: "loop" (as often as a number says), "call" (of what is not known),
-    "index" (a number as a position), "bits", "division", "remainder", "power", "kept" (a value from one round of a loop
-    to the next, such as the largest so far, which an empty list leaves open) and "characters" (looks at them)."""
+    "index" (a number as a position), "bits", "division", "remainder", "power", "kept" (assigns in a loop: the
+    largest so far, say, which begins with something that an empty list or numbers below 0 show) and "characters" (looks
+    at them)."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     positions = _positions(tree)
     tested = {id(node.left) for node in ast.walk(tree) if isinstance(node, ast.Compare)}
@@ -133,9 +134,8 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
                 yield "loop"
             case ast.FunctionDef(name=name):  # a recursion
                 yield from ("loop" for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name)
-            case ast.For(body=body):
-                inner = [each for part in body for each in ast.walk(part)]
-                yield from ("kept" for each in inner if isinstance(each, ast.Assign) and not _is_new(each, body))
+            case ast.For():
+                yield from ("kept" for each in ast.walk(node) if isinstance(each, ast.Assign))
             case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in tested:
                 pass  # whether a number can be divided: below zero as above
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
@@ -148,7 +148,7 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
                     yield from [] if all(map(_is_size, arguments)) else ["loop"]
                 elif name == "int":  # of what was read, or of a truth value
                     is_read = arguments and isinstance(arguments[0], ast.Call | ast.Compare)
-                    yield from [] if is_read and "str" not in ast.unparse(arguments[0]) else ["call"]
+                    yield from [] if is_read else ["call"]
                 elif name not in _PLAIN | functions:
                     yield "call"
             case ast.Call(func=ast.Attribute(attr=name)):
@@ -158,9 +158,6 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
                 yield from ("characters" for each in _compared(node) if isinstance(each, str))
             case ast.Call() | ast.Import() | ast.ImportFrom() | ast.Try() | ast.With():
                 yield "call"
-    # Digits, and other texts of numbers. (`print(*map(str, values))` only writes them.)
-    text = ast.unparse(tree).replace("map(str, ", "")
-    yield from ["call"] if "str(" in text or "map(int, s" in text or "eval" in text else []
 
 
 def _of_operator(operator: ast.operator, right: ast.expr) -> Iterator[str]:
@@ -198,8 +195,3 @@ def _is_size(node: ast.expr) -> bool:
     ]  # fmt: skip
     measured = {each.id for call in lengths for each in ast.walk(call) if isinstance(each, ast.Name)}
     return names <= measured
-
-
-def _is_new(assignment: ast.Assign, body: Sequence[ast.stmt]) -> bool:
-    """Whether an assignment in a loop's body is made anew in each round: it stands at the top of the body."""
-    return assignment in body
