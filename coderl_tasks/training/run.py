@@ -63,6 +63,27 @@ PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environ
 prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 
 
+class FirstSuspicion:
+    """Warns of the first suspicious program of a process as soon as its group is graded. The warning sign of a step
+    comes after its update: by then the policy has learned from the program, and the rest of the step is sampled."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def told(self, graded: pl.DataFrame) -> pl.DataFrame:
+        """Returns a graded group (ROLLOUT_SCHEMA) as it is."""
+        found = graded.filter(pl.col("suspicion").is_not_null())
+        if found.height and not self._is_told:
+            self._is_told = True
+            first = found.row(0, named=True)
+            logger.warning(
+                "step %d: %d of %d completions of problem %s seem to have taken their reward from the tests or the "
+                "grader: %s (on_hack: quarantine leaves such programs out)",
+                *(first["step"], found.height, graded.height, first["problem_id"], first["suspicion"]),
+            )
+        return graded
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """A change of `setting` from `from_step` on; of max_steps, no step is trained from there on."""
@@ -224,7 +245,12 @@ class TrainingRun:
                 seed=settings.seed,
             )
         self.engine = session.engine(settings, "train", settings.model_name, environment)
-        self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
+        first_suspicion = FirstSuspicion()
+
+        async def grade(group: pl.DataFrame) -> pl.DataFrame:
+            return first_suspicion.told(await self.engine.grade(self.pool[group["problem_id"][0]], group))
+
+        self.graded_ahead = GradedAhead(grade)
         self.estimate = estimator(settings.advantage, settings.advantage_eps)
         self.count = counted_rewards(settings.truncation, settings.max_tokens, session.context)
         # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
