@@ -57,6 +57,8 @@ def test_a_test_of_a_new_kind_counts_less_than_one_that_fails_a_program() -> Non
         ([[3, 3]], [[3, 2]]),
         ([[-4]], [[4]]),
         ([[5]], [[5], [5]]),
+        ([[0, 3]], [[0, 0]]),
+        ([["a b c"]], [["a b c d"]]),
         ([[{"a": 1}]], [[{"a": -1}]]),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from coderl_tasks.curation.input_formats import infer_format
 from coderl_tasks.curation.new_inputs import Record, new_inputs
+from coderl_tasks.curation.treatment import Treatment
 from coderl_tasks.paths import DATA
 
 
@@ -208,3 +209,69 @@ def test_of_large_inputs_a_beginning_is_mutated_if_it_has_what_they_have_in_comm
     assert len(found) > 40 and all(record[0] == len(record[1]) < 300 for record in found)
     shuffled: list[Record] = [[[*range(400, 0, -1)]], [[*range(1, 400), 0]]]
     assert values(shuffled, "Some permutations.") == []  # a part of a permutation is none
+
+
+def ranges(statement: str, treatment: Treatment, *records: Record) -> tuple[int, int]:
+    """The lowest and the highest number in new records."""
+    found = new_inputs(list(records), statement, 1, 80, treatment)
+    inner = [value for record in found for field in record for value in (field if isinstance(field, list) else [field])]
+    return min(inner), max(inner)
+
+
+def test_numbers_that_references_only_calculate_with_may_be_any_that_the_statement_does_not_exclude() -> None:
+    plain, zero = Treatment(is_plain=True, takes_zero=True), Treatment(takes_zero=True)
+    low, high = ranges("Is `a` above `b`?", plain, [12, 4], [5, 2])
+    assert low < -10 and high > 20
+    assert ranges("Is `a` above `b`?", zero, [12, 4], [5, 2]) == (0, 12)
+    assert ranges("Is `a` above `b`?", Treatment(), [12, 4], [5, 2]) == (1, 12)
+    assert ranges("Are the positive integers equal?", plain, [12, 4], [5, 2])[0] == 1
+    assert ranges("Join the lists.", plain, [[3, 9]], [[5], [6, 7]][:1])[0] < 0
+
+
+def test_elements_of_both_signs_may_have_one_digit_more() -> None:
+    assert ranges("Print the sum.", Treatment(), [[57, -58, 1]], [[-3, 4]]) == (-200, 200)
+    assert ranges("Add up the grades.", Treatment(), [[57, -58, 1]], [[-3, 4]]) == (-58, 58)
+    assert ranges("Print the sum.", Treatment(), [[57, 58, 1]], [[3, 4]])[1] == 58
+
+
+def test_a_single_argument_may_be_any_that_a_reference_compares_it_with() -> None:
+    asked = Treatment(compared=frozenset({0, 100}))
+    assert ranges("Has it three digits?", asked, [8], [60]) == (1, 101)
+    assert ranges("Is it greater than zero?", asked, [8], [60]) == (-1, 101)
+
+
+def test_lists_that_references_only_go_through_may_be_empty() -> None:
+    empty, records = Treatment(takes_empty=True), [[[4, 9, 2]], [[7, 7]]]
+    assert [[]] in new_inputs(records, "Sum the list.", 1, 60, empty)
+    assert [[]] not in new_inputs(records, "Sum the list of at least one number.", 1, 60, empty)
+    assert [[]] not in new_inputs(records, "Sum the list.", 1, 60)
+
+
+def test_texts_have_the_characters_that_references_look_for_and_any_if_they_look_at_none() -> None:
+    def characters(statement: str, treatment: Treatment) -> set[str]:
+        return {each for (text,) in new_inputs([["xyz"], ["zx"]], statement, 1, 60, treatment) for each in text}
+
+    assert characters("Count them.", Treatment(characters=frozenset("ae"))) == set("xyzae")
+    assert len(characters("Its first half.", Treatment(takes_any_text=True))) > 40
+    assert characters("The first half of the word.", Treatment(takes_any_text=True)) == set("xyz")
+
+
+def test_a_counted_row_may_have_any_number_of_tokens() -> None:
+    found = infer_format(["2 95 -8\n", "2 75 90\n"])
+    assert found is not None
+    records = [record for text in ("2 95 -8\n", "2 75 90\n") for record in found.parse(text) or []]
+    new = values(records, "n integers (n >= 2), the lower one of the two if there are two")
+    assert {len(numbers) for _, numbers in new} > {2, 3, 5} and all(count == len(numbers) for count, numbers in new)
+    assert any(numbers != sorted(numbers) for _, numbers in new)
+    lines = infer_format(["2\n2 1 5\n1 3\n", "1\n3 9 9 4\n"])
+    assert lines is not None
+    parsed = lines.parse("2\n2 1 5\n1 3\n") or []
+    assert parsed == [[2, [[1, 5], [3]]]] and lines.render(parsed) == "2\n2 1 5\n1 3\n"
+
+
+def test_single_elements_show_no_order_and_numbers_are_even_by_chance() -> None:
+    one = values([[[22]], [[13]]], "Return a sorted list of the two smallest numbers.")
+    assert any(numbers != sorted(numbers) for (numbers,) in one)
+    even: list[Record] = [[[6, 122]], [[120, 60, 18, 74, 8, 4, 16]]]
+    assert any(number % 2 for (numbers,) in values(even, "Add them.") for number in numbers)
+    assert not any(number % 2 for (numbers,) in values(even, "Add the even numbers.") for number in numbers)

@@ -52,7 +52,24 @@ from coderl_tasks.curation.stated_limits import Said, stated_bounds
         ),
         ("is_open", ["Three integers are given."], ["An integer from 1 to 9.", "The digits of an integer.", "A word."]),
         ("names_parity", ["The number of elements is odd."], ["Count the odd numbers.", "Is the length even?"]),
-        ("relates", ["The integers `low` and `high`.", ""], ["`low` and `high`, in any order.", "Two integers."]),
+        (
+            "relates",
+            ["The integers `low` and `high`.", "The primes between `a` and `b`.", ""],
+            ["`low` and `high`, in any order.", "Two integers.", "The distance between `a` and `b`."],
+        ),
+        ("orders", ["A list in rising order.", "The sorted list."], ["All of them, in their order.", "In any order."]),
+        ("asks", ["Find out if `a` is in `b`.", "Its index, or -1 if there is none."], ["The index of `a`."]),
+        ("limits_zero", ["A positive number.", "An integer n >= 1.", ""], ["A number."]),
+        (
+            "limits_signs",
+            ["The positive integers.", "An integer, at least 1.", "The width.", ""],
+            ["Is `a` at least one hundred?", "The temperature at noon."],
+        ),
+        ("limits_size", ["At least two numbers.", "You may rely on a value.", "n >= 2", ""], ["The numbers in `a`."]),
+        ("limits_characters", ["A word.", "Of lowercase letters.", ""], ["The text `message`."]),
+        ("names_zero", ["Whether it is above zero."], ["A non-negative integer, not 0.", "The number."]),
+        ("names_even", ["An even number of them.", ""], ["The sum."]),
+        ("is_scale", ["The grades of a class.", ""], ["The second line has the numbers."]),
     ],
 )
 def test_words_that_let_inputs_differ(says: str, statements: list[str], others: list[str]) -> None:
