@@ -218,9 +218,10 @@ class _Inputs:
         given = self.alike(place, kind)
         low, high = min(given), max(given)
         is_field, is_only = len(place) == 1, len(place) == len(self.records[0]) == 1
-        if {0, 1} >= set(given) and len(set(given)) > 1:
-            return low, high
-        if is_field and (low, high) == (0, 0) and not is_only:
+        # Only 0 and 1, or always 0: a switch, where the statement does not speak of numbers.
+        is_number = is_field and self.treatment.is_plain and self.said.speaks_of_numbers
+        is_switch = (len(set(given)) > 1 and {0, 1} >= set(given)) or (is_field and not is_only and set(given) == {0})
+        if is_switch and not is_number:
             return low, high
         if isinstance(low, int) and isinstance(high, int):
             low = self._lowest(is_field, low, high, {len(str(each)) for each in given})

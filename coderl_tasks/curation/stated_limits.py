@@ -28,7 +28,7 @@ _EMPTY = _any(
     r"\bif there are fewer than (?!(1|one)\b)",
 )
 _NEVER_EMPTY = _any(r"(not|non-?|never) ?(be )?empty")
-_EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among)", "lists? in it")
+_EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among|are)\b", "lists? in it")
 _RELATION = _any(
     r"(?<!distance )(?<!difference )\bbetween\b",
     r"\b(from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
@@ -130,6 +130,7 @@ class Said:
         self.names_zero = has(_NAMES_ZERO) and not has(_NEVER_NEGATIVE)
         self.may_be_zero = has(_ZERO) and not has(_NEVER_ZERO)
         self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
+        self.speaks_of_numbers = has(_VALUES)
         self.is_scale = is_silent or has(_SCALE)
         self.is_open = has(_VALUES) and not has(_BOUNDED)
         self.has_least = has(_LEAST)

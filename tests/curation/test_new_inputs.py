@@ -224,6 +224,8 @@ def test_numbers_that_references_only_calculate_with_may_be_any_that_the_stateme
     assert low < -10 and high > 20
     assert ranges("Is `a` above `b`?", zero, [12, 4], [5, 2]) == (0, 12)
     assert ranges("Is `a` above `b`?", Treatment(), [12, 4], [5, 2]) == (1, 12)
+    assert new_inputs([[1], [0]], "Is `a` odd?", 1, 80, plain) == []  # a switch, for all that is known
+    assert ranges("Is the integer odd?", plain, [1], [0])[1] > 9
     assert ranges("Are the positive integers equal?", plain, [12, 4], [5, 2])[0] == 1
     assert ranges("Join the lists.", plain, [[3, 9]], [[5], [6, 7]][:1])[0] < 0
 
