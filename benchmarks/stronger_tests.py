@@ -2,7 +2,7 @@
 
     python benchmarks/stronger_tests.py --humaneval test.jsonl --mbpp mbpp/ --rows data/mini data/intro
                                         [--keep 2] [--most 4 8] [--slips 30] [--mutants 15] [--rewrites 3]
-                                        [--programs programs.jsonl] [--limit N] [--planted FILE] [--verbose]
+                                        [--programs programs.jsonl] [--skip N] [--limit N] [--planted FILE] [--verbose]
 
 Each problem keeps `--keep` of its tests, drawn by the seed (of HumanEval's check function its first assertions). Wrong
 programs fail the full tests, by an answer or an error; false passes are those that pass the tests kept. They come from
@@ -152,7 +152,10 @@ def problems_of(options: argparse.Namespace) -> dict[str, list[Problem]]:
                 print(f"{name}/{row['task_id']} is not used: {drop}")
     for source in options.rows:
         sets[Path(source).name] = load_problems(source, role="train").problems
-    return {name: [each for each in problems if each.solutions][: options.limit] for name, problems in sets.items()}
+    return {
+        name: [each for each in problems if each.solutions][options.skip : options.limit]
+        for name, problems in sets.items()
+    }
 
 
 async def in_parallel(
@@ -258,7 +261,8 @@ def main() -> int:
     parser.add_argument("--slips", type=int, default=30)
     parser.add_argument("--mutants", type=int, default=15)
     parser.add_argument("--rewrites", type=int, default=3)
-    parser.add_argument("--limit", type=int)
+    parser.add_argument("--skip", type=int, default=0, help="problems of each set that are left out, the first ones")
+    parser.add_argument("--limit", type=int, help="the last problem of each set")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true")
     warnings.simplefilter("ignore", SyntaxWarning)  # of slips such as 1[2:]

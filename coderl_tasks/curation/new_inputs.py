@@ -8,8 +8,9 @@ The values of an input (the arguments of a call, or the fields of a text that `i
    records have in common by chance (an order, say) is none, unless the statement speaks of it.
 2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
    characters of strings, the lengths. Bounds in the statement narrow them. They are wider than the given values only
-   where the statement's words allow it (`stated_limits`): below zero, to an empty list, to lists of other lengths. A
-   range of arguments hardly reaches up, since a right but slow program must keep its time limit.
+   where the statement's words allow it (`stated_limits`), or where the references do the same with other values and
+   the statement does not forbid these (`treatment`): below zero, to an empty list, to lists of other lengths. A range
+   of arguments hardly reaches up, since a right but slow program must keep its time limit.
 3. Every second record is a mutation of a given one, which changes one value by its type: to an extreme, to a neighbour,
    to the value of another place (ties), to one with repeated, missing or further elements; or takes over a value of
    another record. The others are *small*: of few elements, few different values, and integers near 0.

@@ -1,6 +1,7 @@
 """What a statement says of its inputs, in the words that are usual: whether they may be empty, negative, zero, in any
 order, of any size, and between which bounds. Given inputs are few, so that these words decide how far new ones may
-differ from them. What a statement does not say is not assumed.
+differ from them. What a statement does not say is assumed only where the references treat all values alike
+(`treatment`).
 
 Words are matched without being understood. A pattern that lets inputs differ therefore has others beside it that forbid
 it, and the answers to inputs that were not meant are recognised by their kind (`chosen_tests.is_meant`).
