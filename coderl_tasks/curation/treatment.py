@@ -68,7 +68,8 @@ def treatment_of(programs: Sequence[str]) -> Treatment:
             trees.append(_Plain().visit(ast.parse(code)))
     hazards = {hazard for tree in trees for hazard in _hazards(tree)}
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    constants = [node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) in (int, str)]
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    constants = [each for each in values if isinstance(each, int | str) and not isinstance(each, bool)]
     asked = [each for node in nodes for each in _compared(node)]
     texts = {each for each in asked if isinstance(each, str) and len(each) <= _MOST_CHARACTERS}
     kinds = {_KINDS.get(node.attr, "") for node in nodes if isinstance(node, ast.Attribute)}
@@ -127,7 +128,7 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
     at them)."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     positions = _positions(tree)
-    tested = {id(node.left) for node in ast.walk(tree) if isinstance(node, ast.Compare)}
+    tested = {id(node.left) for node in ast.walk(tree) if isinstance(node, ast.Compare) and _asks_divisibility(node)}
     for node in ast.walk(tree):
         match node:
             case ast.While():
@@ -158,6 +159,16 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
                 yield from ("characters" for each in _compared(node) if isinstance(each, str))
             case ast.Call() | ast.Import() | ast.ImportFrom() | ast.Try() | ast.With():
                 yield "call"
+
+
+def _asks_divisibility(node: ast.Compare) -> bool:
+    """Whether a comparison asks if a number can be divided, or is odd. Of numbers below 0, other remainders than 0 are
+    what the language makes them: a program that looks at the last digit has another one."""
+    is_zero = all(isinstance(each, ast.Constant) and each.value == 0 for each in node.comparators)
+    is_half = (
+        isinstance(node.left, ast.BinOp) and isinstance(node.left.right, ast.Constant) and node.left.right.value == 2
+    )
+    return is_zero or is_half
 
 
 def _of_operator(operator: ast.operator, right: ast.expr) -> Iterator[str]:

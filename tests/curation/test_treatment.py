@@ -24,6 +24,8 @@ def treats(code: str) -> str:
         ("def f(a, b):\n    return a / b", "zet"),
         ("def f(a):\n    return a // 2", "zet"),
         ("def f(a):\n    return a % 10", "zet"),
+        ("def f(a):\n    return a % 10 == 3", "zet"),
+        ("def f(a):\n    return a % 10 == 0 or a % 2 == 1", "pzet"),
         ("def f(days):\n    return 4 ** days", "zet"),
         # Its digits, its bits, as often as it says, the element at it.
         ("def f(a):\n    return sum(int(x) for x in str(a))", ""),
