@@ -21,8 +21,9 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation import paired
 from coderl_tasks.insight.plots import pass_at_1_plot
-from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord
+from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord, is_run
 from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
+from coderl_tasks.insight.viewer_link import in_markdown
 from coderl_tasks.settings import HUB_DATASET
 
 WARM_UP_STEPS = 5
@@ -172,6 +173,9 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
         sides = zip((before.name, record.name), comparison.sides, strict=True)
         lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
         lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
+    run = record.rollouts.parents[2] if record.rollouts is not None else None
+    if run is not None and is_run(run):
+        lines += ["", f"Its problems and completions: {in_markdown(run, 'eval', record.name)}"]
     return "\n".join(lines)
 
 

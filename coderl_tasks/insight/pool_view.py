@@ -16,6 +16,7 @@ from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.plots import Plot
 from coderl_tasks.insight.record import STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table, markdown_table, markdown_text
+from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
 
 if TYPE_CHECKING:
@@ -371,7 +372,8 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "inferred": len(found := inferred(curation)),
         "inferred_examples": examples(found) if len(found) else (),
         "manifest": flatten(curation.manifest),
-        "queries": [f"coderl query {quoted_path} --name {name}" for name in queries],
+        "look": page_link(curation.path),
+        "queries": [view_command(curation.path), *(f"coderl query {quoted_path} --name {name}" for name in queries)],
         "sql": f'coderl query {quoted_path} "SELECT split, count(*) FROM pool GROUP BY split"',
     }
 
@@ -390,6 +392,7 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
     pool, profile, rows = curation.pool, curation.profile, funnel(curation)
     lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
     lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
+    lines += [f"All of them: {in_markdown(curation.path)}", ""]
     lines += funnel_plot(rows).markdown()
     if len(curation.dropped):
         lines += [*markdown_table(drops_table(rows)), ""]

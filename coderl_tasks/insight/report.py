@@ -31,6 +31,7 @@ from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_cur
 from coderl_tasks.insight.shown_metrics import SHOWN
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
+from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.atomic import make_folder, output_file, write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import expiring_states
@@ -178,7 +179,8 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "faults": faults_table(run),
         "expiring": expiring_states(run.path, run.config),
         "export": f"coderl export {quoted_path}",
-        "queries": [f"coderl view {quoted_path}", *(f"coderl query {quoted_path} --name {name}" for name in QUERIES)],
+        "look": page_link(run.path),
+        "queries": [view_command(run.path), *(f"coderl query {quoted_path} --name {name}" for name in QUERIES)],
         "sql": f'coderl query {quoted_path} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
     }
 
@@ -345,10 +347,10 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
         pl.when(pl.col("graded") < 2)
         .then(pl.lit("fewer than two graded"))
         .when(pl.col("lowest") >= 1.0)
-        .then(pl.lit("all right"))
+        .then(pl.lit("all passed"))
         .when(pl.col("lowest") < 0)
         .then(pl.lit("none in format"))
-        .otherwise(pl.lit("all wrong"))
+        .otherwise(pl.lit("none passed"))
     )
     reasons = skipped.group_by(why.alias("why")).len("n").sort("n", "why", descending=[True, False])
     problems = skipped.group_by("problem_id").len("n").sort("n", "problem_id", descending=[True, False]).head(5)
@@ -413,7 +415,8 @@ def step_history_markdown(run: RunRecord) -> str:
 def _sample_lines(run: RunRecord) -> list[str]:
     """A right and a wrong completion of the last step, one halfway and the first."""
     files = run.scored_files
-    lines = ["## Samples", "", "All of them, with the tests that they failed: `coderl view RUN`.", ""] if files else []
+    about = f"All of them, with the tests that they failed: {in_markdown(run.path)}."
+    lines = ["## Samples", "", about, ""] if files else []
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
         scan = pl.scan_parquet(files[place], schema=ROLLOUT_SCHEMA, missing_columns="insert")
@@ -423,6 +426,8 @@ def _sample_lines(run: RunRecord) -> list[str]:
             for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
                 facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
                 lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
+                place = [str(row[part]) for part in ("step", "group_index", "sample_index")]
+                lines += [f"[Why this reward]({why})", ""] if (why := page_link(run.path, "step", *place)) else []
                 # Indented: no fence in the completion, which is the model's, can end this block.
                 for label, words in said(row):
                     text = shorten(words, COMPLETION_CHARS).splitlines()

@@ -63,6 +63,7 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
         "n": len(rows),
+        "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
         "graded": len(graded),
         "passed": sum(row["verdict"] == Verdict.PASSED for row in graded),
         "trained": any(row["trained"] for row in rows),
@@ -134,9 +135,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
                 "is_code": first["code"] is not None,
                 "failed": failed_test(first, problem),
                 "sibling": sibling,
-                "diff": marked_text.difference(program, sibling["code"], ("this one", "one that passes"))
-                if sibling
-                else None,
+                "diff": marked_text.difference(program, sibling["code"]) if sibling else None,
             }
         )
     counts = Counter(row["verdict"] for row in rows)

@@ -35,6 +35,11 @@ class Library:
         self._records = [path for record in records for path in find_directories(record.resolve())]
         self._pools_of_runs: dict[Path, None] = {}  # in order, each once
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all runs and pools are shown, those to come too."""
+        return not self._records
+
     def runs(self) -> dict[str, Path]:
         """The runs by name, those written to last first."""
         return _named(sorted(filter(is_run, self._all(runs_root())), key=_last_written, reverse=True))

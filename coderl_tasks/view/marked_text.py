@@ -78,11 +78,13 @@ def _marked(text: str, start: int, end: int) -> Markup:
     return Markup("{}{}{}").format(text[:start], marked, text[len(text) - end :])
 
 
-def difference(before: str | None, after: str | None, names: tuple[str, str]) -> Markup:
+def difference(before: str | None, after: str | None) -> Markup:
     """A unified diff of two programs, coloured."""
     old, new = (visible(text).splitlines() for text in (before, after))
-    lines = difflib.unified_diff(old, new, *names, lineterm="", n=3)
-    return Markup(highlight("\n".join(lines), _DIFF, FORMATTER))
+    lines = difflib.unified_diff(old, new, lineterm="", n=3)
+    # Without the lines that name the files, and where the difference begins if that is at the first line.
+    shown = "".join(f"{line}\n" for line in list(lines)[2:] if not line.startswith("@@ -1,"))
+    return Markup(highlight(shown, _DIFF, FORMATTER))
 
 
 def shaded(texts: Iterable[str], values: Sequence[float | None], levels: Sequence[str]) -> Markup:

@@ -33,7 +33,7 @@ from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page, own_evaluations, panel, signal
-from coderl_tasks.view.search import TEXTS, Wanted, search
+from coderl_tasks.view.search import KINDS, TEXTS, Wanted, search
 from coderl_tasks.view.timeline import Mark, Series, Timeline
 
 MOST_ROWS, MOST_LISTED = 300, 500
@@ -220,7 +220,7 @@ def _listed_problems(pool: pl.DataFrame, order: str) -> list[dict[str, Any]]:
     rows = pool.select([name for name in columns if name in pool.columns])
     if keys.get(order) in rows.columns:
         rows = rows.sort(keys[order], "problem_id", nulls_last=True)
-    return rows.head(MOST_LISTED).with_columns(pl.col("statement").str.slice(0, 140)).to_dicts()
+    return rows.head(MOST_LISTED).with_columns(pl.col("statement").str.slice(0, 160)).to_dicts()
 
 
 def histogram(counts: Sequence[float], band: tuple[float, float] | None) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         "run": name,
         "wanted": wanted,
         "within": TEXTS,
-        "verdicts": [str(verdict) for verdict in Verdict],
+        "verdicts": [*map(str, Verdict), *KINDS],
         "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
         "hits": hits,
         "rows": rows,
@@ -321,8 +321,8 @@ def _around(found: str | None, text: str) -> tuple[str, str, str] | None:
     """What stands before a hit, the hit, and what follows."""
     if found is None or text not in found:
         return None
-    before, hit, after = found.partition(text)
-    return before, hit, after
+    before, hit, after = found.partition(text) if text else (found, "", "")
+    return before.lstrip("\n"), hit, after.rstrip("\n")
 
 
 def load_pool(library: Library, name: str) -> CurationRecord:

@@ -1,6 +1,7 @@
 """The pages of a run, a step and an evaluation. Each function returns the variables of the template of its name."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, SIGNAL, line_texts
 from coderl_tasks.insight.token_uses import costs, costs_table
-from coderl_tasks.insight.warning_signs import acts
+from coderl_tasks.insight.warning_signs import WINDOW, Episode, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
+from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
@@ -60,7 +62,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "timeline": timeline(data, name, shown, every=every).svg() if len(shown) or record.evals else None,
         "bounds": (first, last),
         "every": every,
-        "warnings": [(episode.begun, episode.over, data.watch.text(episode)) for episode in data.watch.episodes],
+        "warnings": [_warning(data, name, episode) for episode in data.watch.episodes],
         "acts": acts(record),
         "steps": list(steps.iter_rows(named=True)),
         "step_columns": step_columns(record),
@@ -74,6 +76,14 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "worse": worse(data.groups),
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
+
+
+def _warning(data: RunData, name: str, episode: Episode) -> tuple[Episode, str, str | None]:
+    """A warning, its text, and where the completions are that it is about, if they are of one kind."""
+    kinds = {"suspicious": "suspicious", "holdback_gap": "fails held-back tests", "truncation": "truncated"}
+    kind = kinds.get(episode.rule.name)
+    link = address("run", name, "search", verdict=kind, first=max(0, episode.begun - WINDOW + 1)) if kind else None
+    return episode, data.watch.text(episode), link
 
 
 def step_columns(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -121,12 +131,17 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
 
 
 def worse(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
-    """The problems whose pass rate fell most from their first visit to their last: id, both rates, the last step."""
+    """The problems whose pass rate fell most from their first visit to their last, in standard errors: of few
+    completions chance alone makes large falls. Each with both rates and counts, and the last step."""
     rated = groups.filter(pl.col("graded") > 0).with_columns(rate=pl.col("passed") / pl.col("graded"))
     by_problem = rated.sort("step", "group_index").group_by("problem_id", maintain_order=True)
-    moved = by_problem.agg(first=pl.col("rate").first(), last=pl.col("rate").last(), step=pl.col("step").last())
-    fallen = moved.filter(pl.col("last") < pl.col("first"))
-    return fallen.sort(pl.col("last") - pl.col("first"), pl.col("problem_id")).head(most).to_dicts()
+    ends = {"first": pl.col("rate", "passed", "graded").first(), "last": pl.col("rate", "passed", "graded").last()}
+    named = [column.name.prefix(f"{end}_") for end, column in ends.items()]
+    moved = by_problem.agg(*named, step=pl.col("step").last()).filter(pl.col("last_rate") < pl.col("first_rate"))
+    before, after = pl.col("first_graded"), pl.col("last_graded")
+    pooled = (pl.col("first_passed") + pl.col("last_passed")) / (before + after)
+    error = (pooled * (1 - pooled) * (1 / before + 1 / after)).sqrt()
+    return moved.sort((pl.col("last_rate") - pl.col("first_rate")) / error, "problem_id").head(most).to_dicts()
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:
@@ -141,12 +156,13 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     bands = {REWARD: _band(rates, "mean_reward"), CORRECT: _band(rates, "rate")} if len(rates) <= len(drawn) else {}
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
     own = own_evaluations(record)
+    shown_from = -1 if with_baseline and any(each.step < 0 for each in own) else first
     evals = [each for each in own if first <= each.step <= last or (with_baseline and each.step < 0)]
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
     return Timeline(
         panels=_panels(thinned, drawn, bands, evals, name, every=every),
-        events=[event for event in events(data, name) if event.step < 0 or first <= event.step <= last],
+        events=[event for event in events(data, name) if shown_from <= event.step <= last],
         link=lambda step: address("run", name, "step", str(to_step[step])),
         said=lambda step: f"step {to_step[step]} · " + " · ".join(line_texts(by_step[to_step[step]])),
         name=f"Curves of {name} over its steps; the table of steps below has the numbers",
@@ -287,6 +303,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     }
     listed.sort(key=keys.get(sort, keys["rate"]))
     skipped = [each for each in listed if not each["has_signal"]]
+    tokens = sum(each["tokens"] for each in listed)
     return {
         "title": f"step {step}",
         "run": name,
@@ -298,9 +315,10 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "groups": listed[:ROWS_ON_PAGE],
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed),
-        "skipped": len(skipped),
+        "skipped": Counter(each["why"] for each in skipped).most_common(),
         "skipped_tokens": sum(each["tokens"] for each in skipped),
-        "tokens": sum(each["tokens"] for each in listed),
+        "tokens": tokens,
+        "kinds": _kinds(name, step, rows) if rows is not None else [],
         "sort": sort if sort in SORTS else "rate",
         "sorts": SORTS,
         "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
@@ -311,6 +329,25 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
             "GROUP BY ALL ORDER BY passed / n",
         ),
     }
+
+
+def _kinds(name: str, step: int, rows: pl.DataFrame) -> list[tuple[str, int, int, str]]:
+    """The kinds of completions of a step that are worth a look: what they are, how many, their tokens, a search."""
+    kinds = {
+        "truncated": ("truncated", pl.col("stop_reason") == TRUNCATED),
+        "without a program": (str(Verdict.FORMAT_ERROR), pl.col("verdict") == Verdict.FORMAT_ERROR),
+        "suspicious": ("suspicious", pl.col("suspicion").is_not_null()),
+        "pass, but fail the tests held back": (
+            "fails held-back tests",
+            (pl.col("verdict") == Verdict.PASSED) & ~pl.col("passes_held_back"),
+        ),
+    }
+    found = []
+    for kind, (verdict, condition) in kinds.items():
+        some = rows.filter(condition)
+        link = address("run", name, "search", verdict=verdict, first=step, last=step)
+        found.append((kind, len(some), int(some["n_completion_tokens"].sum()), link))
+    return found
 
 
 def _metric(metric: str, row: Mapping[str, Any], earlier: pl.DataFrame) -> dict[str, Any]:
@@ -365,8 +402,8 @@ def why_skipped(group: Mapping[str, Any]) -> str | None:
     if group["graded"] < 2:
         return "fewer than two graded"
     if group["passed"] == group["graded"]:
-        return "all right"
-    return "none in format" if group["highest"] < 0 else "all wrong" if group["passed"] == 0 else "equal rewards"
+        return "all passed"
+    return "none in format" if group["highest"] < 0 else "none passed" if group["passed"] == 0 else "equal rewards"
 
 
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:

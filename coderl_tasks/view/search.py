@@ -24,13 +24,20 @@ MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so man
 BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
 """The columns that can be searched for a text, and what people call them."""
+KINDS = {
+    "truncated": "stop_reason = 'length'",
+    "suspicious": "suspicion IS NOT NULL",
+    "fails held-back tests": "verdict = 'passed' AND NOT passes_held_back",
+}
+"""What else completions are searched by in the place of a verdict, as a condition of SQL."""
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `problem`
-    is in a problem's id or statement; `evaluation` names the evaluation that is searched in place of the steps."""
+    """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `verdict`
+    may be one of KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is searched
+    in place of the steps."""
 
     text: str = ""
     within: str = "completion"
@@ -109,7 +116,9 @@ def _in_range(step: int, wanted: Wanted) -> bool:
 
 def _conditions(wanted: Wanted, problems: list[str] | None, *, with_text: bool) -> tuple[str, list[Any]]:
     conditions, values = ["true"], []  # type: list[str], list[Any]
-    if wanted.verdict:
+    if wanted.verdict in KINDS:
+        conditions.append(KINDS[wanted.verdict])
+    elif wanted.verdict:
         conditions.append("verdict = ?")
         values.append(wanted.verdict)
     if problems is not None:
@@ -135,6 +144,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     where, values = _conditions(wanted, problems, with_text=True)
     found, before = "NULL AS found", []  # type: str, list[Any]
+    if wanted.verdict == "suspicious":
+        found = "suspicion AS found"
     if wanted.text:
         column = _column(wanted)
         start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
@@ -146,7 +157,12 @@ def _rows(
         f"WHERE {where} ORDER BY step DESC, group_index, sample_index LIMIT {MOST_HITS + 1}"
     )
     names = [str(file) for file in files]
-    answer = connection.execute(sql, [*before, names, *values])
+    try:
+        answer = connection.execute(sql, [*before, names, *values])
+    except duckdb.BinderException:
+        if wanted.verdict in KINDS:
+            return []  # of a run that is older than the column
+        raise
     columns = [column[0] for column in answer.description or ()]
     return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
 

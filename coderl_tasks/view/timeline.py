@@ -175,8 +175,9 @@ def _panel(panel: Panel, frame: Frame, top: float) -> Iterable[Markup]:
     def y(value: float) -> float:
         return top + panel.height - (value - low) / (high - low) * panel.height
 
+    above = 22 if frame.left < LEFT else 0  # a small picture has no room beside its curves
     for number, words in enumerate(wrap(panel.heading, LONGEST_HEADING)):
-        yield _text(0, top + 10 + 15 * number, words, "heading")
+        yield _text(0, top + 10 + 15 * number - above, words, "heading")
     for tick in _ticks(low, high, 4 if panel.tall else 2):
         line = Markup('<line class="rule" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
         yield line.format(frame.left, frame.end, y(tick), y(tick))
@@ -265,6 +266,10 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
         return [low]
     rough = (high - low) / most
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    steps = [size * factor for factor in (0.5, 1, 2, 5, 10)]
+    fitting = next(number for number, step in enumerate(steps) if step >= rough)
+    for step in (steps[fitting], steps[max(0, fitting - 1)]):  # one tick alone gives no scale
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last > first:
+            break
+    return [number * step for number in range(first, last + 1)]

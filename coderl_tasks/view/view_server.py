@@ -5,7 +5,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.record import naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
+from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.untrusted_text import printable_lines
 from coderl_tasks.view import completion_pages, marked_text, other_pages, run_pages
 from coderl_tasks.view.library import Library, NotThereError, address, state_of
@@ -302,14 +303,20 @@ def server(library: Library, key: str, listener: socket.socket) -> uvicorn.Serve
 def serve(library: Library, key: str, listener: socket.socket) -> None:
     """Serves until SIGINT or SIGTERM. The run that somebody looks at comes first: this process steps back."""
     os.nice(NICENESS)
-    server(library, key, listener).run(sockets=[listener])
+    with announced(listener.getsockname()[1]) if library.is_whole else nullcontext():
+        server(library, key, listener).run(sockets=[listener])
 
 
 def serve_beside(key: str) -> str:
     """Serves all runs and pools there are from a thread of this process, as long as it lives; the page's address."""
     listener = listen(None)
     beside = server(Library(), key, listener)
-    Thread(target=partial(beside.run, sockets=[listener]), name="view", daemon=True).start()
+
+    def run() -> None:
+        with announced(listener.getsockname()[1]):
+            beside.run(sockets=[listener])
+
+    Thread(target=run, name="view", daemon=True).start()
     return page_address(listener, "/", key)
 
 

@@ -124,8 +124,10 @@ def test_the_problems_that_got_worse_are_named() -> None:
     visits = [("a", 0, 8), ("b", 0, 2), ("c", 0, 10), ("a", 1, 4), ("b", 1, 6), ("c", 2, 1), ("a", 3, 6)]
     columns = ("problem_id", "step", "passed")
     groups = pl.DataFrame(visits, schema=columns, orient="row").with_columns(graded=10, group_index=0)
-    found = [(row["problem_id"], round(row["first"], 6), round(row["last"], 6), row["step"]) for row in worse(groups)]
-    assert found == [("c", 1.0, 0.1, 2), ("a", 0.8, 0.6, 3)]
+    found = [(row["problem_id"], row["first_passed"], row["last_passed"], row["step"]) for row in worse(groups)]
+    assert found == [("c", 10, 1, 2), ("a", 8, 6, 3)]
+    once = pl.DataFrame([("d", 0, 1), ("d", 3, 0)], schema=columns, orient="row").with_columns(graded=1, group_index=1)
+    assert [row["problem_id"] for row in worse(pl.concat([groups, once]))] == ["c", "d", "a"]  # 1 of 1 proves little
 
 
 def test_from_a_dip_to_the_failing_test(client: httpx.Client, served: Served) -> None:
