@@ -298,7 +298,7 @@ class Training:
 
     def outcome(self) -> dict[str, Any]:
         """What the run came to, without clocks, attempts, paths and what programs said, which may hold addresses."""
-        varying = ("run_seconds", "attempt", "failed_output", "reason")
+        varying = ("run_seconds", "test_seconds", "sandbox", "attempt", "failed_output", "reason")
         rows = [
             {key: value for key, value in row.items() if not key.startswith(("time_", "sandbox_faults"))}
             for row in read_rows(self.folder / "metrics.jsonl")

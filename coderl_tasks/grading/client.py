@@ -30,7 +30,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import median
 from typing import Any, Self
@@ -105,6 +105,7 @@ class RunResult:
     stderr: str
     files: Mapping[str, bytes]  # those of `fetch_files` that the program left
     server: str
+    retries: int = 0  # attempts before it that came to nothing
 
     def report(self, most_bytes: float = math.inf) -> dict[str, Any]:
         """The JSON object in the file results.json; empty if there is none. Of one with more bytes only the id counts:
@@ -464,7 +465,7 @@ class SandboxClient:
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
                 try:
-                    return await link.run(body, takes_s)
+                    return replace(await link.run(body, takes_s), retries=failures)
                 except Busy as busy:  # costs patience, and no attempt
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()

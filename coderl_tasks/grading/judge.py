@@ -33,7 +33,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, Decision, JudgePrograms
-from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict, shortened
+from coderl_tasks.grading.verdict import UNGRADED, Grade, SandboxUse, Verdict, shortened
 from coderl_tasks.problems.assertions import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
@@ -141,21 +141,27 @@ class Judge:
             try:
                 await run.run_until_over(indices)
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
-                run = _Run(self.programs, problem, code, limits, run_all, shared_process=False)
+                run = _Run(self.programs, problem, code, limits, run_all, shared_process=False, retries=run.retries)
                 await run.run_until_over(indices)
         except InfraError as error:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
         except CheckerFault as error:
             verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {error}"
-        counts, failed = (run.tests_passed, run.tests_run, len(problem.tests)), run.failed
+        counts, failed, seconds = (run.tests_passed, run.tests_run, len(problem.tests)), run.failed, run.test_seconds
+        where = SandboxUse(run.server, run.retries) if run.server else None
+        grade = Grade(
+            verdict, *counts, None, sum(seconds, 0.0), reason,
+            python=run.python, test_seconds=tuple(seconds), sandbox=where,
+        )  # fmt: skip
         if failed is None or verdict in UNGRADED:  # no test is to blame
-            return Grade(verdict, *counts, first_failed=None, run_seconds=run.cpu_s, reason=reason, python=run.python)
+            return grade
         output = failed.answer if failed.ended == "exit" else None  # else it was cut off
         if output is not None and problem.kind == "call":
             output = _value_text(output)
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
         shown = None if output is None else shortened(output)
-        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, error_line, python=run.python)
+        about = {"reason": reason, "output": shown, "error": error_line}
+        return replace(grade, verdict=failed.verdict, first_failed=failed.index, **about)
 
     async def outputs(self, problem: Problem, code: str) -> list[str]:
         """What a program answers to the tests of a `stdin` or `call` problem, in order: its standard output, or the
@@ -214,7 +220,8 @@ class _Run:
     python: str = ""  # its version there
     tests_run: int = 0
     tests_passed: int = 0
-    cpu_s: float = 0.0
+    test_seconds: list[float] = field(default_factory=list)  # CPU seconds of each that counts
+    retries: int = 0  # requests that came to nothing and were sent again
     failed: TestResult | None = None  # the first
     passed: list[TestResult] | None = None  # where answers are wanted, and not compared
 
@@ -304,7 +311,7 @@ class _Run:
         passed = result.verdict is Verdict.PASSED
         self.tests_run += 1
         self.tests_passed += passed
-        self.cpu_s += result.cpu_s
+        self.test_seconds.append(result.cpu_s)
         if passed and self.passed is not None:
             self.passed.append(result)
         if not passed and self.failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
@@ -331,7 +338,7 @@ class _Run:
                 if results is not None:
                     return results
             result = await self.programs.run_program(request)
-            self.server = result.server
+            self.server, self.retries = result.server, self.retries + result.retries
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered_id = report.get("id")
             # Only another issued id proves a mix-up. Any other id is the program's invention, and its report is read.
@@ -340,6 +347,7 @@ class _Run:
             fault = f"the sandbox at {result.server} answered with the result of another request"
             if not self.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
+            self.retries += 1
 
     async def _run_in_group(
         self, request: RunRequest, indices: Sequence[int], limits: Limits

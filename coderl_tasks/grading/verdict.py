@@ -27,6 +27,14 @@ UNGRADED = (Verdict.INFRA_ERROR, Verdict.CHECKER_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxUse:
+    """The sandbox that answered last for a program, and how many requests came to nothing and were sent again."""
+
+    server: str
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Grade:
     """The grade of one program on one problem. Grading stops at the first failure, unless all tests were asked for."""
 
@@ -40,6 +48,8 @@ class Grade:
     output: str | None = None  # what that test printed or returned, `shortened`; None where nothing came back
     error: str = ""  # the last line of its error output
     python: str = ""  # version of the interpreter that ran it, as far as it is known
+    test_seconds: tuple[float, ...] = ()  # CPU seconds of the tests that ran, in their order
+    sandbox: SandboxUse | None = None  # None where none has answered
 
     @property
     def passed(self) -> bool:

@@ -60,6 +60,7 @@ LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completio
 """Columns of the index that count another one's tokens or turns."""
 LEFT_OUT = (
     *LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error", "failed_output", "reason",
+    "test_seconds",
 )  # fmt: skip
 INDEX_SCHEMA: dict[str, pl.DataType] = {
     **{name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name not in LEFT_OUT},

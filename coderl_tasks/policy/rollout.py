@@ -5,6 +5,7 @@ grading gives its value, how that is read off a scored completion.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -153,6 +154,17 @@ GRADED_COLUMNS = {
         pl.Boolean(),
         "of a program that passed: whether it also passes the tests of `holdback`; else null",
         lambda scored: scored.passes_held_back,
+    ),
+    "test_seconds": Column(
+        pl.List(pl.Float32()),
+        "CPU seconds of each test that ran, in that order; tests in one process have its mean; null if none ran",
+        lambda scored: list(scored.grade.test_seconds) or None,
+    ),
+    "sandbox": Column(
+        pl.Struct({"server": TEXT, "retries": INT}),
+        "address of the last sandbox that answered, and how many requests failed and were sent again; null if none "
+        "answered",
+        lambda scored: asdict(scored.grade.sandbox) if scored.grade.sandbox else None,
     ),
     "turn_verdicts": Column(
         pl.List(TEXT), "in evaluations and profiles the verdict of each answer on all tests; else null"

@@ -39,7 +39,7 @@ from coderl_tasks.view.timeline import Mark, Series, Timeline
 MOST_ROWS, MOST_LISTED = 300, 500
 LETTERS = "ABCDEF"
 """What compared runs are called in the curves: their names may be long, or the same but for their ends."""
-_ROW_OF = re.compile(r"row (\d+) of (\S+)")
+_ROW_OF = re.compile(r"row (\d+) of ([^\s,]+)(?![^\s,])(?! test)")  # those of the test side are in no file of the pool
 BARS_WIDTH, BARS_HEIGHT = 560, 150
 
 

@@ -1,8 +1,8 @@
 """Why a reward is what it is: the format decision, the tests one by one, the reward's sum, the advantage in its group.
 
 Everything is worked out again from what is recorded and compared with it, by the functions that training used: the
-program is extracted anew, the advantages of the group are estimated anew. What is not recorded is said to be so: of a
-test that passed its output, of a program the server that ran it.
+program is extracted anew, the advantages of the group are estimated anew. What is not recorded is said to be so, as of
+a test that passed its output.
 """
 
 import shlex
@@ -45,11 +45,13 @@ ESTIMATES = {
 
 @dataclass(frozen=True, slots=True)
 class TestLine:
-    """A test of a completion's problem: its number, in which place it ran, what became of it, and its texts."""
+    """A test of a completion's problem: its number, in which place it ran, what became of it, the CPU seconds that it
+    took where recorded, and its texts."""
 
     index: int
     place: int | None
     state: str
+    seconds: float | None
     input: str
     expected: str
 
@@ -66,8 +68,11 @@ def test_lines(
     if held_back:
         outcome = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}
         lines += [(index, None, outcome[row["passes_held_back"]]) for index in held_back]  # type: ignore[misc]
-    tests = tuple(problem.tests)
-    return [TestLine(index, place, state, tests[index].input, tests[index].expected) for index, place, state in lines]
+    tests, seconds = tuple(problem.tests), dict(enumerate(row["test_seconds"] or [], 1))
+    return [
+        TestLine(index, place, state, seconds.get(place), tests[index].input, tests[index].expected)
+        for index, place, state in lines
+    ]
 
 
 def _states(row: Mapping[str, Any], rewarded: Sequence[int]) -> list[str]:

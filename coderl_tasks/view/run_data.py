@@ -29,7 +29,7 @@ from coderl_tasks.stats import student_t
 from coderl_tasks.view.library import NotThereError, last_entry, state_of
 
 Value = TypeVar("Value")
-HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion")
+HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion", "test_seconds")
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
 MOST_PROBLEMS = 256

@@ -39,8 +39,10 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rollouts(path: Path) -> pl.DataFrame:
-    """A run's scored rollouts without clocks, and without what programs said, which may hold addresses."""
-    return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop("run_seconds", "failed_output", "reason")
+    """A run's scored rollouts without clocks and addresses, and without what programs said, which may hold some."""
+    return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop(
+        "run_seconds", "test_seconds", "sandbox", "failed_output", "reason"
+    )
 
 
 def final_weights(path: Path) -> dict[str, str]:

@@ -155,6 +155,7 @@ async def test_all_tests_run_for_partial_credit(embedded_judge: Judge) -> None:
     grade = await embedded_judge.grade(problem, crash, run_all=True)
     assert (grade.tests_passed, grade.tests_run, grade.first_failed) == (3, 5, 1)
     assert grade.verdict is Verdict.WRONG_ANSWER
+    assert len(grade.test_seconds) == 5 and sum(grade.test_seconds) == grade.run_seconds > 0
 
 
 async def test_reasons_are_one_line_for_people(embedded_judge: Judge) -> None:
@@ -202,7 +203,11 @@ async def test_verdicts_are_those_of_a_quiet_run_while_servers_fail(serve: Serve
     async with SandboxClient([serve(server.app()) for server in flaky], 4, attempts=12, backoff_s=0.01) as client:
         judge = Judge(client)
         grades = await asyncio.gather(*(judge.grade(ADD, SUM + f"print(a + b + {n % 2})") for n in range(8)))
+        faults = client.take_faults()
     assert [grade.verdict.value for grade in grades] == ["passed", "wrong_answer"] * 4
+    uses = [grade.sandbox for grade in grades if grade.sandbox is not None]
+    assert len(uses) == 8 and sum(use.retries for use in uses) == sum(faults.values()) > 0
+    assert {use.server for use in uses} <= set(client.urls)
 
 
 @pytest.mark.parametrize("ending", ["", "/run_code"])

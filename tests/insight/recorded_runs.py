@@ -59,6 +59,9 @@ def completion_for(verdict: str, draw: random.Random) -> tuple[str, str | None]:
     return (f"First I filter.{HOSTILE}\n{text}" if draw.random() < 0.1 else text), body
 
 
+SANDBOX = "http://sandbox.example:8080"
+
+
 def rollout(problem_id: str, verdict: str, draw: random.Random, **place: Any) -> dict[str, Any]:
     text, code = completion_for(verdict, draw)
     right, infra = verdict == "passed", verdict == "infra_error"
@@ -93,6 +96,8 @@ def rollout(problem_id: str, verdict: str, draw: random.Random, **place: Any) ->
         "reward_error": None,
         "reason": f"test {run - 1}: IndexError {HOSTILE}" if verdict == "runtime_error" else None,
         "run_seconds": 6.0 if verdict == "time_limit" else round(0.02 * run * (1 + draw.random()), 4),
+        "test_seconds": [0.02] * run or None,
+        "sandbox": {"server": SANDBOX, "retries": int(verdict == "runtime_error")} if run else None,
     } | place
 
 

@@ -127,7 +127,7 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     assert plain["base_logprobs"].null_count() == 5 and seen["base_logprobs"].is_null().to_list() == [
         False, True, False, False, False,
     ]  # fmt: skip
-    times = ("base_logprobs", "run_seconds")
+    times = ("base_logprobs", "run_seconds", "test_seconds")
     assert seen.drop(times).equals(plain.drop(times))
     gaps = [-0.5 - float(base[0]) for base in seen["base_logprobs"].drop_nulls()]
     found = kl_to_base(seen)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,19 @@ import httpx
 import polars as pl
 import pytest
 
+from coderl_tasks.curation.pool import build_pool
+from coderl_tasks.curation.pool import write_pool as write_curation
+from coderl_tasks.filtering.overlap import Entry, find_duplicates
+from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, index_step
 from coderl_tasks.paths import POOL_FILE, PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
-from coderl_tasks.problems.problem import Problem, Test, problems_frame
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import Drop, Problem, Test, dropped_frame, problems_frame
+from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import curate, problem_names, rollout, statement, write_run
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
@@ -36,6 +42,26 @@ def write_pool(file: Path, problems: list[Problem]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(file, problems_frame(problems))
     return file
+
+
+def pool_with_near_duplicates(folder: Path) -> Path:
+    """A pool of three problems, and the two rows that de-duplication has found to be two of them again."""
+    texts = [make_text(seed) for seed in range(3)]
+    texts += [texts[0] + " Print the answer.", texts[2] + " Print it."]
+    problems = [replace(problem(f"taco-{row:04d}", "taco", text), source_row=row) for row, text in enumerate(texts)]
+    entries = [Entry(each.problem_id, f"row {each.source_row} of taco", signature_of(each)) for each in problems]
+    faults = find_duplicates(entries, threshold=0.6)
+    drops = [Drop.of(problems[index], "dedup", *fault) for index, fault in faults.items()]
+    kept = [each for index, each in enumerate(problems) if index not in faults]
+    leaked = replace(problem("taco-0005", "taco", make_text(5)), source_row=5)
+    problems.append(leaked)
+    drops.append(Drop.of(leaked, "decontaminate", "near_duplicate_statement", "80% alike with row 1 of taco test"))
+    write_curation(
+        folder,
+        build_pool(LoadResult(kept, dropped_frame(drops), len(problems)), None),
+        {"model_name": "data/nano", "dataset": "data/mini"},
+    )
+    return folder
 
 
 def with_pool(run: Path, pool: Path) -> Path:
@@ -123,7 +149,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
-    command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, (ordinary, live, hostile, curated))]
+    near = pool_with_near_duplicates(folder / "pools" / "near")
+    command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, (ordinary, live, hostile, curated, near))]
     environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment)
     try:

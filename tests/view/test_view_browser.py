@@ -81,6 +81,31 @@ def test_the_keyboard_does_all_of_it(browser: Browser, served: Served) -> None:
     assert browser.path == "/run/ordinary/search?q=now"
 
 
+FOCUSED = "document.activeElement.getAttribute('href')"
+
+
+def test_the_keyboard_moves_in_a_pool_and_in_a_comparison(browser: Browser, served: Served) -> None:
+    browser.open(f"{served.origin}/pool/near")
+    browser.press("j", "Enter")  # what was dropped comes first
+    assert browser.path.startswith("/pool/near/drops?stage=dedup")
+    browser.press("j")
+    assert browser.run(FOCUSED) == "/pool/near/problem?id=taco-0000"
+    browser.press("j")
+    assert browser.run(FOCUSED) == "/pool/near/problem?id=taco-0002"
+    browser.press("Enter", "u")
+    assert browser.path == "/pool/near"
+    browser.press("k", "Enter")  # the last row
+    assert browser.path.startswith("/pool/near/problem?id=taco-")
+    browser.open(f"{served.origin}/compare?run=ordinary&run=live")
+    browser.press("j")
+    first = browser.run(FOCUSED)
+    assert first.startswith(("/run/ordinary/eval/", "/run/live/eval/"))
+    browser.press("j")
+    assert browser.run(FOCUSED) != first
+    browser.press("k", "Enter")
+    assert browser.path == first
+
+
 def test_the_theme_is_the_systems_until_one_is_chosen(browser: Browser, served: Served) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     browser.theme("light")
@@ -112,7 +137,19 @@ def test_a_committed_step_is_seen_within_three_seconds(browser: Browser, served:
 
 def test_contrast_and_labels(browser: Browser, served: Served) -> None:
     """Every text has a contrast of 4.5 to what it stands on, in both themes; every control has a name."""
-    pages = ("/", "/run/ordinary", "/run/ordinary/step/4", "/run/ordinary/step/4/0/0", "/run/ordinary/search?q=v")
+    pages = (
+        "/",
+        "/run/ordinary",
+        "/run/ordinary/step/4",
+        "/run/ordinary/step/4/0/0",
+        "/run/ordinary/search?q=v",
+        "/run/ordinary/problem?id=taco-0001",
+        "/run/ordinary/eval/final",
+        "/compare?run=ordinary&run=live",
+        "/pool/curated",
+        "/pool/near/drops?stage=dedup&reason=near_duplicate",
+        f"{HOSTILE_RUN}/step/0/0/0",
+    )
     for theme in ("light", "dark"):
         browser.theme(theme)
         for page in pages:

@@ -14,10 +14,11 @@ import pytest
 
 from coderl_tasks.insight.query import query
 from coderl_tasks.view.library import Library, state_of
-from coderl_tasks.view.run_data import RunData, pieces, with_intervals
+from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, search
 from coderl_tasks.view.view_admission import HEADERS
+from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER
 from tests.view.conftest import Served
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
@@ -146,6 +147,8 @@ def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Serv
     text = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text
     failed = row["first_failed"]
     assert f"Test {failed} failed" in text
+    assert text.count("20 ms") == failed + 1  # of each test that ran
+    assert "http://sandbox.example:8080; no request had to be sent again" in " ".join(text.split())
     assert f"expected {failed}" in text
     assert text.count("as expected") == failed  # those before it
     assert len(re.findall("not run", text)) >= 12 - failed - 1
@@ -162,10 +165,16 @@ def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Serv
     step = skipped["step"][0]
     own = groups.filter(pl.col("step") == step)
     share = int(own.filter(~pl.col("has_signal"))["tokens"].sum()) / int(own["tokens"].sum())
-    text = " ".join(read(client, f"/run/ordinary/step/{step}").text.split())
+    page = read(client, f"/run/ordinary/step/{step}")
+    text = " ".join(page.text.split())
     n = len(own.filter(~pl.col("has_signal")))
-    assert f"{n} of {len(own)} groups {share:.0%} of the sampled tokens" in text
+    assert f"{n} of {len(own)}groups without a signal: " in text and f"{share:.0%}of the tokens were sampled" in text
     assert "skipped:" in text
+    rows = RunData(served.folder / "ordinary").light_rows(Place(step))
+    without = len(rows.filter(pl.col("verdict") == "format_error"))
+    assert without and f"{without} without a program" in text
+    [link] = [link for link in page.links if "verdict=format_error" in link]
+    assert f"{without} completions, found" in " ".join(read(client, link).text.split())
 
 
 def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
@@ -197,6 +206,33 @@ def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
     assert "3 tests" in text and "test 4 <script>alert(1)</script>" in text
     problem = next(link for link in page.links if "/pool/curated/problem?" in link)
     assert "Read n, then n integers" in read(client, problem).text
+
+
+def test_a_near_duplicate_stands_beside_what_it_repeats(client: httpx.Client) -> None:
+    [link] = [link for link in read(client, "/pool/near").links if "reason=near_duplicate" in link]
+    page = read(client, link)
+    text = " ".join(page.text.split())
+    for dropped, seed, added in (("taco-0003", 0, "Print the answer."), ("taco-0004", 2, "Print it.")):
+        kept = f"taco-{seed:04d}"
+        place, beside = text.index(dropped), text.index(f"near to {kept}")
+        assert place < text.index(make_text(seed)[:80], place) < text.index(added) < beside
+        assert make_text(seed)[:80] in text[beside:]
+        assert f"/pool/near/problem?id={kept}" in page.links
+    of_test_side = read(client, "/pool/near/drops?stage=decontaminate&reason=near_duplicate_statement").text
+    assert "row 1 of taco test" in of_test_side and "near to" not in of_test_side
+
+
+def test_suspicious_completions_are_found(client: httpx.Client, served: Served) -> None:
+    """In the run of hostile texts each wrong answer has a sign of a hack."""
+    page = read(client, f"{HOSTILE_RUN}/step/0")
+    [link] = [link for link in page.links if "verdict=suspicious" in link]
+    hits = search(RunData(served.folder / "hostile<b>&'run"), Wanted(verdict="suspicious", first=0, last=0))
+    assert {row["verdict"] for row in hits.rows} == {"wrong_answer", "runtime_error"}
+    found = read(client, link)
+    assert f"{len(hits.rows)} completions, found" in " ".join(found.text.split())
+    completion = next(link for link in found.links if "/step/0/" in link)
+    assert "suspicious" in read(client, completion).text
+    assert not search(RunData(served.folder / "ordinary"), Wanted(verdict="suspicious")).rows
 
 
 def test_the_search_finds_what_is_asked_for(client: httpx.Client, served: Served) -> None:
