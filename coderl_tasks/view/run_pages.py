@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.evaluation.paired import changed_text
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight import plots
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
@@ -406,6 +405,12 @@ def why_skipped(group: Mapping[str, Any]) -> str | None:
     return "none in format" if group["highest"] < 0 else "none passed" if group["passed"] == 0 else "equal rewards"
 
 
+def half_of(gained: Sequence[Mapping[str, Any]]) -> int:
+    """On how few of the problems that an evaluation gained half of the gain lies."""
+    gains = sorted((pair["after"] - pair["before"] for pair in gained), reverse=True)
+    return next((n for n in range(len(gains) + 1) if 2 * sum(gains[:n]) >= sum(gains)), 0)
+
+
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
     """An evaluation: Pass@1 by split, what flipped against another one, and all problems."""
     record = data.evaluation(evaluation)
@@ -440,7 +445,7 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "other": other,
         "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
-        "changed": changed_text(comparison.overall.changed) if comparison else "",
+        "half": half_of(flips["gained"]),
         "flips": flips,
         "rows": listed[:ROWS_ON_PAGE],
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
