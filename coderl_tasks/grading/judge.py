@@ -160,8 +160,8 @@ class Judge:
             output = _value_text(output)
         reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
         shown = None if output is None else shortened(output)
-        about = {"reason": reason, "output": shown, "error": error_line}
-        return replace(grade, verdict=failed.verdict, first_failed=failed.index, **about)
+        graded = replace(grade, verdict=failed.verdict, first_failed=failed.index, reason=reason)
+        return replace(graded, output=shown, error=error_line)
 
     async def outputs(self, problem: Problem, code: str) -> list[str]:
         """What a program answers to the tests of a `stdin` or `call` problem, in order: its standard output, or the

@@ -426,8 +426,8 @@ def _sample_lines(run: RunRecord) -> list[str]:
             for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
                 facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
                 lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
-                place = [str(row[part]) for part in ("step", "group_index", "sample_index")]
-                lines += [f"[Why this reward]({why})", ""] if (why := page_link(run.path, "step", *place)) else []
+                parts = ("step", *(str(row[part]) for part in ("step", "group_index", "sample_index")))
+                lines += [f"[Why this reward]({why})", ""] if (why := page_link(run.path, *parts)) else []
                 # Indented: no fence in the completion, which is the model's, can end this block.
                 for label, words in said(row):
                     text = shorten(words, COMPLETION_CHARS).splitlines()
