@@ -47,12 +47,12 @@ _LONG = 8  # elements that a list may have, however short the given ones are
 _EMPTY = 0.05  # share of lists and strings that become empty, if the statement speaks of empty ones
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _ENOUGH = 20  # that integers may be, however small the given ones are, where a larger one costs no time
-UNKNOWN = Treatment()
+_UNKNOWN = Treatment()
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
 def new_inputs(
-    records: Sequence[Record], statement: str, seed: int, count: int, treatment: Treatment = UNKNOWN
+    records: Sequence[Record], statement: str, seed: int, count: int, treatment: Treatment = _UNKNOWN
 ) -> list[Record]:
     """At most `count` new records, all different, drawn by `seed`. There are none if no given record can be mutated.
     `treatment` is what right programs do with their input: values that they name are tried."""
@@ -87,9 +87,7 @@ def _beginning(value: Any) -> Any:
 class _Inputs:
     """What the given records have in common, and how others like them are made."""
 
-    def __init__(
-        self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment = UNKNOWN
-    ) -> None:
+    def __init__(self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment) -> None:
         self.records = records
         self.treatment = treatment
         # Asked for each value of each record that is tried, and always the same.

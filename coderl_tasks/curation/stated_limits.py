@@ -50,9 +50,13 @@ _DISTINCT = _any(
     r"\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
 )
 _INTEGERS = _any(r"\bintegers?\b")
+_NOT_BELOW_ZERO = (
+    r"\bpositive\b|\bnatural\b|\bwhole\b|unsigned|greater than (0|zero)|(above|over) zero"
+    r"|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)"
+)
 _LIMITED = _any(
-    r"\bpositive\b|non-?negative|not negative|\bnatural\b|\bwhole\b|unsigned|zero or more|1 or more|" + _AT_LEAST_ONE,
-    r"(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)|greater than (0|zero)|(above|over) zero|\bnumber of\b",
+    _NOT_BELOW_ZERO,
+    r"non-?negative|not negative|zero or more|1 or more|\bnumber of\b|" + _AT_LEAST_ONE,
     r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
 )
 _QUANTITIES = _any(
@@ -85,8 +89,8 @@ _NEVER_TRIED = _any(
 )
 _FROM_ONE = _any(r"(>=?|≥|\\geq?) *[1-9]")
 _ABOVE_ZERO = _any(
-    r"\bpositive\b|\bnatural\b|\bwhole\b|unsigned|greater than (0|zero)|(above|over) zero|(>=?|≥|\\geq?) *[01]\b",
-    r"[01] *(<=?|≤|\\leq?)|\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
+    _NOT_BELOW_ZERO,
+    r"\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
 )
 _LEAST = _any(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
 _SCALE = _any(

@@ -22,7 +22,7 @@ from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run, run_state
 from coderl_tasks.insight.tables import age, duration, plain_table, rich_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
-from coderl_tasks.insight.viewer_link import page_link, view_command
+from coderl_tasks.insight.viewer_link import where_to_look
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.settings import TrainSettings
@@ -64,7 +64,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
     quoted, report = shlex.quote(str(run.path)), run.path / "report.html"
     lines = {
         "run": str(run.path),
-        "look": page_link(run.path) or view_command(run.path),
+        "look": where_to_look(run.path),
         "query": f"coderl query {quoted} --name flips",
         "or SQL": f'coderl query {quoted} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
         "report": str(report) if report.is_file() else f"coderl report {quoted}",
@@ -164,7 +164,7 @@ def view(run: RunRecord, state: str) -> RenderableType:
         rows = run.metrics.drop(UNSAID, strict=False).tail(8).rows(named=True)
         parts += ["", *(Text(printable(step_line(row, planned))) for row in rows)]
     parts += [Text(f"! {printable(hint)}", style="yellow") for hint in hints(run)]
-    look = Text(f"look: {page_link(run.path) or view_command(run.path)}", "dim", overflow="ignore", no_wrap=True)
+    look = Text(f"look: {where_to_look(run.path)}", "dim", overflow="ignore", no_wrap=True)
     return Group(*parts, "", look)
 
 

@@ -60,6 +60,11 @@ def view_command(record: Path) -> str:
     return f"coderl view {shlex.quote(str(record))}"
 
 
+def where_to_look(record: Path) -> str:
+    """The address of the page of a run or a pool, or the command that shows it."""
+    return page_link(record) or view_command(record)
+
+
 def in_markdown(record: Path, *parts: str) -> str:
     """A link to a page of the viewer, or the command that starts one."""
     link = page_link(record, *parts)

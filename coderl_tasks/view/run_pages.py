@@ -17,11 +17,11 @@ from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, 
 from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
+from coderl_tasks.view.search import KINDS
 from coderl_tasks.view.timeline import Event, Mark, Panel, Series, Timeline
 
 Page = dict[str, Any]
@@ -333,19 +333,16 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
 def _kinds(name: str, step: int, rows: pl.DataFrame) -> list[tuple[str, int, int, str]]:
     """The kinds of completions of a step that are worth a look: what they are, how many, their tokens, a search."""
     kinds = {
-        "truncated": ("truncated", pl.col("stop_reason") == TRUNCATED),
-        "without a program": (str(Verdict.FORMAT_ERROR), pl.col("verdict") == Verdict.FORMAT_ERROR),
-        "suspicious": ("suspicious", pl.col("suspicion").is_not_null()),
-        "pass, but fail the tests held back": (
-            "fails held-back tests",
-            (pl.col("verdict") == Verdict.PASSED) & ~pl.col("passes_held_back"),
-        ),
+        "truncated": "truncated",
+        "without a program": str(Verdict.FORMAT_ERROR),
+        "suspicious": "suspicious",
+        "pass, but fail the tests held back": "fails held-back tests",
     }
     found = []
-    for kind, (verdict, condition) in kinds.items():
-        some = rows.filter(condition)
-        link = address("run", name, "search", verdict=verdict, first=step, last=step)
-        found.append((kind, len(some), int(some["n_completion_tokens"].sum()), link))
+    for said, kind in kinds.items():
+        some = rows.filter(pl.sql_expr(KINDS[kind]) if kind in KINDS else pl.col("verdict") == kind)
+        link = address("run", name, "search", verdict=kind, first=step, last=step)
+        found.append((said, len(some), int(some["n_completion_tokens"].sum()), link))
     return found
 
 

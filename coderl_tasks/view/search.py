@@ -15,8 +15,10 @@ import duckdb
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.problem_view import pool_file
 from coderl_tasks.journal.steps import index_files, scored_files
+from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS = 100, 2.5
@@ -25,9 +27,9 @@ BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
 """The columns that can be searched for a text, and what people call them."""
 KINDS = {
-    "truncated": "stop_reason = 'length'",
+    "truncated": f"stop_reason = '{TRUNCATED}'",
     "suspicious": "suspicion IS NOT NULL",
-    "fails held-back tests": "verdict = 'passed' AND NOT passes_held_back",
+    "fails held-back tests": f"verdict = '{Verdict.PASSED}' AND NOT passes_held_back",
 }
 """What else completions are searched by in the place of a verdict, as a condition of SQL."""
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"

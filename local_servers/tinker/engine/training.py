@@ -118,9 +118,12 @@ class _Unembedding:
 class _Lane:
     """Runs some of a request's micro-batches and sums their gradients, on leaves of its own over the same factors."""
 
-    def __init__(self, model: BaseModel, weights: Weights, trained: Weights, rounded_unembedding: torch.Tensor) -> None:
+    def __init__(
+        self, model: BaseModel, weights: Weights, trained: Weights, rounded_unembedding: torch.Tensor | None
+    ) -> None:
+        """`rounded_unembedding`, of the model's dtype, is for the backward pass; None: there is none."""
         self._model, self._rounded_unembedding = model, rounded_unembedding
-        self._backward = bool(trained)
+        self._backward = rounded_unembedding is not None
         self._weights = weights | {
             name: factor.detach().requires_grad_(not name.startswith(UNEMBED)) for name, factor in trained.items()
         }
@@ -156,7 +159,7 @@ class _Lane:
             losses, slopes[span] = token_losses(loss, datums[index], logprobs[span], config)
             out[index] = (logprobs[start : start + len(its_rows)].copy(), losses)
             start = span.stop
-        if self._backward and slopes.any():
+        if self._rounded_unembedding is not None and slopes.any():
             slope_tensor = torch.from_numpy(slopes[order]).to(device)
             grad = unembedding.backward(slope_tensor, self._rounded_unembedding, self._unembed_grads)
             if hidden.requires_grad:  # not where the unembedding alone is trained
@@ -196,7 +199,7 @@ def run_datums(
     # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
     # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
-    unembedding = weights[UNEMBED].to(model.dtype)  # once: 57 MB of SmolLM2-135M
+    unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # once: 57 MB of SmolLM2-135M
     lanes = [_Lane(model, weights, trained, unembedding) for _ in batches[:LANES]]
 
     def run_lane(number: int) -> list[_Losses]:
