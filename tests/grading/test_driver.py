@@ -125,6 +125,31 @@ async def test_recursion_through_c_code_has_room(judge: Judge) -> None:
     assert grade.passed, grade.reason
 
 
+def test_processes_that_each_used_little_are_counted() -> None:
+    """A fork bomb of hundreds of them, on a busy machine, was taken for a program that got no processor."""
+    code = """if True:
+        import os, runpy, signal, sys, time
+        def use_little():
+            while time.process_time() < 0.005: pass
+            os.write(written, b"x")
+            signal.pause()
+        driver = runpy.run_path(sys.argv[1], run_name="driver")
+        read, written = os.pipe()
+        children = []
+        for _ in range(20):
+            children.append(os.fork())
+            if children[-1] == 0: use_little()
+        for _ in children: os.read(read, 1)
+        several, seconds = driver["cpu_seconds"](children[0], {})
+        for child in children: os.kill(child, signal.SIGKILL)
+        print(several and 20 * 0.005 <= seconds)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", code, PAYLOAD / "driver.py"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "True\n"
+
+
 def test_who_takes_a_lower_priority_waits_on_its_own_account() -> None:
     driver = runpy.run_path(str(PAYLOAD / "driver.py"), run_name="driver")
     (core, *_) = os.sched_getaffinity(0)

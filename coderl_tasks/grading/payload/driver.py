@@ -753,19 +753,25 @@ def watch(
 def cpu_seconds(process: int, own_s: dict[tuple[int, bytes], float]) -> tuple[bool, float]:
     """Whether a test has several processes, and its CPU seconds so far: the most that any of three counts shows.
 
-    The first process by its CPU clock (clock_getcpuclockid). All that live, with those that they have collected: the
+    The first process by its CPU clock. All that live, with those that they have collected: the
     processes of a fork bomb take the processor from each other, none for long. And what each ever had when it was
     looked at, which `own_s` keeps: the kernel counts a process nowhere that ends while its parent ignores SIGCHLD.
     """
     seconds, several = 0.0, False
     with contextlib.suppress(OSError):
-        seconds = time.clock_gettime((~process << 3) | 2)
+        seconds = process_seconds(process)
     with contextlib.suppress(OSError):  # where there is no /proc
         found = descendants()
         several = len(found) > 1
         own_s.update((one.identity, one.own_s) for one in found)
         seconds = max(seconds, sum(one.own_s + one.collected_s for one in found), sum(own_s.values()))
     return several, seconds
+
+
+def process_seconds(process: int) -> float:
+    """A process's CPU clock (clock_getcpuclockid). /proc gives whole hundredths of a second: 0 for each of the hundreds
+    of processes of a fork bomb, at first."""
+    return time.clock_gettime((~process << 3) | 2)
 
 
 def starved_seconds(process: int) -> float:
@@ -829,6 +835,8 @@ def descendants() -> list[Descendant]:
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
                 own, collected = (sum(map(int, fields[first : first + 2])) / ticks_per_s for first in (11, 13))
+                with contextlib.suppress(OSError):
+                    own = max(own, process_seconds(int(name)))
                 one = Descendant(int(name), (int(name), fields[19]), own, collected)
                 below.setdefault(int(fields[1]), []).append(one)
     found, waiting = [], [os.getpid()]
