@@ -68,15 +68,13 @@ SAMPLED_COLUMNS = {
         "with several turns (`max_turns`, `max_tool_calls`) each answer: environment_text, the message before it; "
         "environment_tokens, what follows the first `kept` tokens of the previous prompt and answer; is_split, whether "
         "the turn is a sequence of its own; n_tokens, text and stop_reason of the answer; check, its verdict on the "
-        "statement's samples (environment=tool: called, format_error for an unreadable call, or answered). Else null",
+        "statement's samples (environment=tool: called, format_error for an unreadable call, or answered)",
     ),
 }
 """What is known when a group has been sampled."""
 
 GRADED_COLUMNS = {
-    "code": Column(
-        TEXT, "the extracted program (word problems: the answer); null if there is none", lambda scored: scored.code
-    ),
+    "code": Column(TEXT, "the extracted program (word problems: the answer)", lambda scored: scored.code),
     "verdict": Column(
         TEXT,
         "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error, "
@@ -90,7 +88,7 @@ GRADED_COLUMNS = {
     "tests_total": Column(INT, "tests of the problem", lambda scored: scored.grade.tests_total),
     "first_failed": Column(
         INT,
-        "index of the first failed test; null if none failed or none ran",
+        "index of the first failed test",
         lambda scored: scored.grade.first_failed,
     ),
     "format_score": Column(
@@ -115,31 +113,28 @@ GRADED_COLUMNS = {
         FLOAT,
         "as the settings `advantage` and `truncation` say; null outside training",
     ),
-    "turn_advantages": Column(
-        pl.List(FLOAT), "the advantage of each turn, where `turn_credit` gives several; else null"
-    ),
+    "turn_advantages": Column(pl.List(FLOAT), "the advantage of each turn, where `turn_credit` gives several"),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
     "base_logprobs": Column(
         pl.List(pl.Float32()),
         "the base model's, one per completion token: of trained completions (`kl.penalty_coef`) or of 16 per step "
-        "(`kl.base_every`); else null",
+        "(`kl.base_every`)",
     ),
     "reward_error": Column(
         TEXT,
-        "the traceback of compute_reward, or its other fault; null if it returned a number",
+        "the traceback of compute_reward, or its other fault",
         lambda scored: scored.grade.error if scored.grade.verdict == "reward_error" else None,
     ),
     "failed_output": Column(
         TEXT,
-        "the program's output in the first failed test: up to 1,000 characters, then its size; null if none failed or "
-        "nothing came back",
+        "the program's output in the first failed test: up to 1,000 characters, then its size",
         lambda scored: scored.grade.output,
     ),
     "reason": Column(
         TEXT,
         "why there was no answer to compare, in one line: the program's error, the exceeded limit, the fault of the "
-        "infrastructure; null if passed or wrong_answer",
+        "infrastructure",
         # Not of a wrong answer: its reason quotes the expected output, which stays with the problems.
         lambda scored: (
             None if scored.grade.verdict in ("passed", "wrong_answer") else shortened(scored.grade.reason) or None
@@ -147,27 +142,26 @@ GRADED_COLUMNS = {
     ),
     "suspicion": Column(
         TEXT,
-        "signs that a program which passed a test was written for the tests or the grader, each with a line; else null",
+        "signs that a program which passed a test was written for the tests or the grader, each with a line",
         lambda scored: scored.suspicion or None,
     ),
     "passes_held_back": Column(
         pl.Boolean(),
-        "of a program that passed: whether it also passes the tests of `holdback`; else null",
+        "of a program that passed: whether it also passes the tests of `holdback`",
         lambda scored: scored.passes_held_back,
     ),
     "test_seconds": Column(
         pl.List(pl.Float32()),
-        "CPU seconds of each test that ran, in that order; tests in one process have its mean; null if none ran",
+        "CPU seconds of each test that ran, in that order; tests in one process have its mean",
         lambda scored: list(scored.grade.test_seconds) or None,
     ),
     "sandbox": Column(
         pl.Struct({"server": TEXT, "retries": INT}),
-        "address of the last sandbox that answered, and how many requests failed and were sent again; null if none "
-        "answered",
+        "address of the last sandbox that answered, and how many requests failed and were sent again",
         lambda scored: asdict(scored.grade.sandbox) if scored.grade.sandbox else None,
     ),
     "turn_verdicts": Column(
-        pl.List(TEXT), "in evaluations and profiles the verdict of each answer on all tests; else null"
+        pl.List(TEXT), "in evaluations and profiles of several turns the verdict of each answer on all tests"
     ),
 }
 """What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.
