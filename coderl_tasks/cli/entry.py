@@ -28,10 +28,10 @@ from coderl_tasks.paths import shown
 from coderl_tasks.runtime.lean_start import collect_less_often, leave_out_pytorch
 
 FLOWS = {
-    "curate": "profile the base model on problems and keep a mixed-difficulty pool",
-    "train": "GRPO steps on a pool; log_path=RUN resumes one",
-    "evaluate": "Pass@1 of a checkpoint on the test splits",
-    "pipeline": "curate, train, evaluate in a row",
+    "curate": "measure the base model's pass rates and keep a mixed-difficulty pool",
+    "train": "train on a pool with GRPO; log_path=RUN resumes a run",
+    "evaluate": "measure Pass@1 of a checkpoint on the test splits",
+    "pipeline": "curate, train and evaluate",
 }
 OPEN_FILES, FEWEST_OPEN_FILES = 4096, 512
 """Connections, pipes and shared libraries: a run on the embedded servers has some 150 open."""
@@ -235,24 +235,24 @@ def _add_format(parser: argparse.ArgumentParser, what: str = "default: table") -
 
 
 def _add_external_access(parser: argparse.ArgumentParser) -> None:
-    allowed = "let SQL read and write files, load extensions and change settings (default: it reads the views alone)"
+    allowed = "let SQL read and write files, load extensions and change settings (default: it only reads the views)"
     parser.add_argument("--external-access", action="store_true", help=allowed)
 
 
-@_subcommand("servers", "Prefect server, deployments, a worker and the viewer; prints their addresses")
+@_subcommand("servers", "start a Prefect server, deployments, a worker and the viewer")
 def _up_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C ends."
+        "Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C stops them."
     )
-    what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
+    what = "start a server on this port, even if another one answers (default: 4200 if it is free)"
     parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
-    most = "the most flow runs at once on this machine (default: one per core, and two at least)"
+    most = "most concurrent flow runs on this machine (default: one per core, at least two)"
     parser.add_argument("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
-    jobs = "only put the deployments into a Kubernetes work pool with this base job template, and end"
+    jobs = "only create the deployments, in a Kubernetes work pool with this base job template"
     parser.add_argument("--jobs", type=Path, metavar="FILE", help=jobs)
 
 
-@_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
+@_subcommand("doctor", "check the key, Tinker, sandbox, Prefect, disk and isolation")
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check what a run needs, one line each; exit 1 if something needed is missing."
     add = parser.add_argument
@@ -260,24 +260,32 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
         "setting", nargs="?", metavar="model_name=NAME", help="check for this model (default: the one a bare run takes)"
     )
     add("--model", default=None, help="the same")
-    add("--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens")
-    add("--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)")
+    add(
+        "--probe",
+        action="store_true",
+        help="also sample a few hundred tokens to check seeds, log-probabilities and stop tokens",
+    )
+    add(
+        "--temperature", type=float, default=0.7, help="also probe log-probabilities at this temperature (default: 0.7)"
+    )
 
 
-@_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
+@_subcommand("launch", "estimate the tokens, cost and time of a command: coderl estimate train ...")
 def _estimate_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "What a command with these settings will take in tokens, cost and time."
+    parser.description = "Estimate the tokens, cost and time of a command with these settings."
     add = parser.add_argument
     add("flow", choices=tuple(FLOWS))
     add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
-    usual = "by default with the embedded server, where no run of the model tells"
+    usual = "default: only on the embedded server, if no run of the model shows it"
     what = f"measure the speed by sampling a few hundred tokens; {usual}"
     add("--probe", action=argparse.BooleanOptionalAction, help=what)
 
 
-@_subcommand("record_commands", "which rows of your problems curate would keep, and why not the others")
+@_subcommand("record_commands", "show which rows of a data set curate would keep, and why it drops the others")
 def _validate_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "What curate would make of each row of a data set; exit 1 if it would drop any."
+    parser.description = (
+        "Show which rows of a data set curate would keep, and why it drops the others. Exit 1 if it drops any."
+    )
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
@@ -293,7 +301,7 @@ def _validate_options(parser: argparse.ArgumentParser) -> None:
     fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
     add("--min-tests", type=count, default=None, help=fewest)
     add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
-    _add_format(parser, "default: table (of more than 200 rows only those dropped); csv and json have all")
+    _add_format(parser, "default: table (of more than 200 rows, only the dropped ones); csv and json have all")
 
 
 @_subcommand("record_commands", "grade a table of completions")
@@ -311,11 +319,11 @@ def _grade_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=6.0, help=limit)
 
 
-@_subcommand("record_commands", "how far the tests of a pool can be trusted: weak, contradictory, samples missing")
+@_subcommand("record_commands", "find weak, contradictory and missing tests of a pool")
 def _audit_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Audit problems by their reference solutions: small mistakes in them that the tests do not
-    catch, tests that contradict or repeat each other, samples of the statement, several right answers. A stopped audit
-    goes on where it stopped."""
+    parser.description = """Audit the tests of problems with their reference solutions. Finds mutants of a solution
+    that pass all tests, tests that contradict or repeat each other, samples of the statement that are not tests, and
+    problems with several right answers. A stopped audit resumes."""
     add, count = parser.add_argument, _number(1, None, "a number")
     add("pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them")
 
@@ -325,179 +333,186 @@ def _audit_options(parser: argparse.ArgumentParser) -> None:
     add("mutants", nargs="?", metavar="mutants=N", type=most, default=24, help="mutants per problem (default: 24)")
     add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
     add("--seed", type=_number(0, None, "a number"), default=0, help="which mutants are drawn (default: 0)")
-    usual = "the pool's folder; of other data audit-NAME here"
+    usual = "the pool's folder; for other data audit-NAME here"
     add("--out", type=Path, help=f"folder for audit.parquet and audit.html (default: {usual})")
     limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
     add("--timeout", type=float, default=6.0, help=limit)
 
 
-@_subcommand("scorecard", "attacks and honest programs against any grader")
+@_subcommand("scorecard", "test a grader with attacks and honest programs")
 def _scorecard_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Grade attacks and odd but honest programs with a grader, and count the rewards that attacks
-    got and the honest programs that were misjudged. Exit 1 if there are any."""
+    parser.description = """Have a grader grade attacks and odd but honest programs. Count the attacks that get a reward
+    and the honest programs that are misjudged. Exit 1 if there are any."""
     add = parser.add_argument
-    graders = "coderl (default), the http address of a sandbox for coderl's grader, or module:function"
-    add("target", nargs="?", default="coderl", help=f"{graders}, which runs attacks with your rights")
+    graders = "coderl (default), the http address of a sandbox for coderl's grader, or your own module:function"
+    add("target", nargs="?", default="coderl", help=f"{graders} (which runs attacks with your rights)")
     add("--json", type=Path, metavar="FILE", help="write every case with its outcome")
-    kinds = "problems of this kind (may be repeated; default: all)"
+    kinds = "only problems of this kind (may be repeated; default: all)"
     add("--kind", action="append", choices=("stdin", "call", "assert"), help=kinds)
-    add("--only", default="", metavar="TEXT", help="cases whose id has this text (default: all)")
-    failing = "also grade right programs on sandboxes that fail (a function has to use SANDBOX_URL)"
+    add("--only", default="", metavar="TEXT", help="only cases whose id contains this text (default: all)")
+    failing = "also grade right programs on sandboxes that fail (a function must use SANDBOX_URL)"
     add("--outages", action="store_true", help=failing)
 
 
-@_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
+@_subcommand("record_commands", "list the runs: state, steps, Pass@1, size")
 def _runs_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "The runs there are, newest first. Their names are taken wherever a run is asked for."
+    parser.description = "List the runs, newest first. Commands that take a run take these names."
     parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
     _add_format(parser)
 
 
-@_subcommand("record_commands", "the pools there are")
+@_subcommand("record_commands", "list the pools")
 def _pools_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "The pools there are, newest first. Their names are taken wherever a pool is asked for."
+    parser.description = "List the pools, newest first. Commands that take a pool take these names."
     parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
     _add_format(parser)
 
 
-@_subcommand("clean", "remove what nothing needs: attempts that never started, expired checkpoints")
+@_subcommand("clean", "remove attempts that never started and expired checkpoints")
 def _clean_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Remove what nothing needs, after saying what and asking. What is in use stays."
+    parser.description = (
+        "List attempts that never started and expired checkpoints, ask, and remove them. Folders in use are skipped."
+    )
     flags = {
         "yes": "do not ask",
-        "dry-run": "only say what would be removed",
-        "weights": "also the embedded Tinker server's checkpoints that no run names",
-        "parts": "also what finished pools recorded on the way",
-        "models": "also model folders that were made of GGUF files, and are made again on use",
+        "dry-run": "only list what would be removed",
+        "weights": "also checkpoints of the embedded Tinker server, over a day old, that no run names",
+        "parts": "also intermediate records of finished pools",
+        "models": "also model folders made from GGUF files, which are made again when used",
     }
     for name, what in flags.items():
         parser.add_argument(f"--{name}", action="store_true", help=what)
-    others = "with --weights: another folder of runs, which count too"
+    others = "with --weights: a further folder of runs that name checkpoints"
     parser.add_argument("--runs", type=Path, action="append", default=[], help=others)
 
 
-@_subcommand("record_commands", "problems and samples that it takes to see a difference of so many points")
+@_subcommand("record_commands", "show how many problems and samples it takes to see a difference")
 def _power_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """How many problems, with how many completions each, an evaluation needs to see a difference
-    between two policies, from what a finished evaluation says of the noise."""
+    parser.description = """Show how many problems, with how many completions each, an evaluation needs to see a
+    difference between two policies. A finished evaluation gives the noise."""
     add = parser.add_argument
     add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
     add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
-    add("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
-    measured = "(default: as the evaluation's own comparison shows, else as many as --points)"
+    add("--power", type=float, default=0.8, help="the probability of seeing it (default: 0.8)")
+    measured = "(default: as in the evaluation's own comparison, else as many as --points)"
     add("--losses", type=float, help=f"problems of a hundred that the better policy truly loses {measured}")
 
 
-@_subcommand("record_commands", "DuckDB over a run directory")
+@_subcommand("record_commands", "query a run or a pool with SQL (DuckDB)")
 def _query_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "DuckDB over a run directory, a folder of runs, or a curation."
+    parser.description = "Query a run, a folder of runs, or a curation with SQL (DuckDB)."
     add = parser.add_argument
     add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
-    add("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
+    add("sql", nargs="?", help="SQL over the views; without it, lists the views and their columns")
     add("--name", help="a named query instead of SQL")
     add("--list", action="store_true", help="list the named queries")
-    harmless = "csv is whole, with formulas and control characters made harmless"
-    _add_format(parser, f"of an answer (default: table; {harmless})")
+    harmless = "csv has all rows, with formulas and control characters made harmless"
+    _add_format(parser, f"format of the answer (default: table; {harmless})")
     add("--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)")
     _add_external_access(parser)
 
 
-@_subcommand("record_commands", "SQL over a run, line by line")
+@_subcommand("record_commands", "query a run with SQL, line by line")
 def _shell_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """SQL over the views of a run, a folder of runs or a curation, statement by statement: each
-    ends with a semicolon. A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
+    parser.description = """Query the views of a run, a folder of runs or a curation, one SQL statement at a time. Each
+    statement ends with a semicolon. The name of a named query is a statement too; an empty one lists the views. Ctrl-D
+    ends."""
     parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
     _add_external_access(parser)
 
 
-@_subcommand("record_commands", "a run on the terminal while it goes on")
+@_subcommand("record_commands", "follow a run in the terminal")
 def _watch_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C
-    leaves it alone."""
+    parser.description = """Show the state of a run every few seconds, until it ends. Ctrl-C ends only this display."""
     add = parser.add_argument
     add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
-    add("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
-    add("--once", action="store_true", help="show it once, as is done where the output is no terminal")
+    add("--every", type=float, default=2.0, help="seconds between updates (default: 2)")
+    add("--once", action="store_true", help="show it once (the default if the output is no terminal)")
 
 
-@_subcommand("record_commands", "a problem of a run: its pass rate, its completions and the tests they failed")
+@_subcommand("record_commands", "show a problem of a run: its pass rate, its completions and their failed tests")
 def _show_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """A problem of a run in one look: its statement, its pass rate over the steps,
-    and each completion of a step with the test that it failed first: input, expected output, what came instead, the
-    difference."""
+    parser.description = """Show a problem of a run: its statement, its pass rate over the steps, and each completion
+    of a step with its first failed test: input, expected output, actual output, and the difference."""
     add, place = parser.add_argument, parser.add_mutually_exclusive_group()
     add("run", help="a run: its name (coderl runs), or its directory")
     without = "(without it: the problems that the run solves least)"
     add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
-    last = "completions of this step (default: the last one with it)"
+    last = "show completions of this step (default: the last step with the problem)"
     place.add_argument("--step", type=_number(0, None, "a step"), help=last)
-    place.add_argument("--eval", metavar="NAME", help="completions of this evaluation of the run: baseline, final, ...")
-    add("--full", action="store_true", help="long texts whole")
-    add("--json", action="store_true", help="as JSON, texts whole")
+    place.add_argument(
+        "--eval", metavar="NAME", help="show completions of this evaluation of the run: baseline, final, ..."
+    )
+    add("--full", action="store_true", help="do not shorten texts")
+    add("--json", action="store_true", help="print JSON, with whole texts")
 
 
-@_subcommand("servers", "runs and pools in the browser, from a curve to a completion's failing test")
+@_subcommand("servers", "show runs and pools in the browser, from a curve to a failing test")
 def _view_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Show runs and pools in the browser, live while they are written, until Ctrl-C. Reads their
-    files alone; listens on loopback and asks for a key, which the printed address has."""
+    parser.description = """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
+    viewer only reads files. It listens on loopback and requires a key, which the printed address contains."""
     parser.add_argument("records", metavar="run", nargs="*", help=f"{RECORDS}; several runs; by default all there are")
     usual = "port (default: 4287 if it is free); 0 takes a free one"
     parser.add_argument("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
 
 
-@_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
+@_subcommand("record_commands", "write a run or a curation, or two runs side by side, as one HTML page")
 def _report_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Write a run (or a curation) as one self-contained HTML page; with a second run,
-    both beside each other: what they were started with, their paired Pass@1, histories, answers, tokens and time."""
+    parser.description = """Write a run (or a curation) as one self-contained HTML page. Two runs are shown side by
+    side: settings, paired Pass@1, histories, answers, tokens and time."""
     parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
-    usual = "report.html in the run's directory; of two runs report-A-B.html here"
+    usual = "report.html in the run's directory; for two runs report-A-B.html here"
     parser.add_argument("--out", type=Path, help=f"the file to write (default: {usual})")
 
 
-@_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")
+@_subcommand("export", "export a run's policy for transformers, peft and vLLM, with a model card")
 def _export_options(parser: argparse.ArgumentParser) -> None:
     parser.description = """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card.
-    transformers has to give the log-probabilities that were sampled from it."""
+    The export fails if transformers computes other log-probabilities than the run recorded."""
     add = parser.add_argument
     add("run", help="a run: its name (coderl runs), or its directory")
-    usual = "(default: best where the run was evaluated on them, else last)"
+    usual = "(default: best if the run has such evaluations, else last)"
     add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
-    add("--out", type=Path, required=True, help="folder to make; refused if it exists")
-    add("--merge", action="store_true", help="the whole model with its tokenizer, adapter merged")
+    add("--out", type=Path, required=True, help="folder to create; must not exist")
+    add("--merge", action="store_true", help="write the whole model, with the adapter merged, and its tokenizer")
     unchecked = "do not compare transformers' log-probabilities with the sampled ones"
     add("--no-check", action="store_true", help=unchecked)
-    add("--push", metavar="REPO", help="then upload it to the Hugging Face hub; a new one is private")
+    add(
+        "--push",
+        metavar="REPO",
+        help="upload the folder to this repository on the Hugging Face hub; a new one is private",
+    )
     add("--public", action="store_true", help="with --push: make a new repository public")
 
 
-@_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
+@_subcommand("servers", "run an embedded server: coderl serve tinker | sandbox")
 def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run an embedded server until it is stopped."
     add = parser.add_argument
     add("server", choices=("tinker", "sandbox"))
     add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
-    add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)")
+    add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port (default: 0, a free one)")
     add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
     add(
         "--device",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
-        help="tinker: where the models run; auto takes a GPU if there is one (default: cpu, where the same request "
-        "gets the same bits)",
+        help="tinker: where models run; auto: on a GPU if there is one (default: cpu, on which the same request gets "
+        "the same bits)",
     )
     add(
         "--dtype",
         choices=("float32", "bfloat16", "auto"),
         default="auto",
-        help="tinker: of the weights and their products; all else is float32 in any case (default: auto, bfloat16 for "
-        "a model of 200 MB and more on a processor with products for it, else float32)",
+        help="tinker: type of the weights and their products; all else is float32 (default: auto: bfloat16 for a model "
+        "of 200 MB and more on a processor with bfloat16 products, else float32)",
     )
-    programs = "sandbox: programs run at once (default: one more than the cores)"
+    programs = "sandbox: programs that run at the same time (default: one more than the cores)"
     add("--concurrency", type=_number(1, None, "a number"), help=programs)
     add(
         "--key",
         metavar="FILE",
-        help="answer only those who have the key in this file (made if it is not there; -: standard input); clients "
-        "send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port",
+        help="require the key in this file (created if missing; -: standard input); clients send it as TINKER_API_KEY, "
+        "or in SANDBOX_URL=http://coderl:KEY@host:port",
     )
     add("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)")

@@ -32,26 +32,26 @@ class CurateSettings(FlowSettings):
     DECIDING: ClassVar[tuple[str, ...]] = (*FlowSettings.DECIDING, "profile_mode")
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
         **FlowSettings.GROUPS,
-        "rows": ("from_run", "what is read, and which rows are usable"),
-        "duplicates": ("near_duplicate", "when two problems are one, or an evaluation problem is given away"),
+        "rows": ("from_run", "what is read, and which rows are used"),
+        "duplicates": ("near_duplicate", "near duplicates, and problems too close to evaluation problems"),
         "solutions": ("check_solutions", "the problems' own reference solutions"),
         "profile": ("profile_mode", "how pass rates are measured, and at what price"),
         "selection": ("band_low", "which of the profiled problems the pool takes"),
-        "shards": ("shard_size", "how the profile is divided, and where it is made"),
-        "record": ("name", "the pool's name, and what is done with a finished one"),
+        "shards": ("shard_size", "how the profile is divided, and where it runs"),
+        "record": ("name", "the pool's name, and whether a finished pool is rebuilt"),
     }
 
     from_run: str | None = setting(None, common=True, of_profile=True)
-    """a run whose last checkpoint is profiled in place of the base model, by its rollouts and, where these do not
-    suffice, new samples; other settings are by default those of its pool"""
+    """a run whose last checkpoint is profiled instead of the base model, from its rollouts and, where these do not
+    suffice, new samples; other settings default to those of its pool"""
     splits: Names = setting(None, common=True)
-    """train splits to read; by default all the data set has"""
+    """train splits to read; by default all of the data set"""
     limit: Limit = setting(-1, common=True)
     """read at most this many rows (-1: all)"""
     max_tests: int = setting(15, ge=-1, environments=PROGRAMS)
     """tests kept per problem, longest inputs first (-1: all)"""
     min_tests: int = setting(5, ge=1, environments=PROGRAMS, by_environment={"custom": 1, "gsm8k": 1})
-    """different tests a problem needs, counted before max_tests"""
+    """different tests that a problem needs, counted before max_tests"""
     max_statement_chars: int = Field(50_000, ge=1)
     """longest statement kept, in characters"""
     max_row_mb: int = Field(512, ge=1)
@@ -59,35 +59,36 @@ class CurateSettings(FlowSettings):
     # One instruction before each of a user's prompts makes them all resemble each other, and their ground truths may be
     # a few labels: of these only what is the same word for word is a duplicate, or given away.
     near_duplicate: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
-    """similarity of two statements from which their tests decide whether they are one problem"""
+    """similarity of two statements above which their tests decide whether they are the same problem"""
     ngram_overlap: float = Field(0.5, gt=0, le=1)
-    """share of an evaluation problem's own 13-word passages that drops a problem"""
+    """a problem is dropped if it contains this share of an evaluation problem's own 13-word passages"""
     near_evaluation: float = setting(0.6, gt=0, le=1, by_environment={"custom": 1.0})
-    """similarity to an evaluation problem that drops a problem, where their tests agree"""
+    """a problem is dropped if its statement is this similar to an evaluation problem's and their tests agree"""
     benchmark: Names = setting(None, environments=PROGRAMS)
-    """published benchmarks whose problems are kept out of the pool too, by the names of evaluate's benchmark"""
+    """published benchmarks whose problems are also kept out of the pool; names as for evaluate's benchmark"""
     common_passage: int = setting(10, ge=1, by_environment={"custom": 1})
-    """passages that occur in more problems than this are boilerplate, and not counted"""
+    """passages that occur in more problems than this count as boilerplate and are ignored"""
     readers: int | None = setting(None, ge=1, decides_content=False)
     """processes that read the data set; by default one per core"""
     check_solutions: bool = setting(True, environments=PROGRAMS, by_environment={"custom": False, "gsm8k": False})
-    """drop problems whose own reference solutions fail their tests; by default not with profile_mode=none"""
+    """drop problems whose own reference solutions fail their tests; by default false with profile_mode=none"""
     max_solutions: int = setting(3, ge=1, environments=PROGRAMS)
     """reference solutions tried per problem, until one passes"""
     checkers: Literal["given", "infer"] = setting("given", environments=PROGRAMS)
     """infer: find a comparator for problems that name none, from their statement and solutions"""
     multi_answer: Literal["keep", "drop"] = setting("keep", environments=PROGRAMS)
-    """problems that seem to have several right answers, and no comparator for them: flag or drop them"""
+    """problems that seem to have several right answers and name no comparator: keep (and flag) or drop them"""
     audit: Literal["off", "flag", "drop"] = setting("off", environments=PROGRAMS)
-    """before the profile, find tests that reward wrong programs or fail right ones; flag: as columns of the pool; drop:
-    drop these problems"""
+    """before the profile, find tests that reward wrong programs or fail right ones; flag: add the findings to the pool
+    as columns; drop: drop these problems"""
     strengthen: int = setting(0, ge=0, le=1000, environments=PROGRAMS)
-    """at most this many generated tests per problem, which fail wrong programs that pass the given tests (0: none).
-    They count for rewards and pass rates, never for evaluations"""
+    """most generated tests per problem, which fail wrong programs that pass the given tests (0: none). They count for
+    rewards and pass rates, never for evaluations"""
     # The notebook trains on all of its data.
     profile_mode: ProfileMode = setting("adaptive", common=True, gsm8k=NO_PROFILE)
-    """sample until it is clear whether a problem lies in the band; screen: one round per problem, none for those that
-    look unlearnable by similar ones; fixed: profile_samples each; none: sample nothing, keep all problems"""
+    """adaptive: sample until it is clear whether a problem lies in the band; screen: one round per problem, but none
+    for problems that look unlearnable by their similarity to others; fixed: profile_samples each; none: sample nothing,
+    keep all problems"""
     profile_samples: int = setting(
         16,
         ge=1,
@@ -97,17 +98,17 @@ class CurateSettings(FlowSettings):
         smollm2=4,
         elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
     )
-    """completions per problem, at most"""
+    """most completions per problem"""
     profile_round: int = setting(2, ge=1, of_profile=True, smollm2=4)
     """completions per problem and round"""
     profile_risk_keep: float = setting(0.1, ge=0, lt=0.5, of_profile=True)
-    """adaptive: accepted chance to keep a problem that all samples would drop"""
+    """adaptive: accepted probability of keeping a problem that all samples would drop"""
     profile_risk_drop: float = setting(0.05, ge=0, lt=0.5, of_profile=True)
-    """adaptive: accepted chance to drop a problem that all samples would keep"""
+    """adaptive: accepted probability of dropping a problem that all samples would keep"""
     screen_skip: float = setting(0.15, ge=0, lt=1, of_profile=True)
-    """screen: a problem less likely to be learnable than this is not sampled"""
+    """screen: problems that are learnable with a lower probability are not sampled"""
     screen_drop: float = setting(0.1, ge=0, lt=1, of_profile=True)
-    """screen: a problem less likely to be learnable than this is not kept"""
+    """screen: problems that are learnable with a lower probability are not kept"""
     label_samples: float | None = setting(None, ge=0, le=16, of_profile=True)
     """adaptive: further completions for uncertain labels, per profiled problem on average; by default 3 if mix has
     shares of difficulty, else 0"""
@@ -122,24 +123,24 @@ class CurateSettings(FlowSettings):
     band_high: float = setting(0.9, ge=0, le=1, common=True, of_profile=True)
     """highest pass rate kept in the pool"""
     mix: DifficultyShares = setting(default_factory=dict, common=True, of_profile=True)
-    """shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes"""
+    """shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as the data has them"""
     mix_splits: SplitShares = Field(default_factory=dict)
-    """shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"""
+    """shares of splits as weights, taco:0.4,lcbv5:0.6; by default as the data has them"""
     pool_size: Limit = setting(-1, common=True)
     """problems in the pool (-1: as many as the shares allow)"""
     shard_size: int = setting(250, ge=1, decides_content=False)
     """problems per profile shard, each a Prefect task"""
     shards: Literal["here", "deployment"] = setting("here", decides_content=False, of_profile=True)
-    """profile shards in this process, or as runs of shard_deployment on any machine"""
+    """here: profile shards in this process; deployment: as runs of shard_deployment on any machine"""
     shard_deployment: str = setting("profile-shard/local", decides_content=False)
     """the deployment that profiles a shard"""
     shard_address: str | None = setting(None, decides_content=False)
-    """where shards are recorded, by pool: a path or s3://...; by default the pool's folder"""
+    """where shards are recorded: a path or s3://..., in which each pool has a folder; by default the pool's folder"""
     shards_in_flight: int = setting(4, ge=1, decides_content=False)
-    """runs of shard_deployment in flight"""
+    """most runs of shard_deployment in flight"""
     name: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir",))
-    """name of the pool, a folder below data/pools, or an absolute path; by default the time or the flow run's id; an
-    unfinished one is resumed"""
+    """name of the pool (a folder below data/pools) or an absolute path; by default the time or the flow run's id. An
+    unfinished pool is resumed"""
     replace: bool = setting(False, decides_content=False)
     """rebuild a finished pool of that name with other settings, from its recorded samples"""
 

@@ -27,39 +27,39 @@ class EvaluateSettings(FlowSettings):
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
         **FlowSettings.GROUPS,
         "policy": ("checkpoint", "the policy and the problems"),
-        "sampling": ("n_samples", "completions per problem, and how they are sampled"),
-        "comparison": ("compare_to", "comparisons, and where the result goes"),
+        "sampling": ("n_samples", "completions per problem, and their sampling"),
+        "comparison": ("compare_to", "comparisons, and the place of the result"),
     }
 
     checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
-    """latest run, a run's name or directory, a tinker:// sampler path, or a model's name"""
+    """the policy: latest (the newest run), a run's name or directory, a tinker:// sampler path, or a model's name"""
     benchmark: Names = setting(None, common=True, environments=PROGRAMS, elsewhere=("task", "tasks", "benchmarks"))
-    """published benchmarks in place of the test splits, with prompts and limits of their harnesses: humaneval, mbpp,
+    """published benchmarks instead of the test splits, with prompts and limits of their harnesses: humaneval, mbpp,
     humaneval_plus, mbpp_plus, livecodebench (or livecodebench_v1 to _v6), each also NAME:FILE or NAME:FOLDER"""
     completions: Annotated[str | None, ABSOLUTE] = setting(None, decides_content=False)
-    """benchmark: grade this file of completions instead of a model's: JSONL of task_id and completion, solution, or a
-    list samples"""
+    """with benchmark: grade the completions of this file instead of sampling. JSONL with task_id, and completion,
+    solution or a list samples"""
     splits: Names = setting(None, common=True)
-    """test splits; by default all the data set has"""
+    """test splits; by default all of the data set"""
     since: Day = setting(None, common=True)
-    """problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"""
+    """only problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"""
     until: Day = None
-    """problems of this day and earlier, YYYY-MM-DD"""
+    """only problems of this day and earlier, YYYY-MM-DD"""
     eval_limit: Limit = setting(-1, common=True, gsm8k=40)
-    """problems, a seeded subset (-1: all)"""
+    """number of problems, a seeded subset (-1: all)"""
     n_samples: int = setting(1, ge=1, le=1000, common=True, elsewhere=("n", "k", "num_samples", "samples_per_problem"))
-    """completions per problem; with several also pass@k, for k = 1, 2, 4, ... up to that many"""
+    """completions per problem; with several also pass@k for k = 1, 2, 4, ... up to n_samples"""
     temperature: Temperature = setting(0.0, ge=0, common=True)
-    """sampling temperature; 0 is greedy, for n_samples=1"""
+    """sampling temperature; 0 is greedy (only with n_samples=1)"""
     top_p: float = Field(1.0, gt=0, le=1)
-    """sample only from the likeliest tokens that hold this share of the probability"""
+    """sample only from the likeliest tokens that together have this probability"""
     compare_to: str | None = setting("baseline", common=True, decides_content=False)
-    """evaluation to compare with: one of the same run, where there is one, another run (its final one), or a folder"""
+    """evaluation to compare with: the name of one of the same run, another run (its final one), or a folder"""
     compare: Names = setting(None, common=True, decides_content=False)
-    """A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are used as they
-    are), and compare them problem by problem; A1+A2+A3 are seeds of one configuration"""
+    """A,B: evaluate both with these settings and compare them problem by problem. A and B are runs, checkpoints, base
+    models, or finished evaluations, which are used as they are; A1+A2+A3 are seeds of one configuration"""
     log_path: str | None = setting(None, common=True, decides_content=False, elsewhere=("output_dir", "resume", "run"))
-    """where the result goes: a folder, or a name under the run's evals/"""
+    """place of the result: a folder, or a name under the run's evals/"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

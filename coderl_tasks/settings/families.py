@@ -32,13 +32,13 @@ class Schedule(Family):
         on_resume="warned",
         elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
     )
-    """how the learning rate falls to 0 at `total`, if at all"""
+    """how the learning rate falls to 0 at step `total`; constant: it does not fall"""
     total: int | None = setting(
         None, ge=1, on_resume="warned", recipe="scheduler_total_steps", elsewhere=("total_steps",)
     )
     """linear, cosine: the step at which the learning rate is 0, whatever max_steps is"""
     warmup: int = setting(0, ge=0, on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps"))
-    """steps over which a new run's learning rate rises from 0"""
+    """first steps of the run, over which the learning rate rises from 0"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -87,14 +87,14 @@ class Loss(Family):
         recipe="clip_low_threshold",
         elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
     )
-    """ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"""
+    """ppo, cispo, gspo: smallest importance ratio (the ratio, not a distance from 1); by default 0.8"""
     clip_high: float | None = setting(
         None,
         ge=1,
         recipe="clip_high_threshold",
         elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
     )
-    """ppo, cispo, gspo: greatest importance ratio; by default 1.2"""
+    """ppo, cispo, gspo: largest importance ratio; by default 1.2"""
     beta: float | None = setting(None, ge=0, elsewhere=("dro_beta",))
     """dro: weight of the squared log-probability gap; by default 0.05"""
 
@@ -107,9 +107,8 @@ class Kl(Family):
     base_every: int | None = setting(
         None, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",)
     )
-    """steps between measurements of the policy's KL to the base model, on 16 completions, without training on it (0:
-    none; penalty_coef measures it in each step); by default each step on the embedded server without prices, else
-    none"""
+    """steps between measurements of the KL to the base model, on 16 completions, which do not affect training (0:
+    none; penalty_coef measures it in each step). By default 1 on the embedded server without prices, else 0"""
 
 
 class Truncation(Family):
@@ -120,10 +119,10 @@ class Truncation(Family):
     kind: Literal["graded", "masked", "penalised"] = setting(
         "graded", elsewhere=("mask_truncated_completions", "overlong_filtering")
     )
-    """completions that reach max_tokens: scored as usual; left out of their group; or, with those that nearly reach it,
-    given a penalty that grows to 1 over overlong_tokens"""
+    """completions that reach max_tokens: graded, scored as usual; masked, left out of their group; penalised, given a
+    penalty that grows from 0 to 1 over the last overlong_tokens before the limit"""
     overlong_tokens: int | None = setting(None, ge=1, elsewhere=("overlong_buffer", "soft_overlong_tokens"))
-    """penalised: last tokens of the limit that are penalised; by default a fifth"""
+    """penalised: last tokens before the limit that are penalised; by default a fifth of it"""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -138,13 +137,12 @@ class RollingSave(Family):
     """States to resume from, which expire: `rolling_save=every:5,hours:24,keep:3`."""
 
     every: int = setting(1, ge=0, on_resume="allowed", elsewhere=("rolling_save_every",))
-    """steps between states to resume from (0: none but the checkpoints)"""
+    """steps between saved states to resume from (0: only checkpoints)"""
     # A Tinker service takes no time to live below an hour.
     hours: float = setting(168, ge=1, on_resume="allowed", elsewhere=("rolling_save_hours",))
-    """hours that states to resume from are kept"""
+    """hours for which these states are kept"""
     keep: int = setting(3, ge=2, on_resume="allowed", elsewhere=("rolling_save_keep",))
-    """newest states to resume from that are kept (at least one more than max_steps_off_policy); older ones are
-    deleted"""
+    """number of newest states that are kept (at least one more than max_steps_off_policy); older ones are deleted"""
 
 
 class Evaluations(Family):
@@ -157,13 +155,13 @@ class Evaluations(Family):
     limit: Limit = setting(
         200, on_resume="allowed", nano=100, smollm2=64, gsm8k=40, elsewhere=("eval_limit", "n_samples")
     )
-    """problems of a periodic evaluation, a seeded subset (-1: all)"""
+    """problems in a periodic evaluation, a seeded subset (-1: all)"""
     ends_limit: Limit = setting(-1, on_resume="allowed", gsm8k=40, elsewhere=("eval_ends_limit",))
-    """the same for the baseline and the final evaluation; by default limit, if given"""
+    """problems in the baseline and the final evaluation; by default as limit, if that is given"""
     on: Literal["test", "validation"] = setting("test", elsewhere=("eval_on",))
-    """periodic evaluations on the test splits, or on problems held out of the pool"""
+    """where periodic evaluations take problems: test, the test splits; validation, problems held out of the pool"""
     validation_size: int = Field(64, ge=1)
-    """problems held out of the pool with on:validation"""
+    """with on:validation, problems held out of the pool"""
 
 
 class Trackers(Family):
@@ -174,4 +172,4 @@ class Trackers(Family):
     trackio: str | None = setting(None, on_resume="allowed", elsewhere=("trackio_project",))
     """log to this trackio project too"""
     name: str | None = setting(None, on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))
-    """name of the run there (trackio adds six digits that stand for the directory)"""
+    """name of the run in the tracker (trackio adds six digits of a hash of the directory)"""

@@ -130,9 +130,9 @@ class FlowSettings(SettingsModel):
     preset: Preset = setting(
         None, common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",)
     )
-    """nano: model, data and sizes for the embedded servers (the default without a Tinker key and a model); smollm2:
-    those of a pretrained model; gsm8k: of the GRPO notebook, whose group_size is completions per problem; smoke: a
-    training run of 50 steps that fails if it looks unhealthy; or none"""
+    """nano: model, data and sizes for the embedded servers (the default without a Tinker key and a model); smollm2: the
+    same with a pretrained model; gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke:
+    a training run of 50 steps that fails if it looks unhealthy; or none"""
     model_name: str = setting(
         DEFAULT_MODEL,
         common=True,
@@ -143,14 +143,14 @@ class FlowSettings(SettingsModel):
         inherited=True,
         elsewhere=("model", "base_model"),
     )
-    """base model: a name of the Tinker service, a local model folder or GGUF file; by default the first of a short list
-    that the service offers, this one first"""
+    """base model: a name of the Tinker service, a local model folder or a GGUF file; by default the first model of a
+    short list that the service offers (this one comes first)"""
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
         None, inherited=True, elsewhere=("renderer",)
     )
-    """chat format; by default the model's (chat_template: the template in its tokenizer)"""
+    """chat format (chat_template: the template in the tokenizer); by default the model's own"""
     thinking: bool | None = setting(None, inherited=True)
-    """on or off, if the chat format has a switch for it; by default as the format has it"""
+    """thinking on or off, if the chat format has a switch for it; by default the format decides"""
     stop_after_code: bool = setting(
         False,
         smollm2=True,
@@ -158,15 +158,15 @@ class FlowSettings(SettingsModel):
         inherited=True,
         environments=PROGRAMS,
     )
-    """end a completion after its first code block, for models that go on to explain it (not for models that think
-    first, nor for answers whose block opens with a bare ```)"""
+    """end a completion after its first code block, for models that go on to explain it (unsuitable for models that
+    think first, and for code blocks that open with a bare ```)"""
     environment: Literal["code", "tool", "gsm8k", "custom"] = setting(
         "code", common=True, gsm8k="gsm8k", inherited=True
     )
-    """what is trained on: code (programs that must pass tests), tool (the same, and the policy may run programs before
-    it answers), gsm8k (word problems), or custom (your own prompts, and reward_file)"""
+    """the task: code (programs that must pass tests), tool (the same, and the policy may run programs before it
+    answers), gsm8k (word problems), or custom (your own prompts and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
-    """gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"""
+    """gsm8k: ask for <think> and <answer> tags (false: for the answer in \\boxed{})"""
     reward_file: Annotated[str | None, ABSOLUTE] = setting(
         None, inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES
     )
@@ -181,9 +181,9 @@ class FlowSettings(SettingsModel):
     )
     """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
     evaluation_dataset: str | None = setting(None, elsewhere=("test_dataset", "eval_dataset"))
-    """data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own"""
+    """data set whose test splits are evaluated on and kept out of the pool; by default dataset itself"""
     test_share: float | None = Field(None, gt=0, lt=1)
-    """instead of evaluation_dataset: share of dataset's train rows, by hash of the id"""
+    """instead of evaluation_dataset: evaluate on this share of dataset's train rows, chosen by a hash of the id"""
     max_tokens: int = setting(
         24576,
         ge=1,
@@ -200,36 +200,36 @@ class FlowSettings(SettingsModel):
     """answers per completion: if a program fails on the statement's samples, the policy gets a reply and answers again;
     the last answer counts"""
     feedback: Feedback = setting("samples", inherited=True, environments=("code",), of_turns=True)
-    """with max_turns, the reply to a failing program: samples, the failed sample with the program's output; verdict,
-    only the verdict; or none, only the request to look again"""
+    """with max_turns, what the reply to a failing program contains: samples (the failed sample and the program's
+    output), verdict (only the verdict), or none (only the request to look again)"""
     max_tool_calls: int = setting(0, ge=0, le=16, inherited=True, environments=("tool",), by_environment={"tool": 4})
-    """tool: programs that the policy may run per completion, by default 4; the first answer without a call counts, or
-    the one after the last call"""
+    """tool: programs that the policy may run per completion, by default 4; the first answer without a call is graded,
+    or else the answer after the last call"""
     max_trajectory_tokens: int | None = setting(
         None, ge=1, inherited=True, environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns or max_tool_calls, limit of all answers and replies of a completion together, in tokens
+    """with max_turns or max_tool_calls, limit in tokens of all answers and replies of a completion together
     (max_tokens limits each answer)"""
     reward_timeout: float = setting(
         6.0, gt=0, inherited=True, environments=(*PROGRAMS, "custom"), elsewhere=("timeout",)
     )
-    """CPU seconds per test, if the problem names no limit, and per run of a tool; custom: per completion"""
+    """limit in CPU seconds per test (if the problem names none) and per run of a tool; custom: per completion"""
     isolation_per_test: IsolationPerTest = setting(
         "failures", decides_content=False, on_resume="allowed", inherited=True, environments=PROGRAMS
     )
-    """tests with a process of their own in the sandbox: failures, a program's first test and those that fail in a
-    shared process; or always, every test"""
+    """which tests get a process of their own in the sandbox: always, every test; failures, only those that fail in a
+    process that several tests share"""
     sample_concurrency: int = setting(64, ge=1, decides_content=False, on_resume="allowed")
     """sampling requests in flight, one per problem"""
     max_tokens_total: int | None = setting(None, ge=1, decides_content=False, on_resume="allowed")
-    """end, resumably, before a group whose prompt and completions could exceed this many tokens"""
+    """cap on tokens: the command ends before a group that could exceed it, and can be resumed with a higher cap"""
     max_usd: float | None = setting(None, gt=0, decides_content=False, on_resume="allowed")
-    """the same for their cost, training included, at known prices"""
+    """the same cap on cost in USD, training included; prices must be known"""
     prices: Prices = setting(default_factory=dict, decides_content=False, on_resume="allowed")
-    """USD per million tokens in place of the known ones: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (cached is
-    by default as prefill)"""
+    """your own prices in USD per million tokens: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (default for
+    cached: the price of prefill)"""
     seed: int = Field(0, ge=0)
-    """decides every random draw of the run"""
+    """seed of every random draw"""
 
     # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there. By dotted keys.
     _given: frozenset[str] = frozenset()

@@ -15,12 +15,12 @@ SHARED = ("preset", "environment", "reward_file")
 
 
 class PipelineSettings(SettingsModel):
-    """Curate, train, evaluate in a row; a preset, an environment or a reward file given here serves all three."""
+    """Curate, train and evaluate. A preset, an environment or a reward file given here is used by all three."""
 
     preset: Preset = setting(None, common=True)
     """nano, smollm2: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
     environment: Literal["code", "tool", "gsm8k", "custom"] | None = setting(None, common=True)
-    """what is trained on, as in the parts"""
+    """the task, as in the parts"""
     reward_file: str | None = setting(None, common=True)
     """custom: the Python file with compute_reward"""
     curate: CurateSettings = Field(default_factory=CurateSettings)

@@ -62,8 +62,8 @@ class TrainSettings(FlowSettings):
 
     GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
         **FlowSettings.GROUPS,
-        "run": ("pool", "pool, run directory, where a run begins"),
-        "step": ("problems_per_step", "which problems a step takes, and how many completions of each"),
+        "run": ("pool", "pool, run directory, initial state"),
+        "step": ("problems_per_step", "which problems a step takes, and how many completions it samples"),
         "update": ("learning_rate", "learning rate, optimizer, loss, KL, epochs, LoRA"),
         "reward": ("temperature", "temperature, reward, advantage, truncated completions"),
         "course": ("max_steps", "steps, checkpoints, evaluations, warnings, trackers"),
@@ -72,10 +72,10 @@ class TrainSettings(FlowSettings):
     pool: str = setting(
         "latest", common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)
     )
-    """a pool's folder or parquet file, or latest: this model's newest pool (of dataset, if given) with enough problems
-    for a step, else a new one of all of dataset, without a profile"""
+    """a pool's name, folder or parquet file, or latest: this model's newest pool (of dataset, if given) with enough
+    problems for a step, or else a new pool of all of dataset, without a profile"""
     log_path: str | None = setting(None, common=True, on_resume="ignored", elsewhere=("output_dir", "run"))
-    """run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"""
+    """run directory, or its name below ~/code-rl-logs; an existing run is resumed"""
     resume: Literal["auto", "must", "never"] = setting(
         "auto", decides_content=False, elsewhere=("new (new=true is resume=never)",)
     )
@@ -99,7 +99,7 @@ class TrainSettings(FlowSettings):
         common=True,
         elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
     )
-    """completions per problem and step: a group, whose rewards are compared"""
+    """completions per problem (a group, whose rewards are compared)"""
     group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
     """problems per step, by the recipe's name: problems_per_step"""
     batch_size: RecipeSize = setting(
@@ -107,19 +107,19 @@ class TrainSettings(FlowSettings):
     )
     """completions per step, by the recipe's name: problems_per_step x completions_per_problem"""
     selection: Literal["shuffle", "cycle", "adaptive"] = setting("shuffle", smollm2="adaptive")
-    """which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: those whose group
-    is likely to have a signal, by the profile and the results of earlier steps"""
+    """which problems a step takes: shuffle, shuffled passes over the pool; cycle, the pool's order; adaptive, those
+    whose groups are likely to have a signal, judged by the profile and earlier steps"""
     first_completions: int = setting(0, ge=0, elsewhere=("group_size_adaptive",))
-    """completions that each group begins with. If their rewards differ, the group gets the rest of
-    completions_per_problem; else groups of further problems get them (0: all at once)"""
+    """completions that each group begins with (0: all). If their rewards differ, the group gets the rest of
+    completions_per_problem; else further problems are sampled instead"""
     refill: float = setting(
         1.0,
         ge=1,
         allow_inf_nan=False,
         elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
     )
-    """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled this many
-    times problems_per_step (with first_completions: this many times its completions) (1: none are replaced)"""
+    """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled refill x
+    problems_per_step groups (with first_completions: refill x batch_size completions); 1: replace none"""
     learning_rate: float = setting(
         4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
@@ -141,36 +141,36 @@ class TrainSettings(FlowSettings):
     train_batch_size: int | None = setting(
         None, ge=1, gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size")
     )
-    """completions per optimizer step (the last of an epoch takes the rest); by default all"""
+    """completions per optimizer step (the last step of an epoch takes the rest); by default all"""
     lora_rank: Annotated[int, _possible_rank] = setting(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}", common=True, elsewhere=("rank",)
     )
     temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
-    """sampling temperature of the rollouts (training is at 1, so any other shifts its ratios)"""
+    """sampling temperature of the rollouts (training is at 1, so another value shifts the importance ratios)"""
     format_coef: float = setting(0.1, ge=0, environments=PROGRAMS)
     """weight of the format score in the reward"""
     reward: Literal["binary", "fraction"] = setting("binary", environments=PROGRAMS)
     """correctness: 1 if all tests pass, else 0; or the fraction of tests passed, which runs all tests"""
     holdback: float = setting(0.0, ge=0, le=0.5, environments=PROGRAMS)
-    """share of each problem's tests that gives no reward: programs that pass the others run on these, and the metric
-    holdback_gap is the share that fails"""
+    """share of each problem's tests that do not count for the reward. Programs that pass the others run on these too;
+    the metric holdback_gap is the share of them that fails"""
     on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=PROGRAMS)
     """programs that seem written for the tests or the grader: warn; leave them out of their groups; or stop the run
     before it trains on them"""
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
         "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )
-    """a completion's reward minus its group's mean; that divided by the group's standard deviation; its reward minus
-    the mean of the others; or the first divided by the mean"""
+    """mean_centred: a completion's reward minus its group's mean; std_normalised: that, divided by the group's standard
+    deviation; leave_one_out: its reward minus the mean of the others; maxrl: mean_centred divided by the mean"""
     turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
         "trajectory", environments=(*PROGRAMS, "custom"), of_turns=True
     )
-    """with max_turns or max_tool_calls, which turns get a completion's advantage: all; the last; all, but earlier ones
-    less; or each by its gain"""
+    """with max_turns or max_tool_calls, which turns get a completion's advantage: trajectory, all; last, the last;
+    discounted, earlier turns less; per_turn, each turn by its own gain"""
     advantage_eps: float = Field(1e-6, ge=0)
     """advantage=std_normalised: added to the group's standard deviation"""
     truncation: families.Truncation = families.Truncation()
-    """completions that reach max_tokens: graded, masked (left out), or penalised:TOKENS of the limit"""
+    """completions that reach max_tokens: graded, masked (left out), or penalised:N (over the last N tokens)"""
     max_steps: Annotated[int, _some_steps] = setting(
         -1,
         ge=-1,
@@ -189,8 +189,8 @@ class TrainSettings(FlowSettings):
         0,
         ge=0,
         le=8,
-        description="steps that are sampled ahead while one is trained, each from the policy this many updates before "
-        f"its own; above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
+        description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
+        f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )
     save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=8, gsm8k=6)
     """steps between permanent checkpoints (0: only at the end)"""
@@ -199,12 +199,12 @@ class TrainSettings(FlowSettings):
     eval: families.Evaluations = setting(families.Evaluations(), common=True)
     """evaluations during training: eval=every:10,limit:200 (coderl train --help eval)"""
     steer: Literal["advise", "act", "off"] = setting("advise", on_resume="warned")
-    """warn after a step when something is off, with the setting that helps; act: also lower the learning rate, raise
-    the temperature, or end a converged run (resuming with advise drops these acts); off: only in the report"""
+    """advise: warn when something is off, and name the setting that helps; act: also lower the learning rate, raise the
+    temperature, or end a converged run (resuming with advise drops these acts); off: only in the report"""
     suspend_hours: float = setting(24, gt=0, on_resume="allowed")
-    """hours that a deployment's run stays suspended in an outage, waiting to be resumed"""
+    """hours for which a deployment's run stays suspended after an outage, waiting to be resumed"""
     trackers: families.Trackers = families.Trackers()
-    """where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"""
+    """trackers that also get the metrics: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"""
 
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
