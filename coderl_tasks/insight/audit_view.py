@@ -4,18 +4,15 @@ evidence."""
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from coderl_tasks.insight import plots
-from coderl_tasks.insight.plots import Plot
+from coderl_tasks.insight.bars import BarRow, rows_of_bars
+from coderl_tasks.insight.drawing import Plot
 from coderl_tasks.insight.record import is_curation
 from coderl_tasks.insight.tables import Column, Table, Tag, shorten
 from coderl_tasks.problems.profile_columns import FINDINGS, UNDECIDED, WRONG_REWARDS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ON_PAGE, IN_TERMINAL = 300, 5
 STATEMENT_CHARS = 4000
@@ -105,24 +102,9 @@ def audit_in_words(audits: pl.DataFrame) -> str:
 def findings_plot(audits: pl.DataFrame) -> Plot:
     """Bars of the problems per finding."""
     counts = _counts(audits)
-    places, sizes = range(len(counts)), list(counts.values())
-
-    def draw(axes: "Axes") -> None:
-        plots.prepare(axes, "Problems per finding")
-        axes.grid(visible=False)
-        colours = [plots.ROSE if tone(name) == "bad" else plots.ORANGE for name in counts]
-        axes.barh(places, sizes, height=0.68, color=colours)
-        for place, size in zip(places, sizes, strict=True):
-            axes.annotate(f"{size:,}", (size, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
-        axes.set_yticks(places, list(counts))
-        axes.tick_params(axis="y", labelcolor=plots.INK)
-        axes.set_xlim(0, 1.1 * max(sizes, default=1))
-        axes.invert_yaxis()
-        axes.xaxis.set_visible(False)
-        axes.spines["bottom"].set_visible(False)
-
+    rows = [BarRow(name, [(size, "s4" if tone(name) == "bad" else "s1")], f"{size:,}") for name, size in counts.items()]
     alt = f"Problems per finding: {', '.join(f'{name} {size}' for name, size in counts.items()) or 'none'}."
-    return plots.draw_panels([draw], 1, (9.4, 0.6 + 0.27 * len(counts)), alt, left=1.7, bottom=0.1)
+    return rows_of_bars("Problems per finding", rows, alt)
 
 
 def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:

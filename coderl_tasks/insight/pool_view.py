@@ -2,25 +2,21 @@
 numbers, tables and plots; with them the report's page and the markdown of the artifact."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from coderl_tasks.curation.stopping_rule import DIFFICULTIES
-from coderl_tasks.insight import plots
+from coderl_tasks.insight.bars import BarRow, columns_of_bars, rows_of_bars
+from coderl_tasks.insight.drawing import FULL, HALF, Plot, short_name
 from coderl_tasks.insight.named_queries import PROFILED
-from coderl_tasks.insight.plots import Plot
 from coderl_tasks.insight.record import STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table, markdown_table, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 EXAMPLES, EXCERPT_CHARS = 10, 160
 QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
@@ -183,6 +179,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
 
 
 def _by_split(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """The rows of each split, and `all` of them at the end."""
     return [*_parts(frame, "split", sorted(frame["split"].unique())), ("all", frame)] if len(frame) else []
 
 
@@ -236,35 +233,19 @@ def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
     return Table((shown, Column("problems", lambda row: row[1], ",", "num")), list(counts.iter_rows()))
 
 
-def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
+def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None, width: int = FULL) -> Plot:
     """A histogram of the pass rates in a profile table, stacked by split: each count is the number of problems expected
     there, by their posteriors. `band`, the lowest and highest pass rate that are kept, is shaded."""
     bins = POSTERIOR_BINS
-
-    def draw(axes: "Axes") -> None:
-        plots.prepare(axes, "Pass rate of the base model")
-        if len(profile):  # empty, it has no columns
-            _bars_by_split(axes, profile, expected_counts, 0.86)
-            plots.add_legend(axes, columns=4)
-        # Bar k is drawn around k: the pass rate r is at bins * r - 0.5.
-        if band is not None:
-            axes.axvspan(*(bins * end - 0.5 for end in band), color=plots.BLUE, alpha=0.07, linewidth=0, zorder=0)
-        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
-        axes.tick_params(axis="x", labelsize=7.5)
-        axes.set_xlabel("pass rate")
-        axes.set_ylabel("problems expected")
-        plots.whole_numbers(axes.yaxis)
-
-    return plots.draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
-
-
-def _bars_by_split(axes: "Axes", profile: pl.DataFrame, count: Callable[[pl.DataFrame], Any], width: float) -> None:
-    """Bars of the counts (an array) that `count` makes of each split's rows of `profile`, one split on another."""
-    bottom: Any = 0.0
-    for split, colour in zip(sorted(profile["split"].unique()), cycle(plots.SERIES), strict=False):
-        counts = np.asarray(count(profile.filter(split=split)))
-        axes.bar(range(len(counts)), counts, bottom=bottom, width=width, color=colour, label=plots.short_name(split))
-        bottom = bottom + counts
+    return columns_of_bars(
+        "Pass rate of the base model",
+        {split: expected_counts(part).tolist() for split, part in _by_split(profile)[:-1]},
+        [(k, f"{k / bins:.1f}") for k in range(0, bins + 1, 2)],
+        ("pass rate", "problems expected"),
+        f"Histogram of the pass rates of {len(profile)} profiled problems.",
+        (width, 290),
+        None if band is None else (bins * band[0], bins * band[1]),
+    )
 
 
 def expected_counts(profile: pl.DataFrame) -> np.ndarray:
@@ -276,67 +257,47 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
     """Bars of the problems left after each stage, from the rows read (the first of `rows`) to the pool, and of those
     that it dropped, which end where the bar before ended."""
-    places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
-
-    def draw(axes: "Axes") -> None:
-        plots.prepare(axes, "Problems left after each stage")
-        axes.grid(visible=False)
-        axes.barh(places, left, height=0.68, color=plots.BLUE)
-        axes.barh(places, dropped, left=left, height=0.68, color=plots.ROSE, alpha=0.45)
-        style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
-        for place, row in enumerate(rows):
-            text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
-            axes.annotate(text, (row.left + row.dropped, place), (5, 0), **style)
-        axes.set_yticks(places, [row.stage for row in rows])
-        axes.tick_params(axis="y", labelcolor=plots.INK)
-        axes.set_xlim(0, 1.2 * max(1, rows[0].left))  # room for the text; rows[0].left is the longest bar, or 0
-        axes.invert_yaxis()  # the first stage on top
-        axes.xaxis.set_visible(False)
-        axes.spines["bottom"].set_visible(False)
-
+    bars = [
+        BarRow(
+            row.stage,
+            ((row.left, "s0"), (row.dropped, "s4 faint")),
+            f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped)),
+        )
+        for row in rows
+    ]
     alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
-    return plots.draw_panels([draw], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, left=plots.LABELS, bottom=0.1)
+    return rows_of_bars("Problems left after each stage", bars, alt)
 
 
 def samples_plot(profile: pl.DataFrame) -> Plot:
     """How many problems took how many graded completions, stacked by split."""
-
-    def draw(axes: "Axes") -> None:
-        plots.prepare(axes, "Samples")
-        numbers = sorted(profile["n_samples"].unique())
-        _bars_by_split(axes, profile, lambda rows: [rows.filter(n_samples=n).height for n in numbers], 0.7)
-        axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
-        axes.set_xlabel("samples per problem")
-        axes.set_ylabel("problems")
-        plots.whole_numbers(axes.yaxis)
-        plots.add_legend(axes)
-
-    alt = f"Histogram of the samples spent on {len(profile)} profiled problems."
-    return plots.draw_panels([draw], 1, plots.SIZE, alt)
+    numbers = sorted(profile["n_samples"].unique())
+    return columns_of_bars(
+        "Samples",
+        {split: [part.filter(n_samples=n).height for n in numbers] for split, part in _by_split(profile)[:-1]},
+        [(k + 0.5, str(n)) for k, n in enumerate(numbers)],
+        ("samples per problem", "problems"),
+        f"Histogram of the samples spent on {len(profile)} profiled problems.",
+        (HALF, 240),
+    )
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
     """Bars by split, stacked by difficulty, of the problems expected: the sum of the labels' probabilities."""
-    splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []  # y counts from the bottom
-
-    def draw(axes: "Axes") -> None:
-        plots.prepare(axes, "Pool, as expected")
-        axes.grid(axis="x", color=plots.RULE)
-        axes.grid(visible=False, axis="y")
-        left = np.zeros(len(splits))
-        for difficulty, colour in zip(DIFFICULTIES, (plots.ROSE, plots.ORANGE, plots.TEAL), strict=True):
-            expected = np.array([pool.filter(split=split)[f"{difficulty}_probability"].sum() for split in splits])
-            axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
-            left = left + expected
-        axes.set_yticks(range(len(splits)), [plots.short_name(split) for split in splits])
-        axes.tick_params(axis="y", labelcolor=plots.INK)
-        plots.whole_numbers(axes.xaxis, 6)
-        if splits:
-            plots.add_legend(axes, columns=4)
-
-    size = (plots.WIDTH, 1.2 + 0.4 * max(1, len(splits)))
+    colours = ("s4", "s1", "s2")
+    rows = [
+        BarRow(
+            short_name(split),
+            [
+                (of_split[f"{each}_probability"].sum(), colour)
+                for each, colour in zip(DIFFICULTIES, colours, strict=True)
+            ],
+        )
+        for split in (sorted(pool["split"].unique()) if len(pool) else [])
+        if len(of_split := pool.filter(split=split))
+    ]
     alt = f"The pool's {len(pool)} problems by split and difficulty."
-    return plots.draw_panels([draw], 1, size, alt, left=plots.LABELS)
+    return rows_of_bars("Pool, as expected", rows, alt, dict(zip(DIFFICULTIES, colours, strict=True)), HALF)
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:

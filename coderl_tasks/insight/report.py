@@ -103,12 +103,10 @@ def render_report(path: Path) -> str:
 
 
 def _render(template: str, page: dict[str, Any]) -> str:
-    """The HTML of a template with the variables `page`, of which each Table and Plot is put in as HTML of its own."""
+    """The HTML of a template with the variables `page`, of which each Table is put in as HTML of its own."""
 
     def as_html(value: Any) -> Any:
-        if isinstance(value, Table):
-            return html_table(value)
-        return Markup(value.inline_svg()) if isinstance(value, plots.Plot) else value  # jinja escapes other values
+        return html_table(value) if isinstance(value, Table) else value  # jinja escapes other values
 
     def percent(share: float | None, digits: int = 1) -> str:
         return "–" if share is None else f"{share * 100:.{digits}f}%"
@@ -165,6 +163,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
         "history": [history[title] for title in titles[:n_first]],
         "more_history": [history[title] for title in titles[n_first:]],
+        "note_on_curves": plots.NOTE_ON_CURVES,
         "flat": list(plots.flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
@@ -207,6 +206,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "split_table": diagnosis.comparison_table(comparison) if comparison else None,
         "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
         "history": plots.history_pairs(runs, SIDES),
+        "note_on_curves": plots.NOTE_ON_CURVES,
         "flat": [text for text in flat_of_first if text in flat_of_second],
         "verdicts": [verdict_table(run) for run in runs],
         "samples": answers,
@@ -395,7 +395,7 @@ def step_history_markdown(run: RunRecord) -> str:
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
     checks = markdown_table(diagnosis.checks_table(diagnosis.smoke_checks(run)))
-    lines += [*plots.history_plot(run).markdown(), "## Checks", "", *checks, ""]
+    lines += [*plots.history_plot(run).markdown(), plots.NOTE_ON_CURVES, "", "## Checks", "", *checks, ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]

@@ -9,7 +9,9 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.insight.drawing import Plot
 from coderl_tasks.insight.problem_view import failed_test
+from coderl_tasks.insight.timeline import Event, Panel, Series, Timeline
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
@@ -17,7 +19,6 @@ from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, verdict_tone, why_skipped
-from coderl_tasks.view.timeline import Event, Panel, Series, Timeline
 
 SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
@@ -90,7 +91,9 @@ def _evaluated(data: RunData, problem_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def _visits_timeline(name: str, problem_id: str, visits: pl.DataFrame, evaluated: Sequence[Mapping[str, Any]]) -> Any:
+def _visits_timeline(
+    name: str, problem_id: str, visits: pl.DataFrame, evaluated: Sequence[Mapping[str, Any]]
+) -> Plot | None:
     by_step = visits.group_by("step", maintain_order=True).agg(pl.col("passed", "graded").sum())
     steps = by_step["step"].to_list()
     rates = [passed / graded if graded else None for passed, graded in by_step.select("passed", "graded").iter_rows()]
@@ -109,10 +112,9 @@ def _visits_timeline(name: str, problem_id: str, visits: pl.DataFrame, evaluated
         link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
         said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
         name=f"Pass rate of {problem_id} over the steps that sampled it",
-        steps=steps,
         small=True,
     )
-    return drawn.svg() if len(steps) > 1 else None
+    return drawn.plot() if len(steps) > 1 else None
 
 
 def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[dict[str, Any]]:

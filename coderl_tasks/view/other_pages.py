@@ -2,7 +2,7 @@
 of the template of its name."""
 
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,35 +12,34 @@ from coderl_tasks.errors import CoderlError, DataError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST
+from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels, panel_of
 from coderl_tasks.insight.pool_view import (
     drops_table,
-    expected_counts,
     flatten,
     funnel,
     make_up,
     make_up_table,
+    pass_rate_plot,
     spending,
     spending_table,
 )
 from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, load_curation, pool_row, run_row, thin
 from coderl_tasks.insight.report import facts
-from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SHOWN, SIGNAL
+from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
+from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
-from coderl_tasks.view.run_pages import Page, own_evaluations, panel, signal
+from coderl_tasks.view.run_pages import Page, own_evaluations
 from coderl_tasks.view.search import KINDS, TEXTS, Wanted, search
-from coderl_tasks.view.timeline import Mark, Series, Timeline
 
 MOST_ROWS, MOST_LISTED = 300, 500
 LETTERS = "ABCDEF"
 """What compared runs are called in the curves: their names may be long, or the same but for their ends."""
 _ROW_OF = re.compile(r"row (\d+) of ([^\s,]+)(?![^\s,])(?! test)")  # those of the test side are in no file of the pool
-BARS_WIDTH, BARS_HEIGHT = 560, 150
+BARS_WIDTH = 560
 
 
 def library_page(library: Library, now: float) -> Page:
@@ -78,7 +77,7 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
         "letters": LETTERS,
         "first": first_name,
         "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
-        "timeline": _compared_curves(records).svg(),
+        "timeline": _compared_curves(records).plot(),
         "pairs": [
             {
                 "name": name,
@@ -95,47 +94,32 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
 
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
-    """The first metric of each panel that a run's page shows first, a colour per run."""
-    metrics = {name: thin(record.metrics) for name, record in records.items()}
+    """The first curve of each panel that a run's page shows first, a colour per run."""
+    compared = [history_panels(thin(record.metrics)) for record in records.values()]
     panels = []
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
-        metric = next(name for name, shown in SHOWN.items() if shown.panel == title)
-        curves = {
-            name: signal(rows).get("found") if title == SIGNAL else rows[metric].to_list()
-            for name, rows in metrics.items()
-            if metric in rows.columns
-        }
-        if not any(curves.values()):
-            continue
-        series = [
-            Series(letter, metrics[name]["step"].to_list() if curves.get(name) else [], curves.get(name) or [])
-            for letter, name in zip(LETTERS, records, strict=False)
+        firsts = [
+            panels_of_run[title].series[0] if title in panels_of_run else Series("") for panels_of_run in compared
         ]
-        panels.append(panel(title, series, _compared_marks(records) if title == CORRECT else []))
-    steps = sorted({float(step) for rows in metrics.values() for step in rows["step"]})
+        if any(series.known() for series in firsts):
+            series = [replace(each, label=letter) for letter, each in zip(LETTERS, firsts, strict=False)]
+            marks = _compared_marks(records) if title == CORRECT else ()
+            panels.append(replace(panel_of(title), series=series, marks=marks))
     first = next(iter(records))
     return Timeline(
         panels,
         link=lambda step: address("run", first, "step", str(int(step))),
         said=lambda step: f"step {step:g}: leads to that step of {first}",
         name=f"Curves of {', '.join(records)}",
-        steps=steps,
     )
 
 
 def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
     return [
-        Mark(
-            each.step,
-            each.pass_at_1,
-            *each.interval,
-            link=address("run", name, "eval", each.name),
-            said=f"{name}, evaluation {each.name}: Pass@1 {each.pass_at_1:.1%}",
-            colour=colour,
-        )
+        replace(mark, said=f"{name}, {mark.said}", label="", colour=colour)
         for colour, (name, record) in enumerate(records.items())
         for each in own_evaluations(record)
-        if each.step >= 0
+        if each.step >= 0 and (mark := evaluation_mark(each, address("run", name, "eval", each.name)))
     ]
 
 
@@ -177,7 +161,7 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         "dropped": len(curation.dropped),
         "funnel": rows,
         "drops": drops_table(rows),
-        "histogram": histogram(expected_counts(profile).tolist(), curation.band)
+        "histogram": pass_rate_plot(profile, curation.band, BARS_WIDTH)
         if len(profile) and "posterior" in profile.columns
         else None,
         "make_up": make_up_table(parts) if parts else None,
@@ -221,22 +205,6 @@ def _listed_problems(pool: pl.DataFrame, order: str) -> list[dict[str, Any]]:
     if keys.get(order) in rows.columns:
         rows = rows.sort(keys[order], "problem_id", nulls_last=True)
     return rows.head(MOST_LISTED).with_columns(pl.col("statement").str.slice(0, 160)).to_dicts()
-
-
-def histogram(counts: Sequence[float], band: tuple[float, float] | None) -> dict[str, Any]:
-    """Bars of the numbers of problems at each pass rate, as the template draws them, in units of its picture."""
-    most, width = max(counts, default=0.0) or 1.0, BARS_WIDTH / POSTERIOR_BINS
-    bars = [
-        {
-            "x": number * width,
-            "w": width - 3,
-            "h": count / most * BARS_HEIGHT,
-            "n": count,
-            "from": number / POSTERIOR_BINS,
-        }
-        for number, count in enumerate(counts)
-    ]
-    return {"bars": bars, "band": None if band is None else (band[0] * BARS_WIDTH, (band[1] - band[0]) * BARS_WIDTH)}
 
 
 def pool_problem_page(curation: CurationRecord, name: str, problem_id: str) -> Page:

@@ -3,17 +3,18 @@
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
-from coderl_tasks.insight import plots
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, PANELS
+from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
-from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, SIGNAL, line_texts
+from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
+from coderl_tasks.insight.timeline import Band, Event, Mark, Panel, Timeline
 from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
@@ -22,7 +23,6 @@ from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import KINDS
-from coderl_tasks.view.timeline import Event, Mark, Panel, Series, Timeline
 
 Page = dict[str, Any]
 LAST_STEPS, ROWS_ON_PAGE = 25, 400
@@ -58,7 +58,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "at_work": data.at_work() if data.state == "running" else None,
         "facts": facts(record),
         "comparison": comparison,
-        "timeline": timeline(data, name, shown, every=every).svg() if len(shown) or record.evals else None,
+        "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
         "bounds": (first, last),
         "every": every,
         "warnings": [_warning(data, name, episode) for episode in data.watch.episodes],
@@ -160,12 +160,11 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
     return Timeline(
-        panels=_panels(thinned, drawn, bands, evals, name, every=every),
+        panels=_panels(thinned, bands, evals, name, every=every),
         events=[event for event in events(data, name) if shown_from <= event.step <= last],
         link=lambda step: address("run", name, "step", str(to_step[step])),
         said=lambda step: f"step {to_step[step]} · " + " · ".join(line_texts(by_step[to_step[step]])),
         name=f"Curves of {name} over its steps; the table of steps below has the numbers",
-        steps=drawn,
     )
 
 
@@ -180,69 +179,23 @@ def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
     return rows["step"].to_list()
 
 
-def _band(rates: pl.DataFrame, name: str) -> list[tuple[int, float, float]]:
+def _band(rates: pl.DataFrame, name: str) -> Band:
     return rates.select("step", f"{name}_low", f"{name}_high").drop_nulls().rows()
 
 
 def _panels(
-    metrics: pl.DataFrame,
-    steps: Sequence[float],
-    bands: Mapping[str, Sequence[tuple[int, float, float]]],
-    evals: Sequence[EvalRecord],
-    name: str,
-    *,
-    every: bool,
+    metrics: pl.DataFrame, bands: Mapping[str, Band], evals: Sequence[EvalRecord], name: str, *, every: bool
 ) -> list[Panel]:
-    recorded = {metric: each for metric, each in SHOWN.items() if each.panel and _is_recorded(metrics, metric)}
-    titles = [CORRECT, *dict.fromkeys([REWARD, *FIRST, *(each.panel for each in recorded.values())])]
-    panels = []
-    for title in dict.fromkeys(titles):
-        if not every and title not in (*FIRST, SECONDS):
-            continue
-        values = {
-            each.curve: metrics[metric].cast(pl.Float64).to_list()
-            for metric, each in recorded.items()
-            if each.panel == title
-        }
-        if title == SIGNAL:
-            values = signal(metrics)
-        series = [Series(label, steps, curve) for label, curve in values.items()]
-        if series and bands.get(title):
-            series[0] = Series(series[0].label, steps, series[0].values, bands[title])
-        marks = [_mark(each, name) for each in evals] if title == CORRECT else []
-        if series or marks:
-            panels.append(panel(title, series, marks))
-    return panels
-
-
-def panel(title: str, series: Sequence[Series], marks: Sequence[Mark]) -> Panel:
-    """A panel as the report has it: its heading, number format and limits."""
-    style = PANELS.get(title, plots.Panel(title))
-    is_share = title in (CORRECT, SIGNAL)
-    form = ".0%" if title == SIGNAL else style.number or ".3g"
-    return Panel(style.heading, series, marks, form, (0.0, 1.0) if is_share else style.limits, title == CORRECT)
-
-
-def _is_recorded(metrics: pl.DataFrame, name: str) -> bool:
-    return name in metrics.columns and metrics[name].null_count() < len(metrics)
-
-
-def signal(metrics: pl.DataFrame) -> dict[str, list[float | None]]:
-    if not {"groups_total", "groups_skipped"} <= set(metrics.columns):
-        return {}
-    found = metrics.select(1 - pl.col("groups_skipped") / pl.col("groups_total")).to_series().to_list()
-    values: dict[str, list[float | None]] = {"found": found}
-    if _is_recorded(metrics, "signal_expected"):
-        values["expected"] = metrics["signal_expected"].to_list()
-    return values
+    panels = history_panels(metrics, [_mark(each, name) for each in evals])
+    for title, band in bands.items():
+        first, *others = panels[title].series
+        panels[title] = replace(panels[title], series=[replace(first, band=band), *others])
+    titles = dict.fromkeys((CORRECT, REWARD, *FIRST, *(panels if every else (SECONDS,))))
+    return [panels[title] for title in titles if title in panels and panels[title].ends()]
 
 
 def _mark(record: EvalRecord, name: str) -> Mark:
-    low, high = record.interval
-    said = (
-        f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {record.summary['n']}"
-    )
-    return Mark(record.step, record.pass_at_1, low, high, address("run", name, "eval", record.name), said)
+    return evaluation_mark(record, address("run", name, "eval", record.name))
 
 
 def own_evaluations(record: RunRecord) -> list[EvalRecord]:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.insight.drawing import LOOK
 from coderl_tasks.insight.record import naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.insight.viewer_link import announced
@@ -37,7 +38,7 @@ from coderl_tasks.view.search import Wanted
 from coderl_tasks.view.view_admission import HOST, Admission
 
 USUAL_PORT = 4287
-STATIC = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC = {"look.css": "text/css", "view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
 AT_ONCE = 3  # requests worked on at the same time: each may hold a step's texts
 MOST_RUNS = 8  # kept in memory
 LARGEST = 2**31  # what no step, group or row is beyond
@@ -217,7 +218,8 @@ def _static(request: Request) -> Response:
     name = request.path_params["file"]
     if name not in STATIC:
         raise NotThereError(f"there is no file {name}")
-    return Response((files("coderl_tasks.view") / "static" / name).read_bytes(), media_type=STATIC[name])
+    content = LOOK if name == "look.css" else (files("coderl_tasks.view") / "static" / name).read_bytes()
+    return Response(content, media_type=STATIC[name])
 
 
 def _place(request: Request) -> Place:

@@ -1,0 +1,291 @@
+"""Curves of a run on one axis of steps; each step and each event may be a link."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import wrap
+
+import polars as pl
+from markupsafe import Markup
+
+from coderl_tasks.insight.drawing import (
+    CHARACTER,
+    HALF,
+    N_COLOURS,
+    Plot,
+    circle,
+    extent,
+    line,
+    number,
+    text,
+    tick_texts,
+    ticks,
+)  # fmt: skip
+from coderl_tasks.untrusted_text import printable
+
+WIDTH, LEFT, RIGHT = 1180, 178, 126
+SMALL_LEFT, SMALL_RIGHT = 62, 44
+PANEL, TALL, GAP, LANE, AXIS = 70, 150, 32, 20, 24
+LEAST_APART = 13  # of two labels at a panel's right edge, which are 11 units high
+LONGEST_HEADING = 19  # characters of a line, left of the ticks
+SMOOTHED_FROM = 8
+Point = tuple[float, float]
+Band = Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The picture: its width, the room left and right of the curves, and the steps at their ends."""
+
+    width: int
+    left: int
+    right: int
+    first: float
+    last: float
+
+    @property
+    def end(self) -> int:
+        return self.width - self.right
+
+    def x(self, step: float) -> float:
+        return self.left + (step - self.first) / max(1.0, self.last - self.first) * (self.end - self.left)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values by step, `label` at their right end; `band` are steps with low and high ends of an interval. Of an area
+    the band is drawn, and no line: a stack is areas each of which begins where the one before ends."""
+
+    label: str
+    steps: Sequence[float] = ()
+    values: Sequence[float | None] = ()
+    band: Band = ()
+    is_area: bool = False
+
+    def known(self) -> list[Point]:
+        """The steps that have a value, with it."""
+        pairs = zip(self.steps, self.values, strict=True)
+        return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A value with its interval that stands for itself, as an evaluation's; `label` is for the last mark of a panel."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+    said: str
+    link: str | None = None
+    label: str = ""
+    colour: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Series of one unit; `form` formats values; a dashed line is at `level`; `limits` are the ends of the axis where
+    they are not None; `tall` is of more weight."""
+
+    heading: str
+    series: Sequence[Series] = ()
+    marks: Sequence[Mark] = ()
+    form: str = ""
+    level: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
+    tall: bool = False
+
+    def steps(self) -> set[float]:
+        """The steps at which a series has a value."""
+        return {step for series in self.series for step, _ in series.known()}
+
+    def ends(self) -> list[float]:
+        """All that the axis of values has to show; nothing of an empty panel."""
+        ends = [value for series in self.series if not series.is_area for _, value in series.known()]
+        ends += [end for series in self.series for _, *interval in series.band for end in interval]
+        ends += [end for mark in self.marks for end in (mark.low, mark.high)]
+        return [*ends, self.level] if ends and self.level is not None else ends
+
+    def labels(self) -> list[tuple[float, int, str]]:
+        """What stands at the right: the value beside which it does, the number of its colour, and a text."""
+        labels = []
+        for colour, series in enumerate(self.series):
+            if known := series.known():
+                place = sum(series.band[-1][1:]) / 2 if series.is_area else known[-1][1]
+                labels.append((place, colour, f"{series.label} {number(known[-1][1], self.form)}".strip()))
+        for mark in self.marks[-1:]:
+            if mark.label:
+                labels.append((mark.value, mark.colour, f"{mark.label} {number(mark.value, self.form)}"))
+        return labels
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened at a step: `kind` names the lane that it stands in."""
+
+    kind: str
+    step: int
+    said: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Panels and events over steps. If there is a `link`, a step's page, each step is a column, and `said` is what it
+    says. `small` is for one panel: half as wide, with the heading above."""
+
+    panels: Sequence[Panel]
+    events: Sequence[Event] = ()
+    link: Callable[[float], str] | None = None
+    said: Callable[[float], str] = lambda step: f"step {step:g}"
+    name: str = "Curves"
+    small: bool = False
+
+    def plot(self) -> Plot:
+        steps = sorted({step for panel in self.panels for step in panel.steps()})
+        ends = [*steps, *(mark.step for panel in self.panels for mark in panel.marks)]
+        labels = max((len(words) for panel in self.panels for _, _, words in panel.labels()), default=0)
+        width, left, right = (HALF, SMALL_LEFT, SMALL_RIGHT) if self.small else (WIDTH, LEFT, RIGHT)
+        right = max(right, round(16 + CHARACTER * labels))
+        frame = Frame(width, left, right, min(ends, default=0), max(ends, default=0))
+        lanes = list(dict.fromkeys(event.kind for event in self.events))
+        top = len(lanes) * LANE + (10 if lanes else 0)
+        heights = [TALL if panel.tall or self.small else PANEL for panel in self.panels]
+        height = top + sum(heights) + GAP * len(heights) + AXIS
+        parts = [*self._columns(frame, steps, height), *self._lanes(frame, lanes)]
+        for panel, panel_height in zip(self.panels, heights, strict=True):
+            parts += _panel(panel, frame, top + GAP, panel_height)
+            top += panel_height + GAP
+        if ends:
+            parts += _axis(frame, top)
+        else:
+            parts.append(text((frame.left + frame.end) / 2, height / 2, "no steps yet", "middle"))
+        return Plot(Markup().join(parts), width, height, self.name, "img" if self.link is None else "group")
+
+    def _columns(self, frame: Frame, steps: Sequence[float], height: int) -> Iterable[Markup]:
+        """A column per step, as high as all panels: nobody has to aim at a point."""
+        if self.link is None or not steps:
+            return
+        ends = [(before + after) / 2 for before, after in pairwise(steps)]
+        for step, low, high in zip(steps, [steps[0] - 0.5, *ends], [*ends, steps[-1] + 0.5], strict=True):
+            left, right = max(frame.x(low), frame.left - 6), min(frame.x(high), frame.end + 6)
+            rect = Markup('<rect x="{:.1f}" y="0" width="{:.1f}" height="{}"/><line x1="{:.1f}" x2="{:.1f}" y2="{}"/>')
+            drawn = rect.format(left, max(1.0, right - left), height - AXIS, *[frame.x(step)] * 2, height - AXIS)
+            yield _linked(self.link(step), self.said(step), drawn, "hit")
+
+    def _lanes(self, frame: Frame, lanes: Sequence[str]) -> Iterable[Markup]:
+        for place, kind in enumerate(lanes):
+            y = place * LANE + LANE / 2 + 2
+            yield text(0, y + 4, kind, "lane")
+            yield line("rule", frame.left, y, frame.end, y)
+            for event in self.events:
+                if event.kind == kind:
+                    shape = _shape(place, frame.x(event.step), y)
+                    yield _linked(event.link, event.said, shape, "event")
+
+
+def _shape(lane: int, x: float, y: float) -> Markup:
+    """Events differ by the form of their mark as well as by their lane."""
+    if lane % 3 == 0:
+        return circle("s1", x, y, 4.5)
+    forms = ("M{0} {2}L{1} {3}L{0} {4}L{5} {3}Z", "M{0} {2}L{1} {4}L{5} {4}Z")
+    corners = [f"{value:.1f}" for value in (x, x + 5, y - 5, y, y + 5, x - 5)]
+    return Markup('<path class="s{}" d="{}"/>').format((lane + 1) % N_COLOURS, forms[lane % 3 - 1].format(*corners))
+
+
+def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
+    # Not in the order of the tab key, where hundreds of steps would stand before the page: its tables have the links.
+    if link is None:
+        return Markup('<g class="{}"><title>{}</title>{}</g>').format(kind, printable(said), drawn)
+    opened = Markup('<a class="{}" href="{}" tabindex="-1" aria-label="{}" data-say="{}">{}</a>')
+    return opened.format(kind, link, printable(said), printable(said), drawn)
+
+
+def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Markup]:
+    low, high = extent(ends := panel.ends(), panel.limits)
+
+    def y(value: float) -> float:
+        return top + height - (value - low) / (high - low) * height
+
+    if frame.width == HALF:
+        yield text(0, top - 12, panel.heading, "heading")
+    else:
+        yield from (
+            text(0, top + 10 + 15 * place, words, "heading")
+            for place, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
+        )
+    places = ticks(low, high, 6 if height == TALL else 2) if ends else []
+    for place, words in zip(places, tick_texts(places, panel.form), strict=True):
+        yield line("rule", frame.left, y(place), frame.end, y(place))
+        yield text(frame.left - 8, y(place) + 4, words, "tick end")
+    if panel.level is not None and ends:
+        yield line("level", frame.left, y(panel.level), frame.end, y(panel.level))
+    for colour, series in enumerate(panel.series):
+        if series.known():
+            yield from _curve(series, f"s{colour % N_COLOURS}", lambda step, value: (frame.x(step), y(value)))
+    yield from (_whiskers(mark, frame, y) for mark in panel.marks)
+    labels = [(y(value), colour, words) for value, colour, words in panel.labels()]
+    for place, colour, words in _apart(labels, top + height):
+        yield text(frame.end + 10, place + 4, words, f"label s{colour % N_COLOURS}")
+
+
+def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:
+    place = frame.x(mark.step)
+    ends = line("whisker", place, y(mark.low), place, y(mark.high))
+    drawn = Markup('<g class="s{}">{}{}</g>').format(
+        mark.colour % N_COLOURS, ends, circle("", place, y(mark.value), 4.5)
+    )
+    return _linked(mark.link, mark.said, drawn, "event")
+
+
+def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) -> Iterable[Markup]:
+    """An interval as a band, each step's value as a faint line, and a clear one of their centred moving mean over a
+    tenth of the run; of few steps the values alone."""
+    if series.band:
+        # Of a single step a band would have no width.
+        band = series.band if len(series.band) > 1 else [*series.band, (series.band[0][0] + 0.5, *series.band[0][1:])]
+        around = [place(step, high) for step, _, high in band] + [place(step, low) for step, low, _ in reversed(band)]
+        yield _path(f"{'area' if series.is_area else 'band'} {colour}", around)
+    if series.is_area:
+        return
+    known = series.known()
+    points, smooth = [place(*point) for point in known], smoothed(pl.Series([value for _, value in known]))
+    yield _path(f"line {colour}" if smooth is None else f"line {colour} faint", points)
+    if smooth is None:
+        yield from (circle(colour, *point, 2.5) for point in points)
+        return
+    yield _path(f"line {colour}", [place(step, value) for (step, _), value in zip(known, smooth, strict=True)])
+
+
+def smoothed(values: pl.Series) -> pl.Series | None:
+    """The centred moving mean of a curve over a tenth of it; None for one of too few points to be smoother than they
+    are."""
+    if len(values) < SMOOTHED_FROM:
+        return None
+    # An odd number of steps, else the mean would be of a time between two of them.
+    return values.rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1)
+
+
+def _path(kind: str, points: Sequence[Point]) -> Markup:
+    return Markup('<path class="{}" d="M{}"/>').format(kind, "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+
+
+def _axis(frame: Frame, top: float) -> Iterable[Markup]:
+    yield text(0, top + 18, "step", "tick")
+    if frame.first < 0:
+        yield text(frame.x(frame.first) - 8, top + 18, "base", "tick middle")
+    for tick in ticks(max(frame.first, 0), frame.last, frame.width // 150):
+        is_apart = frame.first >= 0 or frame.x(tick) - frame.x(frame.first) > 14  # from "base"
+        if float(tick).is_integer() and is_apart:
+            yield text(frame.x(tick), top + 18, f"{tick:.0f}", "tick middle")
+
+
+def _apart(labels: Sequence[tuple[float, int, str]], bottom: float) -> Iterable[tuple[float, int, str]]:
+    """Labels from above, moved down where they would lie on one another, and all of them up again from the bottom."""
+    placed: list[tuple[float, int, str]] = []
+    for place, colour, words in sorted(labels):
+        lowest = placed[-1][0] + LEAST_APART if placed else -math.inf
+        placed.append((max(place, lowest), colour, words))
+    beyond = max(0.0, placed[-1][0] - bottom) if placed else 0.0
+    return [(place - beyond, colour, words) for place, colour, words in placed]
