@@ -11,7 +11,7 @@ collect_less_often()
 leave_out_pytorch()
 for name in (
     *("prefect.main", "fastapi", "datasets", "transformers.models.auto.tokenization_auto", "aiohttp"),
-    *("matplotlib.backends.backend_svg", "coderl_tasks.cli.launch", "flows.pipeline"),
+    *("coderl_tasks.cli.launch", "flows.pipeline"),
     *("scipy.special", "datasketch"),  # which a flow imports where it first needs them
 ):
     import_module(name)
