@@ -1,4 +1,4 @@
-"""Bars: named rows, and columns side by side. Parts of a bar have the colours s0, s1, ... in their order."""
+"""Bars: named rows, and columns side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from coderl_tasks.insight.drawing import (
     text,
     tick_texts,
     ticks,
-)  # fmt: skip
+)
 
 TOP, ROW, BAR, AXIS = 32, 27, 18, 24
 
@@ -73,24 +73,21 @@ def columns_of_bars(
     width, height = size
     left, right, top, bottom = 48, width - 12, 52, height - 42
     totals = [sum(values) for values in zip(*stacks.values(), strict=True)]
-    low, high = extent(totals, (0, None))
-    column = (right - left) / max(1, len(totals))
-    parts = [
-        text(0, 12, heading, "heading"),
-        legend({short_name(name): f"s{number % N_COLOURS}" for number, name in enumerate(stacks)}, width, 12),
-    ]
-    parts.append(text(0, 38, axes[1], "tick"))
+    _, high = extent(totals, (0, None))
+    column, unit = (right - left) / max(1, len(totals)), (bottom - top) / high
+    colours = [f"s{number % N_COLOURS}" for number in range(len(stacks))]
+    names = dict(zip(map(short_name, stacks), colours, strict=True))
+    parts = [text(0, 12, heading, "heading"), legend(names, width, 12), text(0, 38, axes[1], "tick")]
     if band is not None:
         parts.append(bar("s0 band", left + column * band[0], top, column * (band[1] - band[0]), bottom - top))
-    places = [place for place in ticks(low, high, 5) if float(place).is_integer()]
+    places = [place for place in ticks(0, high, 5) if float(place).is_integer()]
     for place, words in zip(places, tick_texts(places), strict=True):
-        y = bottom - (bottom - top) * place / high
+        y = bottom - unit * place
         parts += [line("rule", left, y, right, y), text(left - 8, y + 4, words, "tick end")]
-    for number_, values in enumerate(zip(*stacks.values(), strict=True)):
-        for colour, (value, end) in enumerate(zip(values, accumulate(values), strict=True)):
-            tall, x = (bottom - top) / high, left + column * number_
-            said = f"{number(value)}"
-            parts.append(bar(f"s{colour % N_COLOURS}", x + 1.5, bottom - tall * end, column - 3, tall * value, said))
+    for place, values in enumerate(zip(*stacks.values(), strict=True)):
+        x = left + column * place + 1.5
+        for colour, value, end in zip(colours, values, accumulate(values), strict=True):
+            parts.append(bar(colour, x, bottom - unit * end, column - 3, unit * value, number(value)))
     parts += [text(left + column * place, bottom + 15, words, "tick middle") for place, words in labels]
     parts.append(text((left + right) / 2, bottom + 33, axes[0], "tick middle"))
     return Plot(Markup().join(parts), width, height, alt)

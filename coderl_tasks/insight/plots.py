@@ -22,7 +22,7 @@ from coderl_tasks.insight.drawing import (
     text,
     tick_texts,
     ticks,
-)  # fmt: skip
+)
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SECONDS, SHOWN, SIGNAL
 from coderl_tasks.insight.timeline import Mark, Panel, Series, Timeline
@@ -68,15 +68,17 @@ def history_plot(run: RunRecord) -> Plot:
         rewards = run.metrics["mean_reward"].drop_nulls()
         span = f", mean reward from {rewards[0]:.2f} to {rewards[-1]:.2f}" if len(rewards) else ""
         alt = f"Training history: {len(run.metrics)} steps{span}."
-    panels = history_panels(thin(run.metrics), list(map(evaluation_mark, run.evals.values())))
-    return in_columns([_small(title, panel) for title, panel in panels.items() if panel.ends()], 2, alt)
+    return in_columns([_small(title, panel) for title, panel in _panels_of(run).items() if panel.ends()], 2, alt)
 
 
 def history_plots(run: RunRecord) -> dict[str, Plot]:
     """The history panels that are not `flat_panels`, by title, one image each."""
-    panels = history_panels(thin(run.metrics), list(map(evaluation_mark, run.evals.values())))
     flat = flat_panels(run)
-    return {title: _small(title, panel) for title, panel in panels.items() if title not in flat}
+    return {title: _small(title, panel) for title, panel in _panels_of(run).items() if title not in flat}
+
+
+def _panels_of(run: RunRecord) -> dict[str, Panel]:
+    return history_panels(thin(run.metrics), list(map(evaluation_mark, run.evals.values())))
 
 
 def _small(title: str, panel: Panel) -> Plot:
@@ -102,7 +104,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
 
 def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]:
     """The history panels that are not flat in all `runs`, an image each: the runs beside each other, on one scale."""
-    sides = [history_panels(thin(run.metrics), list(map(evaluation_mark, run.evals.values()))) for run in runs]
+    sides = list(map(_panels_of, runs))
     flat = set.intersection(*({*flat_panels(run)} for run in runs))
     pairs = []
     for title in dict.fromkeys(title for panels in sides for title in panels if title not in flat):
@@ -160,10 +162,10 @@ def with_signal(metrics: pl.DataFrame) -> pl.DataFrame:
 def _seconds(metrics: pl.DataFrame) -> list[Series]:
     """The seconds per step, stacked by phase, and the rest of the step's own time as `other`; if phases overlap, the
     step's own time as a line instead. Nothing if no phase was recorded; a missing value counts as 0."""
-    steps, whole = metrics["step"].to_list(), curve(metrics, "time_step_s", "step")
     recorded = [series for phase in PHASES if (series := curve(metrics, f"time_{phase}_s", phase)).steps]
     if not recorded:
         return []
+    steps, whole = metrics["step"].to_list(), curve(metrics, "time_step_s", "step")
     seconds = {series.label: np.nan_to_num(np.array(series.values, dtype=float)) for series in recorded}
     rest = np.nan_to_num(np.array(whole.values, dtype=float)) - sum(seconds.values()) if whole.steps else None
     # If phases of neighbouring steps overlap, a step takes less time than the sum of its phases, by more than rounding.

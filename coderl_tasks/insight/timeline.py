@@ -21,7 +21,7 @@ from coderl_tasks.insight.drawing import (
     text,
     tick_texts,
     ticks,
-)  # fmt: skip
+)
 from coderl_tasks.untrusted_text import printable
 
 WIDTH, LEFT, RIGHT = 1180, 178, 126
