@@ -161,6 +161,7 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         "dropped": len(curation.dropped),
         "funnel": rows,
         "drops": drops_table(rows),
+        "band": curation.band,
         "histogram": pass_rate_plot(profile, curation.band, BARS_WIDTH)
         if len(profile) and "posterior" in profile.columns
         else None,
