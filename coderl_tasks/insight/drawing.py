@@ -83,7 +83,7 @@ def circle(kind: str, x: float, y: float, radius: float) -> Markup:
 def legend(colours: Mapping[str, str], right: float, y: float) -> Markup:
     """The names of colours in a row that ends at `right`."""
     parts, x = [], right
-    for name, colour in reversed(colours.items()):
+    for name, colour in reversed([*colours.items()]):
         x -= CHARACTER * len(name)
         parts += [text(x, y, name, "tick"), bar(colour, x - 14, y - 9, 10, 10)]
         x -= 26
