@@ -284,20 +284,15 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
     """Bars by split, stacked by difficulty, of the problems expected: the sum of the labels' probabilities."""
-    colours = ("s4", "s1", "s2")
+    colours = dict(zip(DIFFICULTIES, ("s4", "s1", "s2"), strict=True))
     rows = [
         BarRow(
-            short_name(split),
-            [
-                (of_split[f"{each}_probability"].sum(), colour)
-                for each, colour in zip(DIFFICULTIES, colours, strict=True)
-            ],
+            short_name(split), [(float(part[f"{name}_probability"].sum()), colour) for name, colour in colours.items()]
         )
-        for split in (sorted(pool["split"].unique()) if len(pool) else [])
-        if len(of_split := pool.filter(split=split))
+        for split, part in _by_split(pool)[:-1]
     ]
     alt = f"The pool's {len(pool)} problems by split and difficulty."
-    return rows_of_bars("Pool, as expected", rows, alt, dict(zip(DIFFICULTIES, colours, strict=True)), HALF)
+    return rows_of_bars("Pool, as expected", rows, alt, colours, HALF)
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
