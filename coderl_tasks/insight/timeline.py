@@ -127,7 +127,7 @@ class Event:
     kind: str
     step: int
     said: str
-    link: str
+    link: str | None
 
 
 @dataclass(frozen=True, slots=True)
