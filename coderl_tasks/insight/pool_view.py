@@ -284,7 +284,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
     """Bars by split, stacked by difficulty, of the problems expected: the sum of the labels' probabilities."""
-    colours = dict(zip(DIFFICULTIES, ("s4", "s1", "s2"), strict=True))
+    colours: dict[str, str] = dict(zip(DIFFICULTIES, ("s4", "s1", "s2"), strict=True))
     rows = [
         BarRow(
             short_name(split), [(float(part[f"{name}_probability"].sum()), colour) for name, colour in colours.items()]
