@@ -46,6 +46,8 @@ UPDATE_COLUMNS = (
     *ORDER, "prompt_tokens", "completion_tokens", "turns", "logprobs", "base_logprobs", "advantage", "turn_advantages",
     "trained",
 )  # fmt: skip
+Place = tuple[int, turns.Sequence]
+"""Of a datum: its row, and which part of the row it is."""
 KL_SAMPLE = 16
 """Completions of a step that the KL to the base model is observed on."""
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
@@ -236,28 +238,25 @@ def token_advantages(rows: pl.DataFrame) -> list[grpo.Advantage]:
     ]
 
 
-def placed_sequences(rows: pl.DataFrame) -> Iterator[tuple[np.ndarray, int, turns.Sequence]]:
-    """The tokens of each sequence of `trained_rollouts`, its row, and which part of the row it is, in order. A row is
-    one sequence, unless a turn is split off; an answer of no tokens has none."""
-    for row in range(rows.height):
-        for tokens, sequence in turns.sequences(rows, row):
-            if sequence.last > sequence.first:
-                yield tokens, row, sequence
-
-
 def build_datums(
     rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
-) -> list[tinker.Datum]:
-    """The datum of each of `placed_sequences`, with its advantage and what `loss_fn` reads; `advantages` are by row."""
-    datums = []
-    # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
-    for tokens, row, part in placed_sequences(rows):
-        logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
-        if part.sampled is not None or isinstance(advantage, np.ndarray):
-            advantage = part.spread(np.broadcast_to(advantage, logprobs.shape))
-        values = tokens, part.spread(logprobs), part.prompt, advantage, loss_fn
-        datums.append(grpo.array_datum(*values, sampled=part.sampled))
-    return datums
+) -> tuple[list[tinker.Datum], list[Place]]:
+    """Returns the datum of each sequence of `trained_rollouts`, with its advantage and what `loss_fn` reads, and its
+    place; `advantages` are by row. A row is one sequence, unless a turn is split off; an answer of no tokens has
+    none."""
+    datums, places = [], []
+    for row in range(rows.height):
+        # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
+        for tokens, part in turns.sequences(rows, row):
+            if part.last == part.first:
+                continue
+            logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
+            if part.sampled is not None or isinstance(advantage, np.ndarray):
+                advantage = part.spread(np.broadcast_to(advantage, logprobs.shape))
+            values = tokens, part.spread(logprobs), part.prompt, advantage, loss_fn
+            datums.append(grpo.array_datum(*values, sampled=part.sampled))
+            places.append((row, part))
+    return datums, places
 
 
 async def update_policy(
@@ -276,8 +275,7 @@ async def update_policy(
     advantages = token_advantages(rows)
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
-    datums = build_datums(rows, advantages, method.loss.name)
-    places = [(row, part) for _, row, part in placed_sequences(rows)]
+    datums, places = build_datums(rows, advantages, method.loss.name)
     kl_base = kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
@@ -337,7 +335,7 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
 
 def _step(
     rows: pl.DataFrame,
-    batch: Sequence[tuple[int, turns.Sequence]],
+    batch: Sequence[Place],
     advantages: Sequence[grpo.Advantage],
     output: grpo.TrainStepOutput,
     loss: grpo.PolicyLoss,

@@ -170,7 +170,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     tokens = [gap for each in gaps for gap in each]
     mean = math.fsum(tokens) / len(tokens)
     advantages = [[a + 0.5 * (mean - gap) for gap in each] for a, each in zip(rows["advantage"], gaps, strict=True)]
-    datums = build_datums(rows, penalised_advantages(rows, 0.5))
+    datums, _ = build_datums(rows, penalised_advantages(rows, 0.5))
     for datum, expected in zip(datums, advantages, strict=True):
         found = datum.loss_fn_inputs["advantages"].to_numpy()
         assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()

@@ -174,7 +174,7 @@ def test_over_a_tenth_of_bad_samples_is_an_outage() -> None:
 
 def datums_of(scored: pl.DataFrame) -> list[tinker.Datum]:
     rows = trained_rollouts(scored)
-    return build_datums(rows, list(rows["advantage"]))
+    return build_datums(rows, list(rows["advantage"]))[0]
 
 
 def test_datums_follow_the_frame() -> None:

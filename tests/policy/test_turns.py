@@ -126,7 +126,7 @@ async def test_importance_ratios_by_hand(service: tinker.ServiceClient, tiny_mod
 
 def test_what_the_environment_says_has_no_advantage_and_no_log_probability(scored: pl.DataFrame) -> None:
     rows = trained_rollouts(scored)
-    datums = iter(build_datums(rows, token_advantages(rows), "gspo"))
+    datums = iter(build_datums(rows, token_advantages(rows), "gspo")[0])
     for row in range(rows.height):
         for tokens, part in sequences(rows, row):
             if part.first == part.last:
@@ -175,5 +175,5 @@ def test_an_advantage_per_turn_is_one_of_each_of_its_tokens(scored: pl.DataFrame
         n_tokens = len(row["completion_tokens"])
         assert isinstance(advantages, np.ndarray)
         assert advantages.tolist() == [0.0] * FIRST + [row["advantage"]] * (n_tokens - FIRST)
-    values = [datum.loss_fn_inputs["advantages"].to_numpy() for datum in build_datums(rows, token_advantages(rows))]
+    values = [datum.loss_fn_inputs["advantages"].to_numpy() for datum in build_datums(rows, token_advantages(rows))[0]]
     assert sum(bool(each.any()) for each in values) == rows.height

@@ -20,7 +20,7 @@ ADAM = adam_params(1e-2)
 
 def datums_of(scored: pl.DataFrame) -> list[tinker.Datum]:
     rows = trained_rollouts(scored)
-    return build_datums(rows, list(rows["advantage"]))
+    return build_datums(rows, list(rows["advantage"]))[0]
 
 
 async def test_the_first_update_is_on_policy(service: tinker.ServiceClient, tiny_model: str) -> None:
