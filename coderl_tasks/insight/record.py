@@ -121,7 +121,7 @@ class RunRecord:
 
     @cached_property
     def groups(self) -> pl.DataFrame:
-        """The groups in order, as `groups_in` has them."""
+        """The groups in order, as `groups_in` has them, with `why_skipped`."""
         return joined_groups([groups_in(file) for file in rollout_files(self.path)])
 
 
@@ -142,6 +142,19 @@ _GROUP_COUNTS: dict[str, pl.Expr] = {
     "tokens": pl.col("n_completion_tokens").sum(),
     "cpu_seconds": pl.col("run_seconds").sum(),
 }
+_WHY_SKIPPED = (
+    pl.when("has_signal")
+    .then(None)
+    .when(pl.col("graded") < 2)
+    .then(pl.lit("fewer than two graded"))
+    .when(pl.col("passed") == pl.col("graded"))
+    .then(pl.lit("all passed"))
+    .when(pl.col("highest") < 0)
+    .then(pl.lit("none in format"))
+    .when(pl.col("passed") == 0)
+    .then(pl.lit("none passed"))
+    .otherwise(pl.lit("equal rewards"))
+)
 
 
 def groups_in(file: Path) -> pl.DataFrame:
@@ -157,10 +170,10 @@ def groups_in(file: Path) -> pl.DataFrame:
 
 
 def joined_groups(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The groups of several files, in order."""
+    """The groups of several files, in order, with `why_skipped`: why the update learned nothing, null if it did."""
     # Made when it is asked for: polars starts threads with its first frame, and a process that has them cannot fork.
     none = pl.DataFrame(schema=INDEX_SCHEMA).group_by(GROUP_KEY).agg(**_GROUP_COUNTS)
-    return pl.concat([none, *frames]).sort(GROUP_KEY)
+    return pl.concat([none, *frames]).sort(GROUP_KEY).with_columns(why_skipped=_WHY_SKIPPED)
 
 
 @dataclass(frozen=True)

@@ -341,18 +341,8 @@ def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str
 
 def skipped_groups(run: RunRecord) -> dict[str, Any]:
     """How many groups there are in `total` and were `skipped`; counts of the latter by reason and of five problems."""
-    # Rewards of a skipped group are equal, so the lowest one tells what all of them are.
     skipped = run.groups.filter(~pl.col("has_signal"))
-    why = (
-        pl.when(pl.col("graded") < 2)
-        .then(pl.lit("fewer than two graded"))
-        .when(pl.col("lowest") >= 1.0)
-        .then(pl.lit("all passed"))
-        .when(pl.col("lowest") < 0)
-        .then(pl.lit("none in format"))
-        .otherwise(pl.lit("none passed"))
-    )
-    reasons = skipped.group_by(why.alias("why")).len("n").sort("n", "why", descending=[True, False])
+    reasons = skipped.group_by("why_skipped").len("n").sort("n", "why_skipped", descending=[True, False])
     problems = skipped.group_by("problem_id").len("n").sort("n", "problem_id", descending=[True, False]).head(5)
     counts = {"total": len(run.groups), "skipped": len(skipped)}
     return counts | {"reasons": reasons.rows(), "problems": problems.rows()}

@@ -18,7 +18,7 @@ from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, pieces
-from coderl_tasks.view.run_pages import Page, verdict_tone, why_skipped
+from coderl_tasks.view.run_pages import Page, verdict_tone
 
 SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
@@ -56,7 +56,7 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
         "missing": missing,
         "statement": problem.statement if problem else _prompt_statement(data, place, rows[0]),
         "visits": [
-            visit | {"rate": visit["passed"] / visit["graded"] if visit["graded"] else None, "why": why_skipped(visit)}
+            visit | {"rate": visit["passed"] / visit["graded"] if visit["graded"] else None}
             for visit in visits.iter_rows(named=True)
         ],
         "timeline": _visits_timeline(name, problem_id, visits, evaluated),

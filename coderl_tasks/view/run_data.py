@@ -89,7 +89,7 @@ class RunData:
 
     @property
     def groups(self) -> pl.DataFrame:
-        """All groups of training in order, as `groups_in` has them."""
+        """All groups of training in order, as `groups_in` has them, with `why_skipped`."""
         return self.of_state("groups", self._all_groups)
 
     def _all_groups(self) -> pl.DataFrame:

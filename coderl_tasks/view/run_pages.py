@@ -267,7 +267,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "groups": listed[:ROWS_ON_PAGE],
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed),
-        "skipped": Counter(each["why"] for each in skipped).most_common(),
+        "skipped": Counter(each["why_skipped"] for each in skipped).most_common(),
         "skipped_tokens": sum(each["tokens"] for each in skipped),
         "tokens": tokens,
         "kinds": _kinds(name, step, rows) if rows is not None else [],
@@ -338,21 +338,9 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
                 "change": None if rate is None or before is None else rate - before,
                 "verdicts": sorted(verdicts.get(group["group_index"], []), key=lambda each: each[0] != "passed"),
                 "spread": spread.get(group["group_index"]),
-                "why": why_skipped(group),
             }
         )
     return listed
-
-
-def why_skipped(group: Mapping[str, Any]) -> str | None:
-    """Why the update learned nothing from a group; None if it did."""
-    if group["has_signal"]:
-        return None
-    if group["graded"] < 2:
-        return "fewer than two graded"
-    if group["passed"] == group["graded"]:
-        return "all passed"
-    return "none in format" if group["highest"] < 0 else "none passed" if group["passed"] == 0 else "equal rewards"
 
 
 def half_of(gained: Sequence[Mapping[str, Any]]) -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.record import load_curation, load_run, training_metrics
+from coderl_tasks.insight.record import groups_in, joined_groups, load_curation, load_run, training_metrics
 from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import INDEX_SCHEMA
 
 
 def test_run_is_read_with_evaluations_in_order(run_dir: Path) -> None:
@@ -22,6 +23,24 @@ def test_run_is_read_with_evaluations_in_order(run_dir: Path) -> None:
     assert run.baseline is not None and run.baseline.step == -1
     assert run.latest is run.final and run.final is not None and run.final.step == 29
     assert run.rollouts(["step", "verdict"]).collect().height == 30 * 8 * 16
+
+
+def test_a_group_says_why_the_update_skipped_it(tmp_path: Path) -> None:
+    kinds: dict[str | None, list[tuple[str, float | None]]] = {
+        "fewer than two graded": [("infra_error", None), ("passed", 1.0)],
+        "all passed": [("passed", 1.0), ("passed", 1.0), ("infra_error", None)],
+        "none in format": [("format_error", -0.1), ("format_error", -0.1)],
+        "none passed": [("wrong_answer", 0.0), ("time_limit", 0.0)],
+        "equal rewards": [("passed", 0.5), ("wrong_answer", 0.5)],
+        None: [("passed", 1.0), ("wrong_answer", 0.0)],
+    }
+    rows = [
+        {"step": 0, "group_index": index, "verdict": verdict, "reward": reward, "trained": why is None}
+        for index, (why, completions) in enumerate(kinds.items())
+        for verdict, reward in completions
+    ]
+    pl.DataFrame(rows, schema_overrides=INDEX_SCHEMA).write_parquet(tmp_path / "000063.parquet")
+    assert joined_groups([groups_in(tmp_path / "000063.parquet")])["why_skipped"].to_list() == list(kinds)
 
 
 def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
