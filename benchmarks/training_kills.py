@@ -62,6 +62,7 @@ from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, SMOLLM2_MODEL, WORDS_DATASET, coderl_home
+from coderl_tasks.policy.rollout import VARYING_COLUMNS
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.prompts.renderers import effective_starter_code
@@ -298,7 +299,7 @@ class Training:
 
     def outcome(self) -> dict[str, Any]:
         """What the run came to, without clocks, attempts, paths and what programs said, which may hold addresses."""
-        varying = ("run_seconds", "test_seconds", "sandbox", "attempt", "failed_output", "reason")
+        varying = (*VARYING_COLUMNS, "attempt", "failed_output", "reason")
         rows = [
             {key: value for key, value in row.items() if not key.startswith(("time_", "sandbox_faults"))}
             for row in read_rows(self.folder / "metrics.jsonl")

@@ -171,6 +171,8 @@ group: it is not graded, so that all of these are null but `trained`, which is f
 SAMPLED_SCHEMA = {name: column.dtype for name, column in SAMPLED_COLUMNS.items()}
 GRADED_SCHEMA = {name: column.dtype for name, column in GRADED_COLUMNS.items()}
 ROLLOUT_SCHEMA = SAMPLED_SCHEMA | GRADED_SCHEMA
+VARYING_COLUMNS = ("run_seconds", "test_seconds", "sandbox")
+"""What differs between two runs that are equal otherwise."""
 REQUIRED_COLUMNS = frozenset({
     "step", "problem_id", "group_index", "sample_index", "sampler_step", "prompt_tokens", "completion_tokens",
     "logprobs", "stop_reason", "verdict", "reward", "advantage", "trained",

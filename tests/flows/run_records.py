@@ -10,6 +10,7 @@ import polars as pl
 
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.policy.rollout import VARYING_COLUMNS
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from tests.warm_start import Command
 
@@ -41,7 +42,7 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
 def rollouts(path: Path) -> pl.DataFrame:
     """A run's scored rollouts without clocks and addresses, and without what programs said, which may hold some."""
     return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop(
-        "run_seconds", "test_seconds", "sandbox", "failed_output", "reason"
+        *VARYING_COLUMNS, "failed_output", "reason"
     )
 
 
