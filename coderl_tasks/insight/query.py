@@ -29,7 +29,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
 from coderl_tasks.insight.record import CURATION_SCHEMAS, is_curation, is_run, load_evals
 from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
-from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
+from coderl_tasks.journal.atomic import output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
 from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, StepJournal, index_files, scored_files
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -205,7 +205,7 @@ def write_answer(
     answer = query(path, sql, name, external_access=external_access)
     with output_file(out) as file:
         if out.suffix == ".parquet":
-            encode_parquet(file, answer)
+            answer.write_parquet(file, compression="zstd")
         else:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             write_frame(answer, Console(file=text), "csv" if out.suffix == ".csv" else "json")

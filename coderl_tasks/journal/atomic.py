@@ -92,6 +92,11 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+    except pl.exceptions.ComputeError as error:
+        # polars says in words alone what the system said: a full disk is to be known as one.
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -106,18 +111,7 @@ def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = 
     so many rows at a time, and takes memory for these alone."""
     # Into the file and not by way of `write_bytes`: a step of long completions would be there twice more.
     with replacing(path) as file:
-        encode_parquet(file, frame, rows_per_group)
-
-
-def encode_parquet(file: BinaryIO, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
-    """Write `frame` to an open file, as `write_parquet` does."""
-    try:
         frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=rows_per_group)
-    except pl.exceptions.ComputeError as error:
-        # polars says in words alone what the system said: a full disk is to be known as one.
-        if number := re.search(r"\(os error (\d+)\)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-        raise
 
 
 def _regular_file_bytes(path: Path) -> bytes:

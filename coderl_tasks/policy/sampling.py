@@ -150,10 +150,8 @@ def group_frame(
     return pl.DataFrame(rows, schema=rollout.SAMPLED_SCHEMA)
 
 
-def grown(group: pl.DataFrame | None, arrived: pl.DataFrame) -> pl.DataFrame:
+def grown(group: pl.DataFrame, arrived: pl.DataFrame) -> pl.DataFrame:
     """A group with completions that have arrived, or with some that have had further turns."""
-    if group is None:
-        return arrived
     others = group.filter(~pl.col("sample_index").is_in(arrived["sample_index"].to_list()))
     return arrived if others.is_empty() else pl.concat([others, arrived]).sort("sample_index")
 

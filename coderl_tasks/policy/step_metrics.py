@@ -231,7 +231,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("mean_turns", "with several turns: answers per completion",
         lambda step: _mean(step.turns["turns"].drop_nulls())),
     Metric("mended_rate", "share of the graded completions that pass all tests with a later answer than the first",
-        lambda step: _mended(step)),
+        _mended),
     Metric("replies_failed", "completions left out because a program could not be run for a reply",
         lambda step: int(step.turns["failed"].sum()) if step.turns["turns"].count() else None, INT),
 )

@@ -26,18 +26,6 @@ Rule = Callable[[list[dict[str, Any]]], list[list[float] | None]]
 DISCOUNT = 0.4
 
 
-def trajectory(rows: list[dict[str, Any]]) -> list[list[float] | None]:
-    return [None] * len(rows)
-
-
-def last(rows: list[dict[str, Any]]) -> list[list[float] | None]:
-    return [_each(row, lambda turn, n: float(turn == n - 1)) for row in rows]
-
-
-def discounted(rows: list[dict[str, Any]]) -> list[list[float] | None]:
-    return [_each(row, lambda turn, n: DISCOUNT ** (n - 1 - turn)) for row in rows]
-
-
 def per_turn(rows: list[dict[str, Any]]) -> list[list[float] | None]:
     gains = [_gains(row) for row in rows]
     by_turn: dict[int, list[float]] = {}
@@ -53,9 +41,9 @@ def per_turn(rows: list[dict[str, Any]]) -> list[list[float] | None]:
 
 
 RULES: dict[TurnCredit, Rule] = {
-    "trajectory": trajectory,
-    "last": last,
-    "discounted": discounted,
+    "trajectory": lambda rows: [None] * len(rows),
+    "last": lambda rows: [_each(row, lambda turn, n: float(turn == n - 1)) for row in rows],
+    "discounted": lambda rows: [_each(row, lambda turn, n: DISCOUNT ** (n - 1 - turn)) for row in rows],
     "per_turn": per_turn,
 }
 """By the value of the setting `turn_credit`."""

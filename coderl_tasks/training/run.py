@@ -63,27 +63,6 @@ PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environ
 prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 
 
-class FirstSuspicion:
-    """Warns of the first suspicious program of a process as soon as its group is graded. The warning sign of a step
-    comes after its update: by then the policy has learned from the program, and the rest of the step is sampled."""
-
-    def __init__(self) -> None:
-        self._is_told = False
-
-    def told(self, graded: pl.DataFrame) -> pl.DataFrame:
-        """Returns a graded group (ROLLOUT_SCHEMA) as it is."""
-        found = graded.filter(pl.col("suspicion").is_not_null())
-        if found.height and not self._is_told:
-            self._is_told = True
-            first = found.row(0, named=True)
-            logger.warning(
-                "step %d: %d of %d completions of problem %s seem to have taken their reward from the tests or the "
-                "grader: %s (on_hack: quarantine leaves such programs out)",
-                *(first["step"], found.height, graded.height, first["problem_id"], first["suspicion"]),
-            )
-        return graded
-
-
 @dataclass(frozen=True, slots=True)
 class Act:
     """A change of `setting` from `from_step` on; of max_steps, no step is trained from there on."""
@@ -131,7 +110,7 @@ def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str,
 
 
 class Steering:
-    """Decides the acts of a run, from the metrics of its committed steps."""
+    """Decides the acts of a run with steer=act, from the metrics of its committed steps."""
 
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
@@ -142,8 +121,6 @@ class Steering:
     def decide(self, step: int, metrics: Mapping[str, Any], *, may_be_hotter: bool) -> tuple[Act, str] | None:
         """Returns the act due after `step` (whose row is `metrics`), if any, with its message. Rows must come in step
         order. A second call for the same step returns the same result."""
-        if self._settings.steer != "act":
-            return None
         commits = self._directory.commits()[:step]
         earlier = [Act(**row) for commit in commits for row in commit.acts]
         first = max((act.from_step for act in earlier), default=0)
@@ -230,7 +207,7 @@ class TrainingRun:
         self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
-        self.steering = Steering(settings, directory)
+        self.steering = Steering(settings, directory) if settings.steer == "act" else None
         # For training only: the run's own evaluations use the session's environment, as any other evaluation does.
         environment = session.environment
         if isinstance(environment, CodeEnvironment):  # the one whose rewards and test order are settings of a run
@@ -245,12 +222,7 @@ class TrainingRun:
                 seed=settings.seed,
             )
         self.engine = session.engine(settings, "train", settings.model_name, environment)
-        first_suspicion = FirstSuspicion()
-
-        async def grade(group: pl.DataFrame) -> pl.DataFrame:
-            return first_suspicion.told(await self.engine.grade(self.pool[group["problem_id"][0]], group))
-
-        self.graded_ahead = GradedAhead(grade)
+        self.graded_ahead, self._warned_of_suspicion = GradedAhead(self._grade), False
         self.estimate = estimator(settings.advantage, settings.advantage_eps)
         self.count = counted_rewards(settings.truncation, settings.max_tokens, session.context)
         # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
@@ -264,6 +236,21 @@ class TrainingRun:
             size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
             problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
             self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
+
+    async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
+        """A sampled group with its grades (ROLLOUT_SCHEMA). Warns of the first suspicious program of this process at
+        once: the warning sign of its step comes after the update, when the policy has learned from the program."""
+        graded = await self.engine.grade(self.pool[group["problem_id"][0]], group)
+        found = graded.filter(pl.col("suspicion").is_not_null())
+        if found.height and not self._warned_of_suspicion:
+            self._warned_of_suspicion = True
+            first = found.row(0, named=True)
+            logger.warning(
+                "step %d: %d of %d completions of problem %s seem to have taken their reward from the tests or the "
+                "grader: %s (on_hack: quarantine leaves such programs out)",
+                *(first["step"], found.height, graded.height, first["problem_id"], first["suspicion"]),
+            )
+        return graded
 
     @property
     def last_step(self) -> int | None:

@@ -95,7 +95,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         nonlocal unfreed_bytes
         # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
-        group = sampling.grown(groups.get(index), arrived)
+        group = sampling.grown(groups[index], arrived) if index in groups else arrived
         journal.groups.write(index, group)
         groups[index] = group
         unfreed_bytes += arrived.estimated_size()  # the SDK's answer has the same tokens
@@ -142,7 +142,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
                     add_lost(journal.folder, frame_tokens(group))
                     journal.groups.discard(index)
             raise
-        require_replies(sampled, f"step {step}")
+        if engine.environment.turns.most > 1:
+            require_replies(sampled, f"step {step}")
         next_problems = await _another_round(run, step, problems, sampled)
         if next_problems is None:
             break
@@ -323,7 +324,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
     # Decide once, and record it in the commit: decided again after a kill, the result could differ.
-    decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
+    decided = run.steering and run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided is not None:  # (act, message)
         metrics["act"] = decided[1]
     groups = sampling.split_groups(rollouts) if run.adaptive is not None else []  # nothing else asks for outcomes

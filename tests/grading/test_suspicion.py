@@ -20,7 +20,6 @@ from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.services import Services
-from coderl_tasks.training.run import FirstSuspicion
 from coderl_tasks.training.step import require_honest
 from tests.grading.attacks import cases, programs
 from tests.grading.programs import RIGHT, call_problem, stdin_problem
@@ -272,16 +271,6 @@ def test_a_run_counts_them_warns_and_stops_where_it_is_told_to() -> None:
     assert "2 programs in 1 of the last steps" in notice.text
     assert "on_hack: quarantine" in notice.text
     assert "(now warn; on resume)" in notice.text
-
-
-def test_the_first_suspicious_program_is_told_as_soon_as_its_group_is_graded(caplog: pytest.LogCaptureFixture) -> None:
-    sign = "expected_outputs: line 1: 615"
-    clean, found = rollouts([None, None]), rollouts([None, sign, sign])
-    first = FirstSuspicion()
-    assert all(first.told(each) is each for each in (clean, found, found))
-    (record,) = caplog.records
-    assert record.levelname == "WARNING" and record.getMessage().startswith("step 4: 2 of 3 completions of problem p ")
-    assert sign in record.getMessage() and "on_hack" in record.getMessage()
 
 
 def test_some_tests_of_each_problem_are_held_back_by_the_seed_and_never_all() -> None:

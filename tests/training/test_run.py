@@ -200,6 +200,8 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         run.probe = recorded_probe(run)
         assert run.probe == (found if is_read else None)
         assert needs_probe(run) == is_needed
+        assert run.steering is None
+        assert TrainingRun(settings.with_changes(steer="act"), directory, session, {}, [], [], {}).steering is not None
         # Nobody asked a service at temperature 1 what its log-probabilities at another one are of.
         assert run.may_be_hotter == (address == "embedded")
         run.probe = replace(found, logprobs_at="scaled")

@@ -136,6 +136,26 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     assert observed_tokens(seen) == 4 * (2 + 1) and observed_tokens(plain) == 0
 
 
+async def test_the_first_suspicious_program_is_warned_of_as_soon_as_its_group_is_graded(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = replace(PROBLEM, tests=tuple(Test(f"{number}\n", f"{number + 615}\n") for number in (0, 1)))
+    honest = "```python\nprint(int(input()) + 615)\n```"
+    read_off = "```python\nprint({0: 615, 1: 616}[int(input())])\n```"
+    with RunDirectory.open(tmp_path, {}) as directory:
+        run = TrainingRun(TrainSettings(), directory, session, {"squares": problem}, [], [], {})
+        for index, texts in enumerate([[honest], [honest, read_off, read_off], [read_off]]):
+            request = GroupRequest(index, "squares", "taco", [1, 2], len(texts), 8, 0, 1.0, step=4)
+            completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
+            frame = group_frame(request, completions, decode=lambda tokens, texts=texts: texts[tokens[0]])
+            (graded,) = await run.graded_ahead.graded([frame])
+            assert graded["suspicion"].null_count() == texts.count(honest)
+    (record,) = (record for record in caplog.records if record.name == "coderl_tasks.training.run")
+    said = "step 4: 2 of 3 completions of problem squares seem to have taken their reward"
+    assert record.levelname == "WARNING" and record.getMessage().startswith(said)
+    assert "expected_outputs: line 1" in record.getMessage() and "on_hack" in record.getMessage()
+
+
 async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
     third = [f"```python\nn = int(input())\nprint(n * n if n == {n} else -1)\n```" for n in (0, 1, 2)]
     frame = await scored(session, tmp_path, third, order=[0, 1, 2, 3], reward="fraction")
