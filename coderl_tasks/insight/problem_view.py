@@ -33,7 +33,7 @@ from coderl_tasks.paths import POOL_FILE, find_local, local_model_path
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
 from coderl_tasks.problems.loading import EvaluationSide
-from coderl_tasks.problems.problem import PoolFile, Problem
+from coderl_tasks.problems.problem import PoolFile, Problem, profiled_counts
 from coderl_tasks.problems.sources import find_source
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.untrusted_text import printable, printable_lines
@@ -202,13 +202,16 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
         missing = str(error)
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     prompt = _statement_in(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
+    profiled = None
+    with suppress(CoderlError):  # the pool is not there any more
+        profiled = profiled_counts(pool_file(run.config)).get(problem_id)
     per_token = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
     return ProblemView(
         problem_id=problem_id,
         split=str(rows[0]["split"]),
         environment=str(run.config.get("environment", "code")),
         statement=prompt if problem is None else problem.statement,
-        profiled=_profile_counts(run.config, problem_id),
+        profiled=profiled,
         places=places,
         place=place,
         completions=[
@@ -409,14 +412,6 @@ def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
     scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert")
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
-
-
-def _profile_counts(config: Mapping[str, Any], problem_id: str) -> tuple[int, int] | None:
-    file, names = find_local(str(config.get("pool") or "")), ["n_correct", "n_samples"]
-    if not config.get("pool") or file is None or not file.is_file() or {*names} - pl.read_parquet_schema(file).keys():
-        return None
-    rows = pl.scan_parquet(file).filter(problem_id=problem_id).select(names).drop_nulls().collect().rows()
-    return rows[0] if rows else None
 
 
 def _place_row(place: Place) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from coderl_tasks.insight.pool_view import (
     spending,
     spending_table,
 )
-from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, load_curation, pool_row, run_row, thin
+from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, pool_row, run_row, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
@@ -189,18 +189,9 @@ def _listed_problems(pool: pl.DataFrame, order: str) -> list[dict[str, Any]]:
     if not len(pool):
         return []
     columns = (
-        "problem_id",
-        "split",
-        "kind",
-        "tests_total",
-        "difficulty",
-        "pass_rate",
-        "n_samples",
-        "n_correct",
-        "ci_low",
-        "ci_high",
-        "statement",
-    )
+        "problem_id", "split", "kind", "tests_total", "difficulty", "pass_rate", "n_samples", "n_correct", "ci_low",
+        "ci_high", "statement",
+    )  # fmt: skip
     keys = {"rate": "pass_rate", "tests": "tests_total"}
     rows = pool.select([name for name in columns if name in pool.columns])
     if keys.get(order) in rows.columns:
@@ -228,9 +219,8 @@ def drops_page(curation: CurationRecord, name: str, stage: str, reason: str) -> 
     rows = dropped.filter(pl.col("stage") == stage, pl.col("reason") == reason) if len(dropped) else dropped
     if not len(rows):
         raise NotThereError(f"nothing was dropped at {stage} for {reason}")
-    pairs = []
-    for row in rows.head(MOST_ROWS).iter_rows(named=True):
-        pairs.append(row | {"other": _other_row(curation, row["detail"] or "")})
+    shown = rows.head(MOST_ROWS).iter_rows(named=True)
+    pairs = [row | {"other": _other_row(curation, row["detail"] or "")} for row in shown]
     return {
         "title": f"{stage}: {reason}",
         "pool": name,
@@ -266,6 +256,12 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         | {"link": completion_link(name, place or Place(row["step"]), row), "found": _around(row["found"], wanted.text)}
         for row in (hits.rows if hits else [])
     ]
+    rest = None
+    if hits is not None and (left := hits.rest) is not None:
+        rest = address(
+            "run", name, "search", q=left.text or None, within=left.within, verdict=left.verdict or None,
+            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None,
+        )  # fmt: skip
     return {
         "title": "search",
         "run": name,
@@ -275,15 +271,8 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
         "hits": hits,
         "rows": rows,
-        "rest": search_address(name, hits.rest) if hits and hits.rest else None,
+        "rest": rest,
     }
-
-
-def search_address(name: str, wanted: Wanted) -> str:
-    return address(
-        "run", name, "search", q=wanted.text or None, within=wanted.within, verdict=wanted.verdict or None,
-        problem=wanted.problem or None, first=wanted.first, last=wanted.last, eval=wanted.evaluation or None,
-    )  # fmt: skip
 
 
 def _around(found: str | None, text: str) -> tuple[str, str, str] | None:
@@ -292,8 +281,3 @@ def _around(found: str | None, text: str) -> tuple[str, str, str] | None:
         return None
     before, hit, after = found.partition(text) if text else (found, "", "")
     return before.lstrip("\n"), hit, after.rstrip("\n")
-
-
-def load_pool(library: Library, name: str) -> CurationRecord:
-    """The pool of this name; NotThereError if there is none."""
-    return load_curation(library.pool(name))

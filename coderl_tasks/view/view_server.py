@@ -27,7 +27,7 @@ from starlette.types import ASGIApp
 
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.drawing import LOOK
-from coderl_tasks.insight.record import naming_damaged_tables
+from coderl_tasks.insight.record import CurationRecord, load_curation, naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.untrusted_text import printable_lines
@@ -184,22 +184,19 @@ class Viewer:
         )
 
     def _pool(self, request: Request) -> Response:
-        name = request.path_params["pool"]
-        curation = other_pages.load_pool(self.library, name)
+        name, curation = self._curation(request)
         with naming_damaged_tables(curation.path):
             page = other_pages.pool_page(curation, name, request.query_params.get("order", "source"))
         return self.render("pool_page", orders=other_pages.ORDERS, **page)
 
     def _pool_problem(self, request: Request) -> Response:
-        name = request.path_params["pool"]
-        curation = other_pages.load_pool(self.library, name)
+        name, curation = self._curation(request)
         with naming_damaged_tables(curation.path):
             page = other_pages.pool_problem_page(curation, name, request.query_params.get("id", ""))
         return self.render("pool_problem_page", **page)
 
     def _drops(self, request: Request) -> Response:
-        name, asked = request.path_params["pool"], request.query_params
-        curation = other_pages.load_pool(self.library, name)
+        (name, curation), asked = self._curation(request), request.query_params
         with naming_damaged_tables(curation.path):
             page = other_pages.drops_page(curation, name, asked.get("stage", ""), asked.get("reason", ""))
         return self.render("drops_page", **page)
@@ -207,6 +204,10 @@ class Viewer:
     def _named(self, request: Request) -> tuple[str, RunData]:
         name = request.path_params["run"]
         return name, self.data(name)
+
+    def _curation(self, request: Request) -> tuple[str, CurationRecord]:
+        name = request.path_params["pool"]
+        return name, load_curation(self.library.pool(name))
 
     def refuse(self, status: int, request: Request, error: Exception) -> Response:
         """The page that says what is wrong with an address, or with the files behind it."""
