@@ -131,14 +131,7 @@ class Curation:
         """`problems` in shards, each recorded in a folder below `kind` of the curation's folder."""
         parts, folder = enumerate(problems.shards(self.settings.shard_size)), self.folder / kind
         return [
-            Shard(
-                self.session,
-                self.settings,
-                part,
-                folder / f"{number:04d}",
-                asked.of(part),
-            )
-            for number, part in parts
+            Shard(self.session, self.settings, part, folder / f"{number:04d}", asked.of(part)) for number, part in parts
         ]
 
     async def shard_by_shard(

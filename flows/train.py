@@ -30,11 +30,7 @@ from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.paths import same_model
 from coderl_tasks.planning.early_checks import deployed_name
-from coderl_tasks.planning.estimates import (
-    FIRST_STEPS,
-    forecast_line,
-    minutes_line,
-)
+from coderl_tasks.planning.estimates import FIRST_STEPS, forecast_line, minutes_line
 from coderl_tasks.planning.flow_plans import doubt_of, is_finished_run, plan_training, run_config, start_note
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.loading import NO_EVALUATION, evaluation_side, same_side

@@ -39,15 +39,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems.comparators import (
-    DEFAULT,
-    TOLERANCE,
-    UNORDERED,
-    comparator,
-    is_number,
-    lines,
-    parse_value,
-)
+from coderl_tasks.problems.comparators import DEFAULT, TOLERANCE, UNORDERED, comparator, is_number, lines, parse_value
 from coderl_tasks.problems.problem import Problem
 
 CASE, FLOAT = "case_insensitive", "float"

@@ -86,11 +86,7 @@ GRADED_COLUMNS = {
         INT, "tests up to the first failure; all with `reward=fraction`", lambda scored: scored.grade.tests_run
     ),
     "tests_total": Column(INT, "tests of the problem", lambda scored: scored.grade.tests_total),
-    "first_failed": Column(
-        INT,
-        "index of the first failed test",
-        lambda scored: scored.grade.first_failed,
-    ),
+    "first_failed": Column(INT, "index of the first failed test", lambda scored: scored.grade.first_failed),
     "format_score": Column(
         FLOAT,
         "0, or -1 without code; word problems: 0, -0.5 for a bare number, -1 without a number",
@@ -109,10 +105,7 @@ GRADED_COLUMNS = {
         "infra_error, a checker_error, and a `suspicion` with `on_hack=quarantine`",
         lambda scored: scored.reward,
     ),
-    "advantage": Column(
-        FLOAT,
-        "as the settings `advantage` and `truncation` say; null outside training",
-    ),
+    "advantage": Column(FLOAT, "as the settings `advantage` and `truncation` say; null outside training"),
     "turn_advantages": Column(pl.List(FLOAT), "the advantage of each turn, where `turn_credit` gives several"),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),

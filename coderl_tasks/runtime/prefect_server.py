@@ -31,13 +31,7 @@ from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK
 from coderl_tasks.services import log_folder
-from coderl_tasks.services.supervisor import (
-    EmbeddedServer,
-    answers,
-    free_port,
-    is_ours,
-    listeners,
-)
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"

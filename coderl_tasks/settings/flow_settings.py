@@ -9,14 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import (
-    INTRO_DATASET,
-    MINI_DATASET,
-    NANO_MODEL,
-    NANO_WORDS_MODEL,
-    SMOLLM2_MODEL,
-    WORDS_DATASET,
-)
+from coderl_tasks.paths import INTRO_DATASET, MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, SMOLLM2_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
     PROGRAMS,
     Setting,
@@ -152,11 +145,7 @@ class FlowSettings(SettingsModel):
     thinking: bool | None = setting(None, inherited=True)
     """thinking on or off, if the chat format has a switch for it; by default the format decides"""
     stop_after_code: bool = setting(
-        False,
-        smollm2=True,
-        by_environment={"custom": False, "gsm8k": False},
-        inherited=True,
-        environments=PROGRAMS,
+        False, smollm2=True, by_environment={"custom": False, "gsm8k": False}, inherited=True, environments=PROGRAMS
     )
     """end a completion after its first code block, for models that go on to explain it (unsuitable for models that
     think first, and for code blocks that open with a bare ```)"""
