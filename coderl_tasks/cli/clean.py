@@ -174,14 +174,11 @@ def _checkpoint(tinker: Path, record: "CheckpointRecord", why: str) -> Removal:
 def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str = RUN_LOCK) -> bool:
     """Remove `folders` while this process holds `locked`; False if another one does."""
     try:
-        lock = DirectoryLock(locked, lock_file)
+        with DirectoryLock(locked, lock_file):
+            for folder in folders:
+                shutil.rmtree(folder)
     except DirectoryBusyError:
         return False
-    try:
-        for folder in folders:
-            shutil.rmtree(folder)
-    finally:
-        lock.release()
     return True
 
 

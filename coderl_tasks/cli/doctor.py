@@ -306,12 +306,8 @@ def check_locks(_: str | None) -> Finding:
     code = "import sys; from pathlib import Path; from coderl_tasks.journal.directory_lock import held_by; "
     code += "print(held_by(Path(sys.argv[1])))"
     try:
-        with TemporaryDirectory(prefix=".coderl-doctor-", dir=there) as folder:
-            lock = DirectoryLock(Path(folder))
-            try:
-                asked = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
-            finally:
-                lock.release()
+        with TemporaryDirectory(prefix=".coderl-doctor-", dir=there) as folder, DirectoryLock(Path(folder)):
+            asked = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         return Finding("locks", False, f"no lock can be tried in {there} ({error}): set log_path to another place")
     if asked.stdout.strip() == "None":

@@ -23,7 +23,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -113,8 +113,9 @@ _held: dict[Path, _Hold] = {}  # by lock file
 _held_guard = threading.Lock()
 
 
-class DirectoryLock:
-    """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
+class DirectoryLock(AbstractContextManager["DirectoryLock"]):
+    """Exclusive right to write in `folder`, from construction to `release`, the end of a `with` block or the end of the
+    process."""
 
     def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
         """Take the lock on file `name`, or raise DirectoryBusyError. Its message names the holder and ends with
@@ -166,6 +167,9 @@ class DirectoryLock:
         if hold.taken_by is not None:
             self.release()
             raise _busy_error(folder, hold.taken_by, instead)
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Release the directory; a second call, or one in a forked child, does nothing."""

@@ -247,14 +247,11 @@ def shown_setting(value: Any) -> str:
 def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> Iterator[None]:
     """Hold `folder`, which is created if it is missing, with `settings` recorded in it. Raises DirectoryBusyError if
     another process works there; `instead` says in words what to do then, besides waiting."""
-    lock = DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead)
-    try:
+    with DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead):
         # Only once the folder is held: who is refused must not put its settings into another's work.
         if recorded_settings(folder) != settings:
             write_json(folder / SETTINGS_FILE, dict(settings))
         yield
-    finally:
-        lock.release()
 
 
 def recorded_settings(folder: Path) -> dict[str, Any] | None:

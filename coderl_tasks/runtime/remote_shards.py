@@ -445,8 +445,7 @@ async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], No
     local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     news = asyncio.Event()
     # A copy's lock lies beside it: `fetch` deletes the copy.
-    lock = DirectoryLock(make_folder(local) if original else make_folder(local.parent / f"{local.name}.lock"))
-    try:
+    with DirectoryLock(make_folder(local) if original else make_folder(local.parent / f"{local.name}.lock")):
         if original is not None:
             yield original, news.set  # which does nothing: it is all at its address already
             return
@@ -460,8 +459,6 @@ async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], No
             await asyncio.gather(sending, return_exceptions=True)
             await asyncio.to_thread(mirror.send)
         shutil.rmtree(local)  # only if the block and the last send succeeded: else it holds what was not sent
-    finally:
-        lock.release()
 
 
 async def _send_news(mirror: Mirror, news: asyncio.Event) -> None:
