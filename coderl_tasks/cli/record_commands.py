@@ -4,8 +4,7 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -215,6 +214,7 @@ def audit(options: Namespace) -> int:
     from coderl_tasks.curation.find_pool import named_problems
     from coderl_tasks.curation.pool_audit import audit_problems
     from coderl_tasks.grading import Judge, SandboxClient
+    from coderl_tasks.grading.table import progress_bar
     from coderl_tasks.insight.audit_view import audit_in_words, findings_table, worst_table
     from coderl_tasks.insight.report import write_audit
     from coderl_tasks.insight.tables import rich_table
@@ -224,46 +224,28 @@ def audit(options: Namespace) -> int:
 
     found = named_problems(options.pool, options.limit)
     folder = (options.out or found.folder or Path(f"audit-{found.name}")).absolute()
-    lock = DirectoryLock(make_folder(folder / "audit"), instead="choose another --out")
 
     async def audited(urls: Sequence[str], most: int) -> pl.DataFrame:
         async with SandboxClient(urls, most) as client:
             judge = Judge(client, options.timeout)
             how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
-            with _bar("auditing") as on_progress:
+            with progress_bar(Console(stderr=True), "auditing") as update:
                 return await audit_problems(
-                    found.problems, judge, **how, folder=folder / "audit", on_progress=on_progress
+                    found.problems,
+                    judge,
+                    **how,
+                    folder=folder / "audit",
+                    on_progress=lambda done, total: update(completed=done, total=total),
                 )
 
-    try:
+    with DirectoryLock(make_folder(folder / "audit"), instead="choose another --out"):
         with services(None) as used:
             print("\n".join([*used.lines, *filter(None, [found.unusable])]), file=sys.stderr)
             audits = asyncio.run(audited(used.sandbox_urls, used.sandbox_concurrency))
         page = write_audit(folder, audits, options.pool)
-    finally:
-        lock.release()
     console = Console()
     if (counts := findings_table(audits)).rows:
         console.print(rich_table(counts, "findings"))
         console.print(rich_table(worst_table(audits), "the worst problems"))
     print(f"{audit_in_words(audits)}\n{page}")
     return 0
-
-
-@contextmanager
-def _bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal's stderr; yields a callback for what is done, and how much there is in all."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

