@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist, fmean, mean, stdev
 from tempfile import TemporaryDirectory
@@ -49,7 +49,7 @@ from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import make_datum, train_step
 from coderl_tasks.policy.sampling import sample_group
 from coderl_tasks.policy.update import KL_SAMPLE, adam_params
-from coderl_tasks.problems.loading import evaluation_side
+from coderl_tasks.problems.loading import EvaluationSide, RowReader, evaluation_side
 from coderl_tasks.problems.problem import Problem, read_pool
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import embedded_tinker, tinker_credentials, uses_tinker_service
@@ -352,12 +352,18 @@ def _evaluations(settings: TrainSettings) -> list[int]:
     """The evaluations of a whole training, each as its number of problems."""
     if settings.eval.every == -1:
         return []
-    test = len(evaluation_side(settings).load(rows=environment_of(settings).rows).problems)
+    test = _number_of_problems(evaluation_side(settings), environment_of(settings).rows)
     ends = test if settings.eval.ends_limit == -1 else min(test, settings.eval.ends_limit)
     often = test if settings.eval.limit == -1 else min(test, settings.eval.limit)
     periodic = settings.eval.validation_size if settings.eval.on == "validation" else often
     last = settings.max_steps % settings.eval.every == 0 and settings.eval.on == "test"
     return [ends, ends, *[periodic] * (settings.max_steps // settings.eval.every - last)]
+
+
+@cache
+def _number_of_problems(side: EvaluationSide, rows: RowReader) -> int:
+    # Kept, as a run asks again after its first steps: a data set can take minutes to read.
+    return len(side.load(rows=rows).problems)
 
 
 def _evaluating(settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, n_samples: int = 1) -> Estimate:
