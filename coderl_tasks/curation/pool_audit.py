@@ -98,19 +98,14 @@ def split_by_audit(
     kept, drops = [], []
     for problem in problems:
         row = found.get(problem.problem_id, {"audit": [], "evidence": []})
-        wrong = {
-            name: text for name, text in zip(*_findings(row), strict=True) if name in WRONG_REWARDS and name not in keep
-        }
+        findings = zip(row["audit"], row["evidence"], strict=True)
+        wrong = {name: text for name, text in findings if name in WRONG_REWARDS and name not in keep}
         if wrong:
             reason = next(iter(wrong))
             drops.append(Drop.of(problem, "audit", reason, "; ".join(wrong.values())))
         else:
             kept.append(problem)
     return kept, drops
-
-
-def _findings(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    return row["audit"], row["evidence"]
 
 
 @dataclass(frozen=True, slots=True)

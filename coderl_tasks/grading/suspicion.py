@@ -27,6 +27,7 @@ from itertools import chain
 from typing import Any
 
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.raw_files import json_or_text
 
 LEAST_TESTS = 2
 """Tests whose values must be found: one may be an example that the statement makes a special case of."""
@@ -104,8 +105,10 @@ def _from_tests(tree: ast.Module, problem: Problem, size: int) -> Iterator[Sign]
     inputs: dict[str, ast.AST] = {}
     for test in problem.tests:
         # What is longer than the program, with room for spaces, cannot stand in it.
-        if len(test.expected) <= 2 * size and (text := _text(_expected(problem, test))) in by_text:
-            outputs.setdefault(text, by_text[text])
+        if len(test.expected) <= 2 * size:
+            text = _text(json_or_text(test.expected) if problem.kind == "call" else test.expected)
+            if text in by_text:
+                outputs.setdefault(text, by_text[text])
         values = _inputs(problem, test) if len(test.input) <= 2 * size else []
         text, parts = " ".join(map(_text, values)), [token for value in values for token in _tokens(value)]
         if text in whole:
@@ -204,22 +207,11 @@ def _is_rich_number(token: str) -> bool:
     return is_rich(float(token) if "." in token else int(token))
 
 
-def _expected(problem: Problem, test: Test) -> Any:
-    return _json(test.expected) if problem.kind == "call" else test.expected
-
-
 def _inputs(problem: Problem, test: Test) -> list[Any]:
     if problem.kind != "call":
         return [test.input] if problem.kind == "stdin" else []
-    arguments = _json(test.input)
+    arguments = json_or_text(test.input)
     return arguments if isinstance(arguments, list) else [arguments]
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 # --- what becomes of the input ---
@@ -316,7 +308,8 @@ def _beside(tree: ast.Module, imported: Mapping[str, str]) -> Iterator[Sign]:
     asked = [key_and_table for node in nodes if (key_and_table := _looked_up(node)) is not None]
     of_template = {id(table) for key, table in asked if _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", "")))}
     # os.environ["OMP_NUM_THREADS"] = "1" reads nothing.
-    of_template |= {id(node.value) for node in nodes if isinstance(node, ast.Subscript) and _is_stored(node)}
+    stored = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del))
+    of_template |= {id(node.value) for node in stored}
     for node in nodes:
         name = _dotted(node.func if isinstance(node, ast.Call) else node, imported)
         if name == "os.environ" and id(node) not in of_template and not isinstance(node, ast.Call):
@@ -330,10 +323,6 @@ def _beside(tree: ast.Module, imported: Mapping[str, str]) -> Iterator[Sign]:
                 yield "tests_its_grader", node
         if _tests_its_grader(node):
             yield "tests_its_grader", node
-
-
-def _is_stored(node: ast.Subscript) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
 
 
 def _looked_up(node: ast.AST) -> tuple[ast.AST, ast.AST] | None:

@@ -321,7 +321,7 @@ def _next_row(handle: IO[bytes], split: str, number: int, max_row_bytes: int) ->
         return size, [RawRow(split, number, _too_large(size), size)]
     text = _decoded(line)
     del line  # it may be as large as the row
-    return size, [RawRow(split, number, _line_values(text), size)] if text.strip() else []
+    return size, [RawRow(split, number, json_or_text(text), size)] if text.strip() else []
 
 
 def _decoded(text: bytes) -> str:
@@ -365,7 +365,7 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
     file = segment.file
     with _readable(file), _opened(file) as handle:
         text = handle.readline(max_row_bytes + 1)
-        is_object = isinstance(_line_values(_decoded(text)), dict)
+        is_object = isinstance(json_or_text(_decoded(text)), dict)
         text += handle.read(CHUNK_BYTES if is_object else max_row_bytes + 1 - len(text))
     # Lines where an object ends with its line and another follows: such a file is not held.
     rows = None if is_object and text.strip().count(b"\n") else _document_rows(file, text, max_row_bytes)
@@ -406,7 +406,8 @@ def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] 
     return document[arrays[0]] if arrays else [document]
 
 
-def _line_values(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """The JSON value in `text`, or the text itself where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
