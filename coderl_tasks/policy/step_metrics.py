@@ -59,7 +59,7 @@ class ScoredRollouts:
     came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
-    turns: pl.DataFrame  # one row per completion: its turns, and sums as of `turn_tokens`
+    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or without turns), `turn_tokens`
     own_groups: int | None  # groups from here on are in place of others; None where none can be
     epochs: int  # how many times the update goes over what is trained on
 
@@ -128,12 +128,6 @@ def _entropy(step: ScoredRollouts) -> float | None:
     tokens = int(logprobs.list.len().sum())
     # Completion by completion: all of a step's as Python's numbers would be gigabytes.
     return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
-
-
-def _mended(step: ScoredRollouts) -> float | None:
-    graded = step.rows.select("verdict", "reward").with_columns(step.turns["turns"])
-    graded = graded.filter(pl.col("reward").is_not_null() & pl.col("turns").is_not_null())
-    return _mean((graded["turns"] > 1) & (graded["verdict"] == Verdict.PASSED))
 
 
 def _spread(values: pl.Series) -> float | None:
@@ -231,7 +225,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("mean_turns", "with several turns: answers per completion",
         lambda step: _mean(step.turns["turns"].drop_nulls())),
     Metric("mended_rate", "share of the graded completions that pass all tests with a later answer than the first",
-        _mended),
+        lambda step: _mean(step.turns["mended"].drop_nulls())),
     Metric("replies_failed", "completions left out because a program could not be run for a reply",
         lambda step: int(step.turns["failed"].sum()) if step.turns["turns"].count() else None, INT),
 )
@@ -319,6 +313,9 @@ def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epoch
         turns=rollouts.select(
             turns=pl.col("turns").list.len(),
             failed=pl.col("turns").list.last().struct.field("check").is_in(UNGRADED).fill_null(False),
+            mended=pl.when(pl.col("reward").is_not_null() & pl.col("turns").is_not_null()).then(
+                (pl.col("turns").list.len() > 1) & (pl.col("verdict") == Verdict.PASSED)
+            ),
             **turn_tokens(pl.col("turns")),
         ),
         own_groups=own_groups,
