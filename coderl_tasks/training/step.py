@@ -324,7 +324,8 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
     # Decide once, and record it in the commit: decided again after a kill, the result could differ.
-    decided = run.steering and run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
+    steering = run.steering
+    decided = None if steering is None else steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided is not None:  # (act, message)
         metrics["act"] = decided[1]
     groups = sampling.split_groups(rollouts) if run.adaptive is not None else []  # nothing else asks for outcomes

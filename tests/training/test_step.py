@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -136,6 +137,10 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     assert observed_tokens(seen) == 4 * (2 + 1) and observed_tokens(plain) == 0
 
 
+def text_of(texts: list[str], tokens: list[int]) -> str:
+    return texts[tokens[0]]
+
+
 async def test_the_first_suspicious_program_is_warned_of_as_soon_as_its_group_is_graded(
     session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,7 +152,7 @@ async def test_the_first_suspicious_program_is_warned_of_as_soon_as_its_group_is
         for index, texts in enumerate([[honest], [honest, read_off, read_off], [read_off]]):
             request = GroupRequest(index, "squares", "taco", [1, 2], len(texts), 8, 0, 1.0, step=4)
             completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
-            frame = group_frame(request, completions, decode=lambda tokens, texts=texts: texts[tokens[0]])
+            frame = group_frame(request, completions, decode=partial(text_of, texts))
             (graded,) = await run.graded_ahead.graded([frame])
             assert graded["suspicion"].null_count() == texts.count(honest)
     (record,) = (record for record in caplog.records if record.name == "coderl_tasks.training.run")
