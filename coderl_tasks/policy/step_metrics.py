@@ -59,7 +59,7 @@ class ScoredRollouts:
     came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
-    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or without turns), `turn_tokens`
+    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or no turns), `turn_tokens`
     own_groups: int | None  # groups from here on are in place of others; None where none can be
     epochs: int  # how many times the update goes over what is trained on
 
