@@ -359,6 +359,9 @@ class BaseModel:
         model.set_attn_implementation("eager")
         with torch.no_grad():
             rounded = model(tokens[None], use_cache=False).logits[0].float()
+        embedding = self._backbone.get_input_embeddings()
+        if embedding.weight is model.get_output_embeddings().weight:  # one table for both: float32 has its numbers
+            embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
         expected = _exact_logits(model, tokens)
         model.set_attn_implementation("coderl_rows")
         self._fit_slots(self._backbone, "model")
