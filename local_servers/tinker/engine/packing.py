@@ -9,7 +9,10 @@ Prefix tokens attend to the prefix, a suffix to the prefix and to itself. Gradie
 one copy of the prefix.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -181,6 +184,7 @@ class TreeAttention:
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         outs = []
+        v = v.contiguous()  # what is kept of it would else keep the rows of q and k that it is a part of
         for group in self._groups:
             prefix = slice(group.start, group.start + group.prefix)
             outs.append(_prefix(q[prefix], k[prefix], v[prefix], scale))
@@ -195,22 +199,18 @@ class TreeAttention:
         (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv
         rows = slice(bucket.start, bucket.start + n * length)
-        queries = q[rows].view(n, length, kv, group, d).permute(0, 2, 3, 1, 4)  # (n, KV, group, length, d)
-        keys, values = (
-            torch.cat([x[prefix].expand(n, -1, -1, -1), x[rows].view(n, length, kv, d)], dim=1).transpose(1, 2)
-            for x in (k, v)
-        )  # (n, KV, prefix + length, d)
+        keys, values = (_suffix_keys(x, prefix, rows, n) for x in (k, v))
         outs = []
         for start in range(0, length, _QUERY_BLOCK):
             stop = min(start + _QUERY_BLOCK, length)
             seen = prefix.stop - prefix.start + stop
-            out = F.scaled_dot_product_attention(
-                queries[:, :, :, start:stop].reshape(n, kv, -1, d),
-                keys[:, :, :seen],
-                values[:, :, :seen],
-                self._mask(seen, stop - start, group, q.device),
-                scale=scale,
+            inputs = _suffix_queries(q, rows, n, kv, start, stop), keys[:, :, :seen], values[:, :, :seen]
+            again = (
+                partial(_suffix_queries, q.detach(), rows, n, kv, start, stop),
+                partial(_suffix_keys, k.detach(), prefix, rows, n, seen),
+                partial(_suffix_keys, v.detach(), prefix, rows, n, seen),
             )
+            out = _attention(inputs, again, attn_mask=self._mask(seen, stop - start, group, q.device), scale=scale)
             outs.append(out.view(n, kv, group, stop - start, d))
         return torch.cat(outs, dim=3).permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
 
@@ -224,9 +224,54 @@ class TreeAttention:
         return self._masks[key]
 
 
+def _suffix_queries(q: torch.Tensor, rows: slice, count: int, n_kv_heads: int, start: int, stop: int) -> torch.Tensor:
+    """Positions start .. stop of a bucket's suffixes, of q (R, H, d): (count, KV, positions of each head, d)."""
+    of_heads = q[rows].view(count, -1, n_kv_heads, q.shape[1] // n_kv_heads, q.shape[2]).permute(0, 2, 3, 1, 4)
+    return of_heads[:, :, :, start:stop].reshape(count, n_kv_heads, -1, q.shape[2])
+
+
+def _suffix_keys(x: torch.Tensor, prefix: slice, rows: slice, count: int, seen: int | None = None) -> torch.Tensor:
+    """The first `seen` keys, or values, of each of a bucket's suffixes, of x (R, KV, d): (count, KV, seen, d)."""
+    own = x[rows].view(count, -1, *x.shape[1:])
+    return torch.cat([x[prefix].expand(count, -1, -1, -1), own], dim=1).transpose(1, 2)[:, :, :seen]
+
+
 def _prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     """Plain causal attention, heads of a key repeated."""
     repeat = q.shape[1] // k.shape[1]
-    keys, values = (x.repeat_interleave(repeat, dim=1).transpose(0, 1)[None] for x in (k, v))
-    out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], keys, values, is_causal=True, scale=scale)
+    inputs = _heads_first(q), _heads_first(k, repeat), _heads_first(v, repeat)
+    again = (
+        partial(_heads_first, q.detach()),
+        partial(_heads_first, k.detach(), repeat),
+        partial(_heads_first, v.detach(), repeat),
+    )
+    out = _attention(inputs, again, is_causal=True, scale=scale)
     return out[0].transpose(0, 1)
+
+
+def _heads_first(x: torch.Tensor, repeat: int | None = None) -> torch.Tensor:
+    """Of x (P, heads, d), (1, heads, P, d), each head `repeat` times."""
+    return (x if repeat is None else x.repeat_interleave(repeat, dim=1)).transpose(0, 1)[None]
+
+
+def _attention(
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    again: tuple[Callable[[], torch.Tensor], ...],
+    **options: Any,
+) -> torch.Tensor:
+    """PyTorch's attention of queries, keys and values. They are copies of rows, which would be a fifth of what a
+    micro-batch of SmolLM2-135M keeps for its backward pass: that makes each of them `again`."""
+    made = dict(zip(map(_place, inputs), again, strict=True))
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+        return made.get(_place(tensor), tensor)
+
+    def take(kept: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
+        return kept if isinstance(kept, torch.Tensor) else kept()
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, take):
+        return F.scaled_dot_product_attention(*inputs, **options)
+
+
+def _place(x: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    return x.data_ptr(), x.shape, x.stride()
