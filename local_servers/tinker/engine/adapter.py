@@ -173,12 +173,10 @@ class Adapter:
         }
 
     @torch.no_grad()
-    def add_grads(self, parts: list[Weights]) -> None:
-        """Adds the gradients that the sum of `parts`, gradients of the snapshot's factors, means for A and B."""
+    def add_grads(self, found: Weights) -> None:
+        """Adds the gradients that `found`, gradients of the snapshot's factors, mean for A and B."""
         grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
-        for name in sorted({name for part in parts for name in part}):
-            found = [part[name] for part in parts if name in part]
-            grad = sum(found[1:], start=found[0])
+        for name, grad in found.items():
             grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
         self.grads = grads
 

@@ -9,7 +9,6 @@
    however many cores there are.
 """
 
-import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,11 +79,13 @@ class _Unembedding:
             out[pairs] = logprobs[targets.rows[pairs] - start, targets.tokens[pairs]]
             if keep and self._kept is not None:
                 self._kept.append(logprobs)
+            del logprobs  # before the next are computed
         return out
 
     def _logprobs(self, x: torch.Tensor) -> torch.Tensor:
         """(R, vocabulary), float32."""
-        return (x @ self._weights[UNEMBED].t()).log_softmax(dim=1)
+        logits = x @ self._weights[UNEMBED].t()
+        return torch.log_softmax(logits, dim=1, out=logits)
 
     @torch.no_grad()
     def backward(self, slopes: torch.Tensor, unembedding: torch.Tensor, unembed_grads: Weights) -> torch.Tensor:
@@ -107,10 +108,12 @@ class _Unembedding:
             logits_grad = logprobs.exp_().mul_(-total[:, None])
             logits_grad.index_put_((place, self._targets.tokens[pairs][live]), its_slopes, accumulate=True)
             logits_grad = logits_grad.to(dtype)
+            del logprobs, known
             grad[rows] = (logits_grad @ unembedding).float()
             if a is not None and b is not None:
                 unembed_grads[f"{UNEMBED}.lora_A"] += (logits_grad @ b.to(dtype)).t() @ x.to(dtype)
                 unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x @ a.t()).to(dtype)
+            del logits_grad
         self._kept = None
         return grad
 
@@ -198,19 +201,25 @@ def run_datums(
     weights = adapter.applied(model.weights)
     # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
-    # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
     unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # once: 57 MB of SmolLM2-135M
-    lanes = [_Lane(model, weights, trained, unembedding) for _ in batches[:LANES]]
 
-    def run_lane(number: int) -> list[_Losses]:
-        return [lanes[number].run(batch, datums, loss, config) for batch in batches[number::LANES]]
+    def run_lane(number: int) -> tuple[list[_Losses], Weights]:
+        lane = _Lane(model, weights, trained, unembedding)
+        return [lane.run(batch, datums, loss, config) for batch in batches[number::LANES]], lane.grads()
 
     results: _Losses = {}
-    with ThreadPoolExecutor(min(len(lanes), len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
-        for part in itertools.chain.from_iterable(pool.map(run_lane, range(len(lanes)))):
-            results |= part
+    grads: Weights = {}
+    # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
+    lanes = min(len(batches), LANES)
+    with ThreadPoolExecutor(min(lanes, len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
+        for parts, its_grads in pool.map(run_lane, range(lanes)):
+            for part in parts:
+                results |= part
+            # As they come: lanes that have not begun have no gradients yet.
+            for name, grad in its_grads.items():
+                grads[name] = grads[name].add_(grad) if name in grads else grad
     if backward:
-        adapter.add_grads([lane.grads() for lane in lanes])
+        adapter.add_grads(grads)
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
     # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))

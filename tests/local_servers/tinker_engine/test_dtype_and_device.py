@@ -189,7 +189,7 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
         group = SlotGroup(("model.layers.0.mlp.up_proj",), [64], base["model.layers.0.mlp.up_proj"])
         (out,) = group.sampled(torch.empty(6, 32, device=device), weights, F.linear)
         assert out.device.type == "meta"
-    adapter.add_grads([{name: factor.float() for name, factor in adapter.factors(base).items()}])
+    adapter.add_grads({name: factor.float() for name, factor in adapter.factors(base).items()})
     assert adapter.grads is not None and {grad.device.type for grad in adapter.grads.values()} == {"meta"}
     cache = GroupCache(1, kv, d, 10, 3, device)
     for start, stop in ((0, 6), (6, 10)):
