@@ -101,6 +101,11 @@ class Snapshot:
         self._made: weakref.ref[SnapshotWeights] | None = None
         self._making = threading.Lock()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody holds its weights."""
+        return self._made is not None and self._made() is not None
+
     def weights(self) -> SnapshotWeights:
         """One object for all who hold it at the same time. Raises OutOfMemory before it is made."""
         with self._making:

@@ -37,7 +37,8 @@ MOST_PROCESSES = 4
 """Each has the weights in memory, and fills its share of the cores with threads."""
 _WORKER = "local_servers.tinker.engine.sampling_worker"
 _KEPT = 2
-"""Adapters whose weights a worker keeps: those of the policy now, and of the one before."""
+"""The most adapters whose weights a worker keeps: those of the policy now, and those of the one before while they are
+in use."""
 
 Scheduler: TypeAlias = "SamplingScheduler | SamplingProcesses"
 _Unfinished = tuple[Weights, SampleSpec, Future[SampleResult]]
@@ -160,10 +161,11 @@ class _Worker:
             self._finish(number, None, error)
 
     def _send_snapshot(self, snapshot: Snapshot) -> None:
-        """Sends what the worker does not hold; the oldest that it holds make room."""
+        """Sends what the worker does not hold; those that are not in use, and the oldest that it holds, make room."""
         key = id(snapshot)
         if key not in self._held:
-            dropped = list(self._held)[: len(self._held) - _KEPT + 1]
+            in_use = [old for old, held in self._held.items() if held.in_use]
+            dropped = [old for old in self._held if old not in in_use[1 - _KEPT :]]
             self._send("snapshot", key, dropped, save(snapshot.factors))
             for old in dropped:
                 del self._held[old]
