@@ -48,6 +48,19 @@ def test_requests_get_the_same_bits_in_each_process(
     assert [future.result(120) for future in futures] == [rounded.sample([job])[0] for job in jobs]
 
 
+def test_weights_that_nobody_holds_are_made_again_in_each_process(
+    rounded: Engine, processes: SamplingProcesses, trained: Callable[..., Adapter], cases: Any
+) -> None:
+    snapshots = [rounded.snapshot(trained(seed, rounded)) for seed in range(3)]
+    specs = [SampleSpec(cases.prompt(i, 20), 4, 20, seed=i) for i in range(4)]
+    seen = []
+    for snapshot in snapshots * 2:
+        futures = [processes.submit(snapshot.weights(), spec) for spec in specs]
+        seen.append([future.result(60) for future in futures])
+    assert seen[:3] == seen[3:]
+    assert seen[0] != seen[1]
+
+
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_killed_process_leaves_is_run_by_the_others(
     rounded: Engine, processes: SamplingProcesses, policies: list[Weights], cases: Any, fault: int
