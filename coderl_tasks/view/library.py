@@ -27,6 +27,10 @@ class NotThereError(CoderlError):
     """An address that leads to nothing: no such run, step, completion."""
 
 
+class WrongValueError(CoderlError):
+    """An address with a value that its page does not take."""
+
+
 class Library:
     """What is shown: the directories `records` (runs, curations, or folders of them), or if there are none given, all
     runs below the default root and all pools. Pools that shown runs were trained on are added as they are named."""

@@ -260,7 +260,7 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
     if hits is not None and (left := hits.rest) is not None:
         rest = address(
             "run", name, "search", q=left.text or None, within=left.within, verdict=left.verdict or None,
-            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None,
+            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None, after=".".join(map(str, left.after)) if left.after else None,
         )  # fmt: skip
     return {
         "title": "search",

@@ -19,6 +19,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.problem_view import pool_file
 from coderl_tasks.journal.steps import index_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
+from coderl_tasks.view.library import WrongValueError
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS = 100, 2.5
@@ -39,7 +40,8 @@ _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_pa
 class Wanted:
     """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `verdict`
     may be one of KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is searched
-    in place of the steps."""
+    in place of the steps. `after`: where a search that was cut goes on, behind this completion of the step `last` (by its
+    group and number), or of the evaluation (by its row)."""
 
     text: str = ""
     within: str = "completion"
@@ -48,13 +50,14 @@ class Wanted:
     first: int | None = None
     last: int | None = None
     evaluation: str = ""
+    after: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
     """`rows` have the completions' columns, `row` in their file and `found`, the text around what was looked for.
-    `searched` are the first and last of the steps that were looked at; `rest` is what is left to search, if anything;
-    `is_cut`: there are more hits in what was searched."""
+    `searched` are the first and last of the steps whose hits are listed; `rest` is what is left to search, if anything;
+    `is_cut`: there are more hits than are listed."""
 
     rows: list[dict[str, Any]]
     searched: tuple[int, int] | None
@@ -64,14 +67,16 @@ class Hits:
 
 
 def search(data: RunData, wanted: Wanted) -> Hits:
-    """The completions of a run that `wanted` describes."""
+    """The completions of a run that `wanted` describes. WrongValueError if it names an unknown column or verdict."""
     started = monotonic()
+    for value, known in ((wanted.within, [*TEXTS]), (wanted.verdict, ["", *map(str, Verdict), *KINDS])):
+        if value not in known:
+            raise WrongValueError(f"{value!r} cannot be searched for; known are: {', '.join(filter(None, known))}")
     problems = _problems(data, wanted.problem) if wanted.problem else None
     with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
         if wanted.evaluation:
             file = data.file_of(Place(evaluation=wanted.evaluation))
-            rows = _rows(connection, [file], wanted, problems)
-            return Hits(rows[:MOST_HITS], None, None, len(rows) > MOST_HITS, monotonic() - started)
+            return _hits(_rows(connection, [file], wanted, problems), wanted, [], None, started)
         files = {int(file.parent.name): file for file in scored_files(data.path)}
         steps = sorted(filter(lambda step: _in_range(step, wanted), files), reverse=True)
         if not wanted.text:
@@ -80,8 +85,7 @@ def search(data: RunData, wanted: Wanted) -> Hits:
             rows = _rows(connection, list(indexed), wanted, problems) if indexed else []
             rows += _rows(connection, others, wanted, problems) if others else []
             rows.sort(key=lambda row: (-row["step"], row["group_index"], row["sample_index"]))
-            looked = (steps[-1], steps[0]) if steps else None
-            return Hits(rows[:MOST_HITS], looked, None, len(rows) > MOST_HITS, monotonic() - started)
+            return _hits(rows, wanted, steps, None, started)
         if steps and (wanted.verdict or problems is not None):
             steps = _steps_with(connection, data, wanted, problems, steps)
         return _by_text(connection, files, steps, wanted, problems, started)
@@ -107,9 +111,23 @@ def _by_text(
         place += len(chunk)
         each = (monotonic() - begun) / len(chunk)
         size = max(1, min(16, int(max(0.0, MOST_SECONDS - (monotonic() - started)) / 3 / max(each, 1e-4))))
-    looked = (steps[place - 1], steps[0]) if place else None
-    rest = replace(wanted, last=steps[place]) if place < len(steps) else None
-    return Hits(rows[:MOST_HITS], looked, rest, len(rows) > MOST_HITS, monotonic() - started)
+    return _hits(rows, wanted, steps[:place], steps[place] if place < len(steps) else None, started)
+
+
+def _hits(
+    rows: list[dict[str, Any]], wanted: Wanted, searched: Sequence[int], following: int | None, started: float
+) -> Hits:
+    """The first of `rows`, which are the hits in the steps `searched`; `following` is the step to go on with."""
+    is_cut, rows = len(rows) > MOST_HITS, rows[:MOST_HITS]
+    looked = (searched[-1], searched[0]) if searched else None
+    rest = None if following is None else replace(wanted, last=following, after=None)
+    if is_cut:  # steps were read beyond the last row listed
+        last = rows[-1]
+        rest = replace(wanted, after=(last["row"], last["sample_index"]))
+        if looked is not None:
+            looked = last["step"], looked[1]
+            rest = replace(wanted, last=last["step"], after=(last["group_index"], last["sample_index"]))
+    return Hits(rows, looked, rest, is_cut, monotonic() - started)
 
 
 def _in_range(step: int, wanted: Wanted) -> bool:
@@ -131,14 +149,16 @@ def _conditions(wanted: Wanted, problems: list[str] | None, *, with_text: bool) 
             if bound is not None:
                 conditions.append(f"step {sign} ?")
                 values.append(bound)
+    if wanted.after is not None and wanted.evaluation:
+        conditions.append("file_row_number > ?")
+        values.append(wanted.after[0])
+    elif wanted.after is not None:
+        conditions.append("(step < ? OR (group_index, sample_index) > (?, ?))")
+        values += [wanted.last, *wanted.after]
     if with_text and wanted.text:
-        conditions.append(f"contains({_column(wanted)}, ?)")
+        conditions.append(f"contains({wanted.within}, ?)")
         values.append(wanted.text)
     return " AND ".join(conditions), values
-
-
-def _column(wanted: Wanted) -> str:
-    return wanted.within if wanted.within in TEXTS else "completion"
 
 
 def _rows(
@@ -149,14 +169,15 @@ def _rows(
     if wanted.verdict == "suspicious":
         found = "suspicion AS found"
     if wanted.text:
-        column = _column(wanted)
+        column = wanted.within
         start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
         found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
         before = [wanted.text, wanted.text]
+    order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
     sql = (
         f"SELECT {_SHOWN}, file_row_number AS row, {found} "
         "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
-        f"WHERE {where} ORDER BY step DESC, group_index, sample_index LIMIT {MOST_HITS + 1}"
+        f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
     )
     names = [str(file) for file in files]
     try:

@@ -1,6 +1,7 @@
 """The server of `coderl view`: which page an address has, how it is rendered, how the server is started."""
 
 import os
+import re
 import socket
 import time
 from collections import OrderedDict
@@ -32,7 +33,7 @@ from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.untrusted_text import printable_lines
 from coderl_tasks.view import completion_pages, marked_text, other_pages, run_pages
-from coderl_tasks.view.library import Library, NotThereError, address, state_of
+from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import Wanted
 from coderl_tasks.view.view_admission import HOST, Admission
@@ -162,14 +163,20 @@ class Viewer:
     def _search(self, request: Request) -> Response:
         name, data = self._named(request)
         asked = request.query_params
+        last, evaluation = _number(request, "last"), asked.get("eval", "")
+        after = asked.get("after", "")
+        if after and (not re.fullmatch("[0-9]{1,9}[.][0-9]{1,9}", after) or (last is None and not evaluation)):
+            raise WrongValueError(f"after={after}: follow the link of a page of hits")
+        group, _, sample = after.partition(".")
         wanted = Wanted(
             text=asked.get("q", ""),
             within=asked.get("within", "completion"),
             verdict=asked.get("verdict", ""),
             problem=asked.get("problem", ""),
             first=_number(request, "first"),
-            last=_number(request, "last"),
-            evaluation=asked.get("eval", ""),
+            last=last,
+            evaluation=evaluation,
+            after=(int(group), int(sample)) if after else None,
         )
         with naming_damaged_tables(data.path):
             return self.render("search_page", **other_pages.search_page(data, name, wanted))
@@ -211,7 +218,9 @@ class Viewer:
 
     def refuse(self, status: int, request: Request, error: Exception) -> Response:
         """The page that says what is wrong with an address, or with the files behind it."""
-        what = "There is no such page" if status == 404 else "The files of this page cannot be read"
+        what = {404: "There is no such page", 400: "The address has a value that the page does not take"}.get(
+            status, "The files of this page cannot be read"
+        )
         return self.render("refusal_page", status, title=what, why=str(error))
 
 
@@ -231,9 +240,11 @@ def _place(request: Request) -> Place:
 
 
 def _number(request: Request, name: str) -> int | None:
-    """A number of the address; None without one, or for what is none."""
+    """A number of the address; None without one, WrongValueError for what is none."""
     text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    if text and not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise WrongValueError(f"{name}={text}: {name} is a whole number, at least 0 and of at most 9 digits")
+    return int(text) if text else None
 
 
 def _templates() -> Environment:
@@ -275,6 +286,7 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
     failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError)
     handlers: Any = {error: partial(viewer.refuse, 500) for error in failures}
     handlers |= {NotThereError: partial(viewer.refuse, 404), 404: partial(viewer.refuse, 404)}
+    handlers[WrongValueError] = partial(viewer.refuse, 400)
     handlers[Exception] = partial(
         viewer.refuse, 500
     )  # a file of other values than a run writes; its traceback is logged

@@ -251,6 +251,55 @@ def test_the_search_finds_what_is_asked_for(client: httpx.Client, served: Served
     assert all("First I filter." in row["found"] for row in found.rows)
 
 
+@pytest.mark.parametrize("asked", ["q=print&within=code", "verdict=passed", "q=print&verdict=passed&last=6&within=code"])
+def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, served: Served, asked: str) -> None:
+    rows = pl.read_parquet(served.folder / "ordinary" / "steps" / "*" / "scored.parquet")
+    if "q=" in asked:
+        rows = rows.filter(pl.col("code").str.contains("print", literal=True))
+    if "verdict=" in asked:
+        rows = rows.filter(pl.col("verdict") == "passed")
+    if "last=" in asked:
+        rows = rows.filter(pl.col("step") <= 6)
+    order = rows.sort("step", "group_index", "sample_index", descending=[True, False, False])
+    expected = [f"/run/ordinary/step/{s}/{g}/{n}" for s, g, n in order["step", "group_index", "sample_index"].rows()]
+    found, link = [], f"/run/ordinary/search?{asked}"
+    while link:
+        page = read(client, link)
+        listed = [link for link in page.links if re.fullmatch(r"/run/ordinary/step/\d+/\d+/\d+", link)]
+        [(lowest, highest)] = re.findall(r"steps (\d+) to (\d+)", page.text)
+        steps = [int(each.split("/")[4]) for each in listed]
+        is_cut = "There are more" in page.text
+        assert int(highest) >= steps[0] and (steps[-1] == int(lowest) if is_cut else steps[-1] >= int(lowest))
+        assert is_cut == (len(listed) == MOST_HITS and len(found) + MOST_HITS < len(expected))
+        found += listed
+        link = next((link for link in page.links if "/search?" in link and "last=" in link), "")
+    assert len(expected) > 2 * MOST_HITS and found == expected
+
+
+def test_the_links_of_a_search_in_an_evaluation_lead_to_each_hit_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.view.search.MOST_HITS", 5)
+    data, found = RunData(served.folder / "ordinary"), []
+    wanted: Wanted | None = Wanted(text="print", within="code", evaluation="final")
+    while wanted is not None:
+        hits = search(data, wanted)
+        found += [row["row"] for row in hits.rows]
+        wanted = hits.rest
+    code = data.scan(Place(evaluation="final")).select("code").collect()["code"]
+    expected = [row for row, text in enumerate(code) if text is not None and "print" in text]
+    assert len(expected) > 10 and found == expected
+
+
+@pytest.mark.parametrize(
+    "asked", ["q=a&first=x", "q=a&last=-1", "verdict=foo", "q=a&within=error", "q=a&after=1", "q=a&after=1.2"]
+)
+def test_a_search_says_what_it_cannot_look_for(client: httpx.Client, asked: str) -> None:
+    page = read(client, f"/run/ordinary/search?{asked}", 400)
+    value = asked.rpartition("=")[2]
+    assert "The address has a value that the page does not take" in page.text and value in page.text
+
+
 def test_a_search_that_runs_out_of_time_says_where_to_go_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coderl_tasks.view.search.MOST_SECONDS", 0.0)
     data, seen, wanted = RunData(served.folder / "ordinary"), [], Wanted(text="there is no such text")
