@@ -11,7 +11,15 @@ import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.policy import COMPLETIONS, TINKER_SCHEME
-from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
+from coderl_tasks.stats import (
+    Difference,
+    Interval,
+    clustered_bootstrap,
+    crossed_interval,
+    mcnemar,
+    paired_proportion_difference,
+    wilson_interval,
+)
 
 # What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
@@ -40,6 +48,15 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
         return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
+
+
+def share_interval(passed: Sequence[float]) -> Interval:
+    """The 95% interval of a mean over problems, of whose completions the shares `passed` did: Wilson's for one
+    completion per problem, else the bootstrap that draws problems."""
+    if all(share in (0.0, 1.0) for share in passed):
+        return wilson_interval(round(sum(passed)), len(passed))
+    interval = clustered_bootstrap(passed)
+    return Interval(max(0.0, interval.low), min(1.0, interval.high))
 
 
 def changed(pairs: pl.DataFrame) -> dict[str, Any]:

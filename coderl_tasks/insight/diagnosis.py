@@ -40,12 +40,12 @@ def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PairedPassAt1:
-    """Pass@1 on `n` shared problems; the 95% interval is that of the paired `difference`. `changed` has how many
-    problems were `gained` and `lost`, and mcnemar_p with one completion per problem."""
+    """Pass@1 of both sides on `n` shared problems; ci_low and ci_high are the 95% interval of the paired `difference`.
+    `changed` has how many problems were `gained` and `lost`, and mcnemar_p with one completion per problem."""
 
     n: int
-    before: float
-    after: float
+    before: Estimate
+    after: Estimate
     difference: float
     ci_low: float
     ci_high: float
@@ -55,7 +55,8 @@ class PairedPassAt1:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two evaluations and their paired difference. `pairs` has one row per shared problem: split, problem_id, before,
-    after (the share of its completions that passed). `warning` says what differs besides the policies."""
+    after (the share of its completions that passed). `sides` says what was evaluated and, of an evaluation with further
+    problems, its own Pass@1. `warning` says what differs besides the policies."""
 
     before: EvalRecord
     after: EvalRecord
@@ -64,6 +65,16 @@ class Comparison:
     pairs: pl.DataFrame
     sides: tuple[str, str]
     warning: str | None
+
+    @property
+    def results(self) -> dict[str, PairedPassAt1]:
+        """Overall ("all") and by split."""
+        return {"all": self.overall, **self.by_split}
+
+    @property
+    def rates(self) -> dict[str, tuple[Estimate, Estimate]]:
+        """Pass@1 of both sides on the shared problems, overall ("all") and by split."""
+        return {name: (result.before, result.after) for name, result in self.results.items()}
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
@@ -75,24 +86,42 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     if pairs.is_empty():
         return None
 
-    def pass_at_1(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
-        n, (difference, low, high) = len(pairs), recorded or paired.paired_difference(pairs)
-        before_rate, after_rate = sum(pairs["before"]) / n, sum(pairs["after"]) / n
-        return PairedPassAt1(n, before_rate, after_rate, difference, low, high, changed=paired.changed(pairs))
+    def pass_at_1(name: str, pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
+        difference, low, high = recorded or paired.paired_difference(pairs)
+        sides = (_shared_pass_at_1(before, name, pairs["before"]), _shared_pass_at_1(after, name, pairs["after"]))
+        return PairedPassAt1(len(pairs), *sides, difference, low, high, changed=paired.changed(pairs))
 
     compare = after.summary.get("compare") or {}
     is_recorded = compare.get("to") == before.name  # so that a report shows the interval that the run showed
     recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
     splits = pairs["split"].unique(maintain_order=True)
-    by_split = {split: pass_at_1(pairs.filter(split=split)) for split in splits}
+    by_split = {split: pass_at_1(split, pairs.filter(split=split)) for split in splits}
     earlier, later = (record.summary | {"step": record.step} for record in (before, after))  # not all summaries have it
-    sides = (paired.side_text(earlier), paired.side_text(later))
+    sides = (_side_text(before, pairs.height), _side_text(after, pairs.height))
     warning = paired.unlike(earlier, later, pairs.height)
-    return Comparison(before, after, pass_at_1(pairs, recorded), by_split, pairs, sides, warning)
+    return Comparison(before, after, pass_at_1("all", pairs, recorded), by_split, pairs, sides, warning)
+
+
+def _shared_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:
+    """Pass@1 of an evaluation on shared problems, of whose completions the shares `passed` did: as recorded if these
+    are all of its problems of the split."""
+    share = _shares(record).get(split)
+    if share is not None and share["n"] == len(passed):
+        return Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+    return Estimate(sum(passed) / len(passed), *paired.share_interval(passed.to_list()))
+
+
+def _side_text(record: EvalRecord, shared: int) -> str:
+    text = paired.side_text(record.summary | {"step": record.step})
+    if record.summary["n"] == shared:
+        return text
+    low, high = record.interval
+    return f"{text}, Pass@1 on all of these {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]"
 
 
 def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
-    """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
+    """Overall and by split, Pass@1 of both evaluations on the shared problems and the paired difference; splits in
+    `weak` have a star."""
     before, after = comparison.before, comparison.after
 
     def change(row: tuple[str, PairedPassAt1]) -> Estimate:
@@ -102,11 +131,11 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
             Column("problems", lambda row: row[1].n, ",", "num", short="n"),
-            Column(before.name, lambda row: _estimate(before, row[0]), "", "num", "console html", "before"),
-            Column(after.name, lambda row: _estimate(after, row[0]), "", "num", "console html", "after"),
+            Column(before.name, lambda row: row[1].before, "", "num", "console html", "before"),
+            Column(after.name, lambda row: row[1].after, "", "num", "console html", "after"),
             Column("points, paired", change, style="num", short="paired difference", interval="paired 95% interval"),
         ),
-        list({"all": comparison.overall, **comparison.by_split}.items()),
+        list(comparison.results.items()),
         "stacked",
     )
 
@@ -128,7 +157,7 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
         comparison = compare_evals(sides[0][0], sides[1][0])
         if comparison is None:
             raise DataError("the two evaluations share no graded problem")
-        for split, result in {"all": comparison.overall, **comparison.by_split}.items():
+        for split, result in comparison.results.items():
             interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
             change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
             lines.append(f"B - A, {split}: {change} on {result.n} problems")
@@ -167,7 +196,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
     comparison = compare_evals(before, record)
     if before is not None and comparison is not None:
-        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(before, record).markdown()]
+        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(comparison.rates).markdown()]
         lines += markdown_table(comparison_table(comparison))
         lines += ["", "{gained} problems gained, {lost} lost.".format(**comparison.overall.changed), ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
@@ -278,7 +307,7 @@ def check_pass_at_1(run: RunRecord) -> Check:
     weight = "the interval excludes 0" if low > 0 or high < 0 else "the interval includes 0: this may be chance"
     explanation = (
         f"{comparison.after.name} against baseline, paired over {overall.n} problems: "
-        f"{overall.before:.1%} to {overall.after:.1%}, "
+        f"{overall.before.value:.1%} to {overall.after.value:.1%}, "
         f"95% interval {low * 100:+.1f} to {high * 100:+.1f} points; {weight}"
     )
     passed = True if overall.difference > 0 else None if high > 0 else False

@@ -1,6 +1,6 @@
 """The figures of runs: a run's history, one question per panel; Pass@1 before and after."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from coderl_tasks.insight.drawing import (
 )
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SECONDS, SHOWN, SIGNAL
+from coderl_tasks.insight.tables import Estimate
 from coderl_tasks.insight.timeline import Mark, Panel, Series, Timeline
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 
@@ -188,16 +189,14 @@ def evaluation_mark(record: EvalRecord, link: str | None = None) -> Mark:
     return Mark(record.step, record.pass_at_1, low, high, said, link, "Pass@1")
 
 
-def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
-    """Pass@1 of two evaluations, labelled `labels`, with 95% intervals, overall and by each split that both have."""
-    splits = [record.summary.get("by_split", {}) for record in (before, after)]
+def pass_at_1_plot(
+    by_split: Mapping[str, tuple[Estimate, Estimate]], labels: Sequence[str] = ("before", "after")
+) -> Plot:
+    """Pass@1 of two evaluations on the same problems, labelled `labels`, with 95% intervals, overall (`all`, the first)
+    and by split."""
     colours = ("s5", "s0")
-    names = ["overall", *[name for name in splits[0] if name in splits[1]]]
-    shares = [
-        [record.summary if name == "overall" else record.summary["by_split"][name] for record in (before, after)]
-        for name in names
-    ]
-    low, high = extent([share[end] for pair in shares for share in pair for end in ("ci_low", "ci_high")])
+    names, shares = ["overall", *list(by_split)[1:]], list(by_split.values())
+    low, high = extent([end for pair in shares for share in pair for end in (share.low, share.high)])
     top, row_height, left = 34, 60, round(16 + CHARACTER * max(len(short_name(name)) for name in names))
     bottom = top + row_height * len(names)
 
@@ -215,9 +214,9 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
         for share, colour, y, y_text in zip(
             pair, colours, (middle - 8, middle + 8), (middle - 15, middle + 23), strict=True
         ):
-            rate = share["pass_at_1"]
-            parts.append(line(f"interval {colour}", x(share["ci_low"]), y, x(share["ci_high"]), y))
+            rate = share.value
+            parts.append(line(f"interval {colour}", x(share.low), y, x(share.high), y))
             parts.append(circle(colour, x(rate), y, 4.5))
             parts.append(text(x(rate), y_text, f"{rate:.1%}", "name middle"))
-    alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
+    alt = f"Pass@1 from {shares[0][0].value:.1%} to {shares[0][1].value:.1%}."
     return Plot(Markup().join(parts), HALF, bottom + 24, alt)

@@ -258,9 +258,10 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
     ]
     rest = None
     if hits is not None and (left := hits.rest) is not None:
+        after = f"{left.after[0]}.{left.after[1]}" if left.after else None
         rest = address(
             "run", name, "search", q=left.text or None, within=left.within, verdict=left.verdict or None,
-            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None, after=".".join(map(str, left.after)) if left.after else None,
+            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None, after=after,
         )  # fmt: skip
     return {
         "title": "search",

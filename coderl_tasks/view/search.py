@@ -40,8 +40,8 @@ _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_pa
 class Wanted:
     """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `verdict`
     may be one of KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is searched
-    in place of the steps. `after`: where a search that was cut goes on, behind this completion of the step `last` (by its
-    group and number), or of the evaluation (by its row)."""
+    in place of the steps. `after`: where a search that was cut goes on, behind this completion of the step `last` (its
+    group and number), or of the evaluation (its row)."""
 
     text: str = ""
     within: str = "completion"

@@ -15,10 +15,13 @@ from coderl_tasks.insight.diagnosis import (
     check_pass_at_1,
     check_reward_trend,
     compare_evals,
+    comparison_table,
     smoke_checks,
     trend,
 )
+from coderl_tasks.insight.plots import pass_at_1_plot
 from coderl_tasks.insight.record import EvalRecord, RunRecord, load_run
+from coderl_tasks.insight.tables import Estimate
 from coderl_tasks.insight.warning_signs import hints
 
 
@@ -137,7 +140,18 @@ def test_comparison_with_a_subset_uses_shared_problems_only(run_dir: Path) -> No
     run = load_run(run_dir)
     assert run.baseline is not None
     found = compare_evals(run.baseline, run.evals["step-000009"])
-    assert found is not None and found.overall.n == 80
+    assert found is not None and found.overall.n == 80 < run.baseline.summary["n"]
+    pairs, own = found.pairs, run.evals["step-000009"].summary
+    assert found.overall.before.value == pytest.approx(pairs["before"].mean()) != run.baseline.pass_at_1
+    assert found.overall.after == Estimate(own["pass_at_1"], own["ci_low"], own["ci_high"])
+    for result in found.results.values():
+        assert result.after.value - result.before.value == pytest.approx(result.difference)
+        assert result.before.low < result.before.value < result.before.high
+    assert f"n=240, Pass@1 on all of these {run.baseline.pass_at_1:.1%} [" in found.sides[0]
+    assert "on all of these" not in found.sides[1]
+    table = comparison_table(found)
+    assert [column.value(table.rows[0]) for column in table.columns[2:4]] == [found.overall.before, found.overall.after]
+    assert f"{found.overall.before.value:.1%}" in pass_at_1_plot(found.rates).svg()
 
 
 def test_evaluations_without_shared_problems_are_not_compared(run_dir: Path, runs_dir: Path) -> None:

@@ -364,10 +364,11 @@ def test_long_answers_keep_their_ends() -> None:
 
 def test_figures_are_small_valid_and_named(run_dir: Path, pool_dir: Path) -> None:
     run, curation = load_run(run_dir), load_curation(pool_dir)
-    assert run.baseline is not None and run.final is not None
+    comparison = compare_evals(run.baseline, run.final)
+    assert comparison is not None
     for plot in (
         history_plot(run),
-        pass_at_1_plot(run.baseline, run.final),
+        pass_at_1_plot(comparison.rates),
         pass_rate_plot(curation.profile, (0.1, 0.9)),
         difficulty_plot(curation.pool),
         funnel_plot(funnel(curation)),
