@@ -201,7 +201,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     except CoderlError as error:
         missing = str(error)
     decode = prompt_decoder(str(run.config.get("model_name", "")))
-    prompt = _statement_in(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
+    prompt = statement_in(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
     profiled = None
     with suppress(CoderlError):  # the pool is not there any more
         profiled = profiled_counts(pool_file(run.config)).get(problem_id)
@@ -378,11 +378,11 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
             prompts = pl.scan_parquet(record.rollouts).select("problem_id", "prompt_tokens")
             lacking = [problem_id for problem_id in ids if problem_id not in statements]
             rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
-            statements |= {problem_id: _statement_in(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
+            statements |= {problem_id: statement_in(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
     return statements
 
 
-def _statement_in(prompt: str) -> str:
+def statement_in(prompt: str) -> str:
     """The statement in a prompt of programs; another prompt as it is."""
     return prompt.partition("### Question:\n")[2].rpartition("\n\n### Format:")[0] or prompt
 

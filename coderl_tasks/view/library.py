@@ -17,7 +17,7 @@ from coderl_tasks.insight.query import find_directories
 from coderl_tasks.insight.record import is_curation, is_run
 from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.run_names import runs_root
-from coderl_tasks.paths import POOL_FILE, POOLS, find_local, shown
+from coderl_tasks.paths import POOL_FILE, POOLS, shown
 
 WATCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl", "steps", "evals")
 """What of a run changes when something is added to it: files by their content, folders by their entries."""
@@ -59,13 +59,10 @@ class Library:
     def pool(self, name: str) -> Path:
         return _found(self.pools(), name, "pool")
 
-    def pool_of(self, config: dict[str, Any]) -> str | None:
-        """The name of the pool that a run's `config` names; None if it is not on this machine."""
-        file = find_local(str(config.get("pool") or "")) if config.get("pool") else None
-        if file is None:
-            return None
-        folder = file.parent if file.name == POOL_FILE else file
-        if not is_curation(folder):
+    def pool_of(self, file: Path) -> str | None:
+        """The name of the pool with this file; None if it is no pool's file."""
+        folder = file.parent
+        if file.name != POOL_FILE or not is_curation(folder):
             return None
         known = self.pools()
         if folder not in known.values():

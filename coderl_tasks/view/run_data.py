@@ -7,7 +7,7 @@ a run at work costs reading that step's rows alone.
 
 import mmap
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from coderl_tasks.errors import CoderlError, DataError
-from coderl_tasks.insight.problem_view import Decode, pool_file, problems_at_hand, prompt_decoder
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.insight.problem_view import Decode, pool_file, problems_at_hand, prompt_decoder, statement_in
 from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.steps import StepJournal, rollout_files
+from coderl_tasks.paths import POOL_FILE, known_sha256
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import student_t
@@ -56,11 +57,14 @@ class Place:
 class RunData:
     """A run directory, read for pages. Threads may share it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pools: Callable[[], Iterable[Path]] = tuple) -> None:
+        """`pools` returns the folders of the pools that are shown beside the run."""
         self.path = path
+        self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
         self._groups: dict[Path, tuple[tuple[int, int], pl.DataFrame]] = {}  # by file: what tells its version
         self._problems: dict[tuple[str | None, str], tuple[Problem | None, str | None]] = {}
+        self._statements: dict[str, str] = {}  # by problem, read from prompts
         self._lock = Lock()
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
@@ -172,12 +176,13 @@ class RunData:
         """The group of a completion with all columns, and the completion's place in it. A completion of training is
         named by its group and its number there, one of an evaluation (`group` None) by its row; the group is then the
         problem's completions of all rounds. NotThereError if there is none."""
-        rows, name, key = self.scan(place), "sample_index", pl.col("group_index") == group
+        rows = self.scan(place)
         if group is None:
-            about = rows.filter(pl.col("row") == sample).select("group_index", "problem_id").collect()
-            index, problem_id = about.row(0) if len(about) else (None, None)
-            name, key = "row", (pl.col("group_index") == index) & (pl.col("problem_id") == problem_id)
-        members = rows.filter(key).sort("attempt", *ORDER).collect()
+            own = rows.filter(pl.col("row") == sample).select("group_index", "problem_id")
+            name, rows = "row", rows.join(own, on=["group_index", "problem_id"], how="semi")
+        else:
+            name, rows = "sample_index", rows.filter(pl.col("group_index") == group)
+        members = rows.sort("attempt", *ORDER).collect()
         found = members.with_row_index("place").filter(pl.col(name) == sample)["place"]
         if not len(found):
             raise NotThereError(f"{place.name} has no such completion")
@@ -208,10 +213,46 @@ class RunData:
             problem = found[problem_id].whole() if problem_id in found else None
         else:
             try:
-                problem, missing = problem_in_pool(pool_file(config), problem_id), None
+                problem, missing = problem_in_pool(self.pool_file(), problem_id), None
             except (CoderlError, OSError) as error:
                 return None, str(error)
         return problem, None if problem else missing or "the problem is not there any more"
+
+    def pool_file(self) -> Path:
+        """The file of the run's pool: where the run names it, else that of a shown pool with the content that the run
+        recorded. ConfigError if there is none."""
+        config = self.record.config
+        try:
+            return pool_file(config)
+        except ConfigError as error:
+            if not config.get("pool_sha256"):  # an older run
+                raise
+            for folder in self._pools():
+                file = folder / POOL_FILE
+                if file.is_file() and known_sha256(file) == config["pool_sha256"]:
+                    return file
+            hint = f"pass the pool's folder as a further argument (coderl view {self.path.name} POOL)"
+            raise ConfigError(f"{error}, and no pool shown here has the same content: {hint}") from error
+
+    def prompted_statements(self) -> dict[str, str]:
+        """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is
+        not on this machine."""
+        return self.of_state("prompted_statements", self._read_prompts)
+
+    def _read_prompts(self) -> dict[str, str]:
+        decode = self.decode()
+        if decode is None:
+            return {}
+        new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements]))
+        last_steps = new.group_by("problem_id").agg(pl.col("step").last())
+        places = [Place(step) for step in last_steps["step"].unique().sort()]
+        places += [Place(evaluation=each.name) for each in self.record.evals.values() if each.rollouts is not None]
+        for place in places:
+            prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
+            lacking = prompts.filter(~pl.col("problem_id").is_in([*self._statements])).unique("problem_id").collect()
+            found = {name: statement_in(decode(tokens)) for name, tokens in lacking.iter_rows()}
+            self._statements = self._statements | found  # a new one: other threads may iterate over the last
+        return self._statements
 
     def test_order(self, problem: Problem) -> list[int]:
         """The order in which a problem's tests run in this run, as recorded at its start."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
 from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels
@@ -22,7 +23,7 @@ from coderl_tasks.settings import TrainSettings
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
-from coderl_tasks.view.search import KINDS
+from coderl_tasks.view.search import KINDS, counted
 
 Page = dict[str, Any]
 LAST_STEPS, ROWS_ON_PAGE = 25, 400
@@ -70,11 +71,44 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
         "changes": changed_settings(record.config),
-        "pool": library.pool_of(record.config),
+        "pool": _pool(data, library),
+        "integrity": _integrity(data, name),
         "hardest": hardest(data.groups),
         "worse": worse(data.groups),
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
+
+
+INTEGRITY = {
+    "suspicious": "suspicious",
+    "passed, but failing held-back tests": "fails held-back tests",
+    "infra errors": str(Verdict.INFRA_ERROR),
+    "with requests sent again": "requests sent again",
+    "left out of their groups": "left out of its group",
+}
+"""What the line of a run's integrity counts, and the search that lists it."""
+
+
+def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
+    """The parts of the line of a run's integrity: a number, what it counts, and where these completions are."""
+    counts, parts = data.of_state("integrity", lambda: counted(data, [*INTEGRITY.values()])), []
+    for said, kind in INTEGRITY.items():
+        n = counts[kind]
+        if kind == "fails held-back tests" and not data.record.config.get("holdback"):
+            parts.append(("", "held-back tests off: holdback=0", None))
+        elif n is None:
+            parts.append(("–", f"{said} (not recorded)", None))
+        else:
+            parts.append((f"{n:,}", said, address("run", name, "search", verdict=kind)))
+    return parts
+
+
+def _pool(data: RunData, library: Library) -> str | None:
+    """The name of the pool that the run was trained on; None if it is not on this machine."""
+    try:
+        return library.pool_of(data.pool_file())
+    except ConfigError:
+        return None
 
 
 def _warning(data: RunData, name: str, episode: Episode) -> tuple[Episode, str, str | None]:
@@ -241,7 +275,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     groups = data.groups.filter(pl.col("step") == step)
     row = data.metrics_of(step)
     if not len(groups) and row is None:
-        raise NotThereError(f"step {step} has not been scored" + (" yet" if step >= len(data.record.metrics) else ""))
+        raise NotThereError(_why_no_step(data, step))
     earlier = data.record.metrics.filter(pl.col("step") < step).tail(BEFORE)
     steps = data.record.metrics["step"].to_list()
     place = Place(step)
@@ -281,6 +315,13 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
             "GROUP BY ALL ORDER BY passed / n",
         ),
     }
+
+
+def _why_no_step(data: RunData, step: int) -> str:
+    planned, n = data.record.planned_steps, len(data.record.metrics)
+    if planned is not None and step >= planned:
+        return f"there is no step {step}: {planned:,} steps are planned, 0 to {planned - 1}"
+    return f"step {step} has not been scored{' yet' * (step >= n)}: the run has {n:,} step{'s' * (n != 1)}"
 
 
 def _kinds(name: str, step: int, rows: pl.DataFrame) -> list[tuple[str, int, int, str]]:

@@ -16,8 +16,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.insight.problem_view import pool_file
-from coderl_tasks.journal.steps import index_files, scored_files
+from coderl_tasks.journal.steps import index_files, rollout_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.library import WrongValueError
 from coderl_tasks.view.run_data import Place, RunData
@@ -31,6 +30,8 @@ KINDS = {
     "truncated": f"stop_reason = '{TRUNCATED}'",
     "suspicious": "suspicion IS NOT NULL",
     "fails held-back tests": f"verdict = '{Verdict.PASSED}' AND NOT passes_held_back",
+    "requests sent again": "sandbox.retries > 0",
+    "left out of its group": "reward IS NULL",
 }
 """What else completions are searched by in the place of a verdict, as a condition of SQL."""
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
@@ -57,13 +58,14 @@ class Wanted:
 class Hits:
     """`rows` have the completions' columns, `row` in their file and `found`, the text around what was looked for.
     `searched` are the first and last of the steps whose hits are listed; `rest` is what is left to search, if anything;
-    `is_cut`: there are more hits than are listed."""
+    `is_cut`: there are more hits than are listed; `missing`: why no statement could be searched, if so."""
 
     rows: list[dict[str, Any]]
     searched: tuple[int, int] | None
     rest: Wanted | None
     is_cut: bool
     seconds: float
+    missing: str = ""
 
 
 def search(data: RunData, wanted: Wanted) -> Hits:
@@ -72,7 +74,11 @@ def search(data: RunData, wanted: Wanted) -> Hits:
     for value, known in ((wanted.within, [*TEXTS]), (wanted.verdict, ["", *map(str, Verdict), *KINDS])):
         if value not in known:
             raise WrongValueError(f"{value!r} cannot be searched for; known are: {', '.join(filter(None, known))}")
-    problems = _problems(data, wanted.problem) if wanted.problem else None
+    problems, missing = _problems(data, wanted.problem) if wanted.problem else (None, "")
+    return replace(_search(data, wanted, problems, started), missing=missing)
+
+
+def _search(data: RunData, wanted: Wanted, problems: list[str] | None, started: float) -> Hits:
     with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
         if wanted.evaluation:
             file = data.file_of(Place(evaluation=wanted.evaluation))
@@ -89,6 +95,21 @@ def search(data: RunData, wanted: Wanted) -> Hits:
         if steps and (wanted.verdict or problems is not None):
             steps = _steps_with(connection, data, wanted, problems, steps)
         return _by_text(connection, files, steps, wanted, problems, started)
+
+
+def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
+    """How many completions of training are of each of `kinds` (verdicts, KINDS); None of a run that is older than what
+    tells them."""
+    files, counts = [str(file) for file in rollout_files(data.path)], dict.fromkeys(kinds, 0)  # type: ignore[var-annotated]
+    with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
+        for kind in kinds if files else ():
+            where, values = _conditions(Wanted(verdict=kind), None, with_text=False)
+            sql = f"SELECT count(*) FROM read_parquet(?, union_by_name = true) WHERE {where}"
+            try:
+                [(counts[kind],)] = connection.execute(sql, [files, *values]).fetchall()
+            except duckdb.BinderException:
+                counts[kind] = None
+    return counts
 
 
 def _by_text(
@@ -208,16 +229,27 @@ def _steps_with(
     return [step for step in steps if step in fitting or step not in covered]
 
 
-def _problems(data: RunData, words: str) -> list[str]:
-    """The problems with `words` in their id or, if the pool is at hand, in their statement."""
-    ids = [name for name in data.groups["problem_id"].unique() if words in name]
+def _problems(data: RunData, words: str) -> tuple[list[str], str]:
+    """The problems with `words` in their id or statement, and why statements could not be searched, if so. Of
+    statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
+    ids = {name for name in data.groups["problem_id"].unique() if words in name}
     for record in data.record.evals.values():
         if record.rollouts is not None:
             names = pl.scan_parquet(record.rollouts).select(pl.col("problem_id").unique()).collect()["problem_id"]
-            ids += [name for name in names if words in name]
+            ids |= {name for name in names if words in name}
+    words, missing = _plain(words), ""
     try:
-        pool = pool_file(data.record.config)
-    except ConfigError:  # not on this machine
-        return sorted(set(ids))
-    has_words = pl.col("statement").str.contains(words, literal=True)
-    return sorted({*ids, *pl.scan_parquet(pool).filter(has_words).select("problem_id").collect()["problem_id"]})
+        plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
+        in_pool = pl.scan_parquet(data.pool_file()).filter(plain.str.contains(words, literal=True))
+        ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
+    except ConfigError as error:  # not on this machine
+        missing = str(error)
+    prompted = data.prompted_statements()
+    ids |= {name for name, statement in prompted.items() if words in _plain(statement)}
+    if prompted or not missing:
+        return sorted(ids), ""
+    return sorted(ids), f"{missing}, and prompts cannot be read: the model's tokenizer is not on this machine"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())

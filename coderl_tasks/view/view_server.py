@@ -21,6 +21,7 @@ import uvicorn
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -80,7 +81,7 @@ class Viewer:
         """The run of this name; NotThereError if there is none."""
         path = self.library.run(name)
         with self._lock:
-            data = self._runs.pop(path, None) or RunData(path)
+            data = self._runs.pop(path, None) or RunData(path, lambda: self.library.pools().values())
             self._runs[path] = data  # the last one used is the last to go
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
@@ -166,7 +167,7 @@ class Viewer:
         last, evaluation = _number(request, "last"), asked.get("eval", "")
         after = asked.get("after", "")
         if after and (not re.fullmatch("[0-9]{1,9}[.][0-9]{1,9}", after) or (last is None and not evaluation)):
-            raise WrongValueError(f"after={after}: follow the link of a page of hits")
+            raise WrongValueError(f"the value {after} of after is none that the link below a list of hits has")
         group, _, sample = after.partition(".")
         wanted = Wanted(
             text=asked.get("q", ""),
@@ -221,7 +222,12 @@ class Viewer:
         what = {404: "There is no such page", 400: "The address has a value that the page does not take"}.get(
             status, "The files of this page cannot be read"
         )
-        return self.render("refusal_page", status, title=what, why=str(error))
+        asked, all_known = request.path_params, {"run": self.library.runs(), "pool": self.library.pools()}
+        known = {kind: asked[kind] for kind, names in all_known.items() if asked.get(kind) in names}
+        why = str(error)
+        if isinstance(error, HTTPException):  # no route has the address
+            why = f"no page has the address {request.url.path}: start from the list of all runs and pools"
+        return self.render("refusal_page", status, title=what, why=why, **known)
 
 
 def _static(request: Request) -> Response:
@@ -243,7 +249,7 @@ def _number(request: Request, name: str) -> int | None:
     """A number of the address; None without one, WrongValueError for what is none."""
     text = request.query_params.get(name, "")
     if text and not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise WrongValueError(f"{name}={text}: {name} is a whole number, at least 0 and of at most 9 digits")
+        raise WrongValueError(f"the value {text} of {name} is not a whole number from 0 to 999999999")
     return int(text) if text else None
 
 

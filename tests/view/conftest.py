@@ -21,7 +21,7 @@ from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, index_step
-from coderl_tasks.paths import POOL_FILE, PROJECT_ROOT
+from coderl_tasks.paths import POOL_FILE, PROJECT_ROOT, known_sha256
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.loading import LoadResult
@@ -67,6 +67,14 @@ def pool_with_near_duplicates(folder: Path) -> Path:
 def with_pool(run: Path, pool: Path) -> Path:
     file = run / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pool": str(pool), "model_name": "no/such-model"}))
+    return run
+
+
+def without_pool(run: Path, pool: Path) -> Path:
+    """The run, whose pool was moved to `pool`."""
+    file = run / "config.json"
+    moved = {"pool": "/nowhere/pool.parquet", "pool_sha256": known_sha256(pool)}
+    file.write_text(json.dumps(json.loads(file.read_text()) | moved))
     return run
 
 
@@ -147,10 +155,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     ordinary = with_pool(write_run(folder / "ordinary", steps=12, test_size=12), pool)
     live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
+    moved = without_pool(write_run(folder / "moved", steps=2, test_size=3, seed=2), pool)
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
     near = pool_with_near_duplicates(folder / "pools" / "near")
-    command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, (ordinary, live, hostile, curated, near))]
+    shown = (ordinary, live, moved, hostile, pool.parent, curated, near)
+    command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, shown)]
     environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment)
     try:

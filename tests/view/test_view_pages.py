@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.insight.query import query
-from coderl_tasks.view.library import Library, state_of
+from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, search
@@ -147,6 +148,11 @@ def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Serv
     text = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text
     failed = row["first_failed"]
     assert f"Test {failed} failed" in text
+    assert f"Test {failed} ran as number {failed + 1}, and grading stops" in text
+    assert "format ok; a violation costs 0.1" in text
+    violated = rows.filter(pl.col("verdict") == "format_error").row(0, named=True)
+    no_code = read(client, f"/run/ordinary/step/3/{violated['group_index']}/{violated['sample_index']}").text
+    assert "format violated: costs format_coef × 1 = 0.1" in no_code
     assert text.count("20 ms") == failed + 1  # of each test that ran
     assert "http://sandbox.example:8080; no request had to be sent again" in " ".join(text.split())
     assert f"expected {failed}" in text
@@ -184,6 +190,17 @@ def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
     link = next(link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link))
     text = read(client, link).text
     assert "Why this reward" in text and lost >= 0
+
+
+def test_a_completion_of_an_evaluation_is_found_by_its_row(served: Served) -> None:
+    data, place = RunData(served.folder / "ordinary"), Place(evaluation="final")
+    expected = data.light_rows(place)["problem_id"][7]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # polars warns of comparisons with None
+        members, position = data.group(place, None, 7)
+        with pytest.raises(NotThereError, match="no such completion"):
+            data.group(place, None, 10_000)
+    assert members.row(position, named=True)["row"] == 7 and set(members["problem_id"]) == {expected}
 
 
 def test_an_evaluated_problem_says_why_its_tests_are_not_shown(client: httpx.Client) -> None:
@@ -249,6 +266,36 @@ def test_the_search_finds_what_is_asked_for(client: httpx.Client, served: Served
     assert {row["problem_id"] for row in hits.rows} <= {"taco-0007"}
     found = search(data, Wanted(text="First I filter.", evaluation="final"))
     assert all("First I filter." in row["found"] for row in found.rows)
+
+
+def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Path) -> None:
+    """The pool of this run was moved: its statements are read from the prompts."""
+    data = RunData(served.folder / "moved")
+    problem_id = data.groups["problem_id"][-1]
+    expected = int(data.groups.filter(pl.col("problem_id") == problem_id)["sampled"].sum())
+    found = search(data, Wanted(problem=f"elements  of THE list. ({problem_id})"))
+    assert len(found.rows) == expected > 0 and {row["problem_id"] for row in found.rows} == {problem_id}
+    assert found.missing == ""
+    evaluated = search(data, Wanted(problem="list. (lcbv5-0001)", evaluation="final"))
+    assert [row["problem_id"] for row in evaluated.rows] == ["lcbv5-0001"]
+    copy = shutil.copytree(data.path, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"model_name": "no/such-model"}))
+    blind = search(RunData(copy), Wanted(problem="elements of the list"))
+    assert blind.rows == [] and "/nowhere/pool.parquet is not there any more" in blind.missing
+    assert "tokenizer is not on this machine" in blind.missing
+
+
+def test_a_pool_that_was_moved_is_known_by_its_content(client: httpx.Client, served: Served, tmp_path: Path) -> None:
+    assert "/pool/tests" in read(client, "/run/moved").links
+    data = RunData(served.folder / "moved")
+    row = data.light_rows(Place(1)).filter(pl.col("verdict") == "wrong_answer").row(0, named=True)
+    completion = read(client, f"/run/moved/step/1/{row['group_index']}/{row['sample_index']}")
+    assert f"expected {row['first_failed']}" in completion.text
+    assert "Inputs and expected" not in read(client, f"/run/moved/problem?id={row['problem_id']}").text
+    other = served.folder / "pools" / "curated"
+    _, missing = RunData(data.path, lambda: [other]).problem(row["problem_id"], Place(1))
+    assert missing is not None and "pass the pool's folder as a further argument (coderl view moved POOL)" in missing
 
 
 @pytest.mark.parametrize("asked", ["q=print&within=code", "verdict=passed", "q=n&verdict=passed&last=6"])
@@ -317,7 +364,38 @@ def test_a_search_that_runs_out_of_time_says_where_to_go_on(served: Served, monk
     "/run/ordinary/eval/none", "/run/ordinary/problem?id=none", "/pool/none", "/run/ordinary/step/1/0/0/text/config",
     "/run/ordinary/step/99999999999999999999", "/static/..%2fview_server.py", "/run/..%2f..%2fetc/step/1"])  # fmt: skip
 def test_what_is_not_there_is_said(client: httpx.Client, address: str) -> None:
-    assert "There is no such page" in read(client, address, 404).text
+    page = read(client, address, 404)
+    why = re.findall(r"There is no such page\s+(\S.*)", page.text)[-1]
+    assert why[0].isupper() or not why[0].isalpha()
+    known = address.startswith("/run/ordinary")
+    assert known == ("/run/ordinary" in page.links) and known == ("Search completions" in client.get(address).text)
+
+
+def test_a_missing_step_or_page_says_what_there_is(client: httpx.Client) -> None:
+    assert "There is no step 99: 12 steps are planned, 0 to 11" in read(client, "/run/ordinary/step/99", 404).text
+    assert "No page has the address /nosuch: start from" in read(client, "/nosuch", 404).text
+    assert "/pool/near" in read(client, "/pool/near/problem?id=none", 404).links
+
+
+@pytest.mark.parametrize("run", ["ordinary", "hostile<b>&'run"])
+def test_a_run_counts_what_is_suspect_and_leads_to_it(client: httpx.Client, served: Served, run: str) -> None:
+    rows = pl.read_parquet(served.folder / run / "steps" / "*" / "scored.parquet")
+    expected = {
+        "suspicious": rows["suspicion"].count(),
+        "infra errors": (rows["verdict"] == "infra_error").sum(),
+        "with requests sent again": (rows["sandbox"].struct.field("retries") > 0).sum(),
+        "left out of their groups": rows["reward"].null_count(),
+    }
+    page = read(client, f"/run/{quote(run)}")
+    text = " ".join(page.text.split())
+    assert "held-back tests off: holdback=0" in text and sum(expected.values()) > 0
+    for said, n in expected.items():
+        assert f" {n} {said}" in text
+    links = [link for link in page.links if "/search?verdict=" in link]
+    assert len(links) >= len(expected)
+    for link, n in zip(links, expected.values(), strict=False):
+        listed = f"{min(n, MOST_HITS)} completions, found"
+        assert listed in " ".join(read(client, link).text.split())
 
 
 def test_a_damaged_file_is_named(client: httpx.Client, served: Served, tmp_path: Path) -> None:
