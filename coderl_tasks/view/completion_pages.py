@@ -10,7 +10,7 @@ import polars as pl
 
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.drawing import Plot
-from coderl_tasks.insight.problem_view import failed_test
+from coderl_tasks.insight.problem_view import failed_test, statement_in
 from coderl_tasks.insight.timeline import Event, Panel, Series, Timeline
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems.problem import Problem
@@ -41,6 +41,7 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
     if not rows:
         raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
     problem, missing = data.problem(problem_id, place)
+    prompt = _prompt_of(data, place, rows[0])
     if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
         missing = "the problem has other tests by now"
     clusters = clustered(rows, problem)
@@ -54,7 +55,8 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
         "group": group,
         "problem": problem,
         "missing": missing,
-        "statement": problem.statement if problem else _prompt_statement(data, place, rows[0]),
+        "statement": problem.statement if problem else statement_in(prompt),
+        "prompt": prompt,
         "visits": [
             visit | {"rate": visit["passed"] / visit["graded"] if visit["graded"] else None}
             for visit in visits.iter_rows(named=True)
@@ -71,8 +73,8 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
     }
 
 
-def _prompt_statement(data: RunData, place: Place, row: Mapping[str, Any]) -> str:
-    """The prompt, which holds the statement where the pool is not at hand."""
+def _prompt_of(data: RunData, place: Place, row: Mapping[str, Any]) -> str:
+    """The prompt of a completion; empty if the model's tokenizer is not on this machine."""
     decode = data.decode()
     if decode is None:
         return ""
@@ -198,6 +200,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         else None,
         "tests": proof.test_lines(row, problem, order, held_back) if problem and environment in PROGRAMS else [],
         "format": proof.format_decision(row, environment),
+        "format_words": proof.format_in_words(row, config),
         "reward_words": proof.reward_in_words(row, config),
         "advantage": proof.advantage_of(members, position, config) if place.evaluation is None else None,
         "members": siblings[:SIBLINGS],

@@ -136,6 +136,21 @@ def reward_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return f"format_coef × format + correct = {coefficient:g} × {format_score:g} + {of}"
 
 
+def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """What the format score means for the reward; empty if there is none."""
+    score, environment = row["format_score"], config.get("environment")
+    if score is None:
+        return ""
+    if environment == "custom":
+        return f"format score {score:g}"
+    cost, name = (
+        (0.2, "0.2") if environment == "gsm8k" else (float(config.get("format_coef", FORMAT_COEF)), "format_coef")
+    )
+    if score < 0:
+        return f"format violated: costs {name} × {-score:g} = {cost * -score:g}"
+    return f"format ok; a violation costs {cost:g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Advantage:
     """How the advantage follows from the group: the `rule`, the numbers of this completion, and per completion of the
