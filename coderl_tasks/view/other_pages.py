@@ -2,6 +2,7 @@
 of the template of its name."""
 
 import re
+import shlex
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -10,7 +11,7 @@ import polars as pl
 
 from coderl_tasks.errors import CoderlError, DataError
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.insight.audit_view import MEANINGS, tone, worst_first
+from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
 from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels, panel_of
 from coderl_tasks.insight.pool_view import (
@@ -24,7 +25,7 @@ from coderl_tasks.insight.pool_view import (
     spending_table,
 )
 from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, pool_row, run_row, thin
-from coderl_tasks.insight.report import facts
+from coderl_tasks.insight.report import AUDIT_REPORT, facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
@@ -178,6 +179,10 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         else [],
         "meanings": MEANINGS,
         "audited": len(audit),
+        "audit_words": audit_in_words(audit) if len(audit) else "",
+        "audit_findings": findings_table(audit) if len(audit) else None,
+        "audit_page": page if (page := curation.path / AUDIT_REPORT).is_file() else None,
+        "audit_command": f"coderl audit {shlex.quote(str(curation.path))}",
         "manifest": flatten(curation.manifest),
     }
 
