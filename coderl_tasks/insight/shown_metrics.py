@@ -18,7 +18,7 @@ LENGTH, SPREAD, ENTROPY = (
 KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
 KL_BASE = "KL to the base model, nats per token"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
-KL_NOISE = 1e-6  # a gap below it is rounding, and shown as 0
+KL_NOISE = 1e-6  # a gap below it is rounding, and drawn as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ SHOWN = {
     "format_rate": Shown(line="format {:.0%}", column=("format", ".1%"), panel=FORMAT, curve="format ok"),
     "truncated_rate": Shown(line="truncated {:.0%}", column=("truncated", ".1%"), panel=FORMAT, curve="truncated"),
     "mean_completion_tokens": Shown(panel=LENGTH, curve="mean"),
-    "entropy": Shown(line="entropy {:.2f}", column=("entropy", ".3f"), panel=ENTROPY),
+    "entropy": Shown(line="entropy {:.2g}", column=("entropy", ".3f"), panel=ENTROPY),
     "completion_tokens_p50": Shown(panel=LENGTH, curve="median"),
     "completion_tokens_p99": Shown(panel=LENGTH, curve="99%"),
     "time_limit_rate": Shown(column=("time limit", ".1%"), panel=TIME_LIMIT),
@@ -80,15 +80,15 @@ SHOWN = {
     # update
     "loss": Shown(panel=LOSS),
     "kl_sample_train": Shown(
-        line=lambda row: "kl 0" if abs(row["kl_sample_train"]) < KL_NOISE else f"kl {row['kl_sample_train']:.1e}",
-        column=("kl", ".1e"),
+        line=lambda row: f"kl sampler to trainer {row['kl_sample_train']:.1e}",
+        column=("kl sampler to trainer", ".1e"),
         panel=KL,
     ),
     "ratio_mean": Shown(panel="Importance ratio", curve="mean"),
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),
     "clipped_share": Shown(line="clipped {:.1%}"),
     "grad_norm": Shown(panel="Gradient norm"),
-    "kl_base": Shown(line="kl to base {:.3f}", panel=KL_BASE, curve="k1"),
+    "kl_base": Shown(line="kl to base {:.2g}", panel=KL_BASE, curve="k1"),
     "kl_base_k3": Shown(panel=KL_BASE, curve="k3"),
     # faults
     "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
