@@ -26,6 +26,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import Drop, Problem, Test, dropped_frame, problems_frame
+from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import curate, problem_names, rollout, statement, write_run
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
@@ -62,6 +63,15 @@ def pool_with_near_duplicates(folder: Path) -> Path:
         {"model_name": "data/nano", "dataset": "data/mini"},
     )
     return folder
+
+
+def audited(pool: Path) -> None:
+    """Records an audit of three problems, of which one has weak tests."""
+    weak = {"audit": ["weak"], "mutants": 8, "mutants_survive": 6, "evidence": ["6 of 8 mutants pass"]}
+    clean = {"audit": [], "mutants": 8, "mutants_survive": 0, "evidence": []}
+    rows = [{"problem_id": f"taco-{n:04d}", "split": "taco"} | (clean if n else weak) for n in range(3)]
+    write_parquet(pool / "audit.parquet", pl.DataFrame(rows, schema=AUDIT_SCHEMA))
+    (pool / "audit.html").write_text("the evidence")
 
 
 def with_pool(run: Path, pool: Path) -> Path:
@@ -159,6 +169,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
     near = pool_with_near_duplicates(folder / "pools" / "near")
+    audited(near)
     shown = (ordinary, live, moved, hostile, pool.parent, curated, near)
     command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, shown)]
     environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}

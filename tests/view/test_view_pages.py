@@ -187,6 +187,9 @@ def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
     page = read(client, "/run/ordinary/eval/final")
     lost, gained = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
     assert gained > 0
+    text = " ".join(read(client, "/run/ordinary/eval/step-000009").text.split())
+    assert "On the 8 problems that both evaluations have. baseline: " in text
+    assert re.search(r"n=24, Pass@1 on all of these \d+\.\d%", text)
     link = next(link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link))
     text = read(client, link).text
     assert "Why this reward" in text and lost >= 0
@@ -223,6 +226,15 @@ def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
     assert "3 tests" in text and "test 4 <script>alert(1)</script>" in text
     problem = next(link for link in page.links if "/pool/curated/problem?" in link)
     assert "Read n, then n integers" in read(client, problem).text
+
+
+def test_a_pool_has_the_totals_of_its_audit(client: httpx.Client, served: Served) -> None:
+    text = " ".join(read(client, "/pool/near").text.split())
+    assert "3 problems audited" in text and "6 of 24 mutants pass all tests (25%)" in text
+    assert "weak 1 33.3%" in " ".join(Page(client.get("/pool/near").text.replace("<td", " <td")).text.split())
+    assert f"All evidence: {served.folder / 'pools' / 'near' / 'audit.html'}" in text
+    command = f"coderl audit {served.folder / 'pools' / 'curated'}"
+    assert f"The pool was not audited: {command}" in " ".join(read(client, "/pool/curated").text.split())
 
 
 def test_a_near_duplicate_stands_beside_what_it_repeats(client: httpx.Client) -> None:
