@@ -18,7 +18,7 @@ LENGTH, SPREAD, ENTROPY = (
 KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
 KL_BASE = "KL to the base model, nats per token"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
-KL_NOISE = 1e-6  # a gap below it is rounding, and drawn as 0
+KL_NOISE = 1e-6  # a gap below it is rounding: it is drawn as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ SHOWN = {
     # update
     "loss": Shown(panel=LOSS),
     "kl_sample_train": Shown(
-        line=lambda row: f"kl sampler to trainer {row['kl_sample_train']:.1e}",
+        line=lambda row: "kl <1e-6" if abs(row["kl_sample_train"]) < KL_NOISE else f"kl {row['kl_sample_train']:.1e}",
         column=("kl sampler to trainer", ".1e"),
         panel=KL,
     ),

@@ -91,7 +91,8 @@ INTEGRITY = {
 
 def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
     """The parts of the line of a run's integrity: a number, what it counts, and where these completions are."""
-    counts, parts = data.of_state("integrity", lambda: counted(data, [*INTEGRITY.values()])), []
+    counts = data.of_state("integrity", lambda: counted(data, [*INTEGRITY.values()]))
+    parts: list[tuple[str, str, str | None]] = []
     for said, kind in INTEGRITY.items():
         n = counts[kind]
         if kind == "fails held-back tests" and not data.record.config.get("holdback"):

@@ -100,7 +100,8 @@ def _search(data: RunData, wanted: Wanted, problems: list[str] | None, started: 
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
     """How many completions of training are of each of `kinds` (verdicts, KINDS); None of a run that is older than what
     tells them."""
-    files, counts = [str(file) for file in rollout_files(data.path)], dict.fromkeys(kinds, 0)  # type: ignore[var-annotated]
+    files = [str(file) for file in rollout_files(data.path)]
+    counts: dict[str, int | None] = dict.fromkeys(kinds, 0)
     with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
         for kind in kinds if files else ():
             where, values = _conditions(Wanted(verdict=kind), None, with_text=False)

@@ -126,7 +126,7 @@ def test_failures_are_logged_and_the_handler_goes(tmp_path: Path) -> None:
 
 def test_step_line_leaves_out_what_is_not_known() -> None:
     assert step_line({"step": 3, "mean_reward": 0.25}) == "step    3  reward 0.250"
-    assert step_line({"step": 3, "kl_sample_train": 8.3e-11}) == "step    3  kl 0"
+    assert step_line({"step": 3, "kl_sample_train": 8.3e-11}) == "step    3  kl <1e-6"
     all_skipped = {"step": 3, "mean_reward": None, "groups_total": 8, "groups_skipped": 8}
     assert step_line(all_skipped).endswith("trained on 0/8 groups")
     assert "infra errors 2" in step_line({"step": 3, "infra_errors": 2})

@@ -339,7 +339,7 @@ def test_the_links_of_a_search_in_an_evaluation_lead_to_each_hit_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coderl_tasks.view.search.MOST_HITS", 5)
-    data, found = RunData(served.folder / "ordinary"), []
+    data, found = RunData(served.folder / "ordinary"), []  # type: ignore[var-annotated]
     wanted: Wanted | None = Wanted(text="print", within="code", evaluation="final")
     while wanted is not None:
         hits = search(data, wanted)
