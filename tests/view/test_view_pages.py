@@ -321,7 +321,7 @@ def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, serve
         rows = rows.filter(pl.col("step") <= 6)
     order = rows.sort("step", "group_index", "sample_index", descending=[True, False, False])
     expected = [f"/run/ordinary/step/{s}/{g}/{n}" for s, g, n in order["step", "group_index", "sample_index"].rows()]
-    found, link = [], f"/run/ordinary/search?{asked}"
+    found, link = list[str](), f"/run/ordinary/search?{asked}"
     while link:
         page = read(client, link)
         listed = [link for link in page.links if re.fullmatch(r"/run/ordinary/step/\d+/\d+/\d+", link)]
@@ -339,7 +339,7 @@ def test_the_links_of_a_search_in_an_evaluation_lead_to_each_hit_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coderl_tasks.view.search.MOST_HITS", 5)
-    data, found = RunData(served.folder / "ordinary"), []  # type: ignore[var-annotated]
+    data, found = RunData(served.folder / "ordinary"), []
     wanted: Wanted | None = Wanted(text="print", within="code", evaluation="final")
     while wanted is not None:
         hits = search(data, wanted)
