@@ -43,19 +43,16 @@ from local_servers.tinker.engine.row_exact import (
     gemm,
     packable,
     packed,
-    packed_alone,
     padded_rows,
-    plain_product,
     row_exact_activation,
 )
 
 logger = logging.getLogger(__name__)
 
 Weights = dict[str, torch.Tensor]
-"""Weight matrices (out, in) by module name, `UNEMBED` (float32) included: all that LoRA can change; those of which a
-loaded model keeps packed forms alone are on the meta device. The factors of an adapter can stand beside its matrices,
-`<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has them merged in, and they take the
-gradients; a bfloat16 matrix has not, and its product is the sum of both."""
+"""Weight matrices (out, in) by module name, `UNEMBED` (float32) included: all that LoRA can change. The factors of an
+adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
+them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """x (R, in) and a matrix (out, in) -> (R, out)."""
 UNEMBED = "lm_head"
@@ -162,23 +159,6 @@ class _RoundedProduct(torch.autograd.Function):
         return x_grad, None, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
-class _FixedProduct(torch.autograd.Function):
-    """x (1, R, in) times a matrix without factors -> (1, R, out) of `dtype`, with the gradient of x: products of the
-    dtype of the weight."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        ctx.save_for_backward(weight)
-        ctx.dtype = x.dtype
-        return plain_product(x[0].to(weight.dtype), weight).to(dtype)[None]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (weight,) = ctx.saved_tensors
-        grad = gemm(grads[0][0].to(weight.dtype), packed(weight, transposed=True))
-        return grad.to(ctx.dtype)[None], None, None
-
-
 class _Binding(threading.local):
     """What the slots of one model use during this thread's current forward pass."""
 
@@ -188,11 +168,10 @@ class _Binding(threading.local):
     ready: dict[str, torch.Tensor] = {}  # noqa: RUF012 - new in each pass; outputs of slots whose group was multiplied
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class SlotGroup:
     """Linear layers of one input, as queries, keys and values are, whose bfloat16 products are one: `weight` (sum of
-    `outputs`, in) has their matrices below each other, and what comes out is of `dtype`. Once the model is loaded,
-    `weight` is what `packed_alone` leaves of it."""
+    `outputs`, in) has their matrices below each other, and what comes out is of `dtype`."""
 
     names: tuple[str, ...]
     outputs: list[int]
@@ -215,8 +194,6 @@ class SlotGroup:
         self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
         """The outputs (1, R, sum of `outputs`) for x (1, R, in), or for `before` of x, differentiable."""
-        if not self.adapted(weights):
-            return cast(torch.Tensor, _FixedProduct.apply(x, self.weight, self.dtype))
         factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
         out = _RoundedProduct.apply(x, before, self.weight, self.outputs, self.dtype, *factors)
         return cast(torch.Tensor, out)
@@ -246,7 +223,8 @@ class LinearSlot(nn.Module):
         weight = weights[self.name]
         if binding.exact:
             return _linear(x, weight, self.bias)
-        if (group := self.group) is not None:
+        group = self.group
+        if group is not None and (binding.product is not None or group.adapted(weights)):
             if self.name not in binding.ready:
                 binding.ready |= zip(group.names, self._of_group(group, x), strict=True)
             out = binding.ready.pop(self.name)
@@ -256,14 +234,14 @@ class LinearSlot(nn.Module):
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
         else:
-            out = F.linear(x, weight)
+            out = F.linear(x.to(weight.dtype), weight).to(torch.float32 if group is None else group.dtype)
         return out if self.bias is None else out + self.bias
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights, product = self.binding.weights, self.binding.product
         if product is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
-        return tuple(out[None] for out in group.sampled(x[0], weights, product or plain_product))
+        return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
 
 
 class ActivationSlot(nn.Module):
@@ -398,7 +376,6 @@ class BaseModel:
             self._product = self._row_exact_product(tokens)
         if dtype == torch.bfloat16:
             self._refuse_coarse_results(tokens, expected, rounded)
-            self._keep_packed_alone()
         if self.large:  # of SmolLM2-135M half a gigabyte was needed to load and compare it
             return_freed_memory()
 
@@ -439,13 +416,6 @@ class BaseModel:
         self.weights |= zip(group.names, whole.split(group.outputs), strict=True)  # views: no second copy
         for slot in slots:
             slot.group = group
-
-    def _keep_packed_alone(self) -> None:
-        """Frees the matrices of which products take packed forms: of SmolLM2-135M 0.2 GB."""
-        slots = [module for module in self._backbone.modules() if isinstance(module, LinearSlot)]
-        for group in {slot.group for slot in slots if slot.group is not None}:
-            group.weight = packed_alone(group.weight)
-            self.weights |= zip(group.names, group.weight.split(group.outputs), strict=True)
 
     def _refuse_unknown_parts(self) -> None:
         kind = self.config.model_type
@@ -607,12 +577,12 @@ def _exact_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int:
-    """The memory of the weights of the model in the folder, of a second form of those that are packed, and of an
-    unembedding in float32, without loading them."""
+    """The memory of the weights of the model in the folder, of packed copies, and of an unembedding in float32, without
+    loading them."""
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         unembed = 0 if dtype == torch.float32 else 4 * model.get_output_embeddings().weight.numel()
         matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
-    copies = sum(matrix.nbytes for matrix in matrices if device.type == "cpu" and packable(matrix))
+    copies = sum(2 * matrix.nbytes for matrix in matrices if device.type == "cpu" and packable(matrix))
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

@@ -81,25 +81,15 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     name = "packed_transposed" if transposed else "packed"
     kept: torch.Tensor | None = getattr(weight, name, None)
     if kept is None:
-        plain = packed(weight).to_dense() if weight.is_meta else weight.detach()
+        plain = weight.detach()
         kept = torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain, 2 * TILE)
         setattr(weight, name, kept)
     return kept
 
 
-def packed_alone(weight: torch.Tensor) -> torch.Tensor:
-    """What `packed` takes in place of the matrix: its shape and dtype, on the meta device, with its packed forms and
-    without the numbers themselves. The matrix, where it is not packed or its packed form does not have its bits."""
-    if not packable(weight) or not torch.equal(packed(weight).to_dense(), weight):
-        return weight
-    alone = torch.empty_like(weight, device="meta")
-    setattr(alone, "packed", packed(weight))  # noqa: B010 - torch.Tensor has no such attribute
-    return alone
-
-
 def packable(weight: torch.Tensor) -> bool:
-    """Whether `packed` keeps this matrix in up to two forms: it is bfloat16, for which the processor has kernels, and
-    of a model whose forms take no more than a few gigabytes."""
+    """Whether `packed` keeps up to two copies of this matrix: it is bfloat16, for which the processor has kernels, and
+    of a model whose copies take no more than a few gigabytes."""
     small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
     return small and weight.device.type != "cuda" and _has_bfloat16_kernels()
 
@@ -124,11 +114,6 @@ def product_in(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> t
     if left := rows - start:
         out[start:] = gemm(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
     return out
-
-
-def plain_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x (R, in) times weight (out, in) transposed -> (R, out), in one GEMM of any number of rows."""
-    return gemm(x, packed(weight))
 
 
 def gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
