@@ -11,14 +11,14 @@ from coderl_tasks.insight.drawing import (
     FULL,
     N_COLOURS,
     Plot,
+    axis_below,
+    axis_left,
     bar,
     extent,
     legend,
-    line,
     number,
     short_name,
     text,
-    tick_texts,
     ticks,
 )
 
@@ -46,9 +46,7 @@ def rows_of_bars(
     parts = [text(0, 12, heading, "heading"), legend(names or {}, width, 12)]
     has_axis = not any(row.behind for row in rows)
     places = ticks(0, most, 5) if has_axis and rows else []
-    for place, words in zip(places, tick_texts(places), strict=True):
-        x = left + scale * place
-        parts += [line("rule", x, TOP, x, bottom), text(x, bottom + 14, words, "tick middle")]
+    parts.append(axis_below(places, "", lambda value: left + scale * value, TOP, bottom))
     for place, row in enumerate(rows):
         y, x = TOP + ROW * place, float(left)
         parts.append(text(left - 8, y + 15, row.name, "name end"))
@@ -81,9 +79,7 @@ def columns_of_bars(
     if band is not None:
         parts.append(bar("s0 band", left + column * band[0], top, column * (band[1] - band[0]), bottom - top))
     places = [place for place in ticks(0, high, 5) if float(place).is_integer()]
-    for place, words in zip(places, tick_texts(places), strict=True):
-        y = bottom - unit * place
-        parts += [line("rule", left, y, right, y), text(left - 8, y + 4, words, "tick end")]
+    parts.append(axis_left(places, "", lambda value: bottom - unit * value, left, right))
     for place, values in enumerate(zip(*stacks.values(), strict=True)):
         x = left + column * place + 1.5
         for colour, value, end in zip(colours, values, accumulate(values), strict=True):

@@ -6,7 +6,7 @@ colours, light and dark. Every text is escaped. The same data draws the same byt
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -121,6 +121,22 @@ def ticks(low: float, high: float, most: int) -> list[float]:
         if last > first:
             break
     return [number * step for number in range(first, last + 1)]
+
+
+def axis_below(places: Sequence[float], form: str, x: Callable[[float], float], top: float, bottom: float) -> Markup:
+    """The ticks of an axis of values below a figure: at each of `places` a rule, and its number."""
+    parts = []
+    for place, words in zip(places, tick_texts(places, form), strict=True):
+        parts += [line("rule", x(place), top, x(place), bottom), text(x(place), bottom + 15, words, "tick middle")]
+    return Markup().join(parts)
+
+
+def axis_left(places: Sequence[float], form: str, y: Callable[[float], float], left: float, right: float) -> Markup:
+    """The ticks of an axis of values at the left: at each of `places` a rule from `left` to `right` and its number."""
+    parts = []
+    for place, words in zip(places, tick_texts(places, form), strict=True):
+        parts += [line("rule", left, y(place), right, y(place)), text(left - 8, y(place) + 4, words, "tick end")]
+    return Markup().join(parts)
 
 
 def tick_texts(places: Sequence[float], form: str = "") -> list[str]:

@@ -12,6 +12,7 @@ from coderl_tasks.insight.drawing import (
     CHARACTER,
     HALF,
     Plot,
+    axis_below,
     circle,
     extent,
     in_columns,
@@ -20,7 +21,6 @@ from coderl_tasks.insight.drawing import (
     number,
     short_name,
     text,
-    tick_texts,
     ticks,
 )
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
@@ -204,9 +204,7 @@ def pass_at_1_plot(
         return left + (value - low) / (high - low) * (HALF - 12 - left)
 
     parts = [text(0, 12, "Pass@1", "heading"), legend(dict(zip(labels, colours, strict=True)), HALF, 12)]
-    places = ticks(low, high, 4)
-    for place, words in zip(places, tick_texts(places, ".0%"), strict=True):
-        parts += [line("rule", x(place), top, x(place), bottom), text(x(place), bottom + 16, words, "tick middle")]
+    parts.append(axis_below(ticks(low, high, 4), ".0%", x, top, bottom))
     for row, (name, pair) in enumerate(zip(names, shares, strict=True)):
         middle = top + row_height * (row + 0.5)
         parts.append(text(left - 8, middle + 4, short_name(name), "name end"))

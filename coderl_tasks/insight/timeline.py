@@ -14,12 +14,12 @@ from coderl_tasks.insight.drawing import (
     HALF,
     N_COLOURS,
     Plot,
+    axis_left,
     circle,
     extent,
     line,
     number,
     text,
-    tick_texts,
     ticks,
 )
 from coderl_tasks.untrusted_text import printable
@@ -216,9 +216,7 @@ def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Ma
             for place, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
         )
     places = ticks(low, high, 6 if height == TALL else 2) if ends else []
-    for place, words in zip(places, tick_texts(places, panel.form), strict=True):
-        yield line("rule", frame.left, y(place), frame.end, y(place))
-        yield text(frame.left - 8, y(place) + 4, words, "tick end")
+    yield axis_left(places, panel.form, y, frame.left, frame.end)
     if panel.level is not None and ends:
         yield line("level", frame.left, y(panel.level), frame.end, y(panel.level))
     for colour, series in enumerate(panel.series):
