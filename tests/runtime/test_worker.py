@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -178,34 +179,34 @@ async def test_runs_end_with_their_worker_whether_or_not_they_said_so_themselves
     assert (await states_of(client, others))[-1] == "Running"
 
 
-async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient) -> None:
-    await client.delete_work_pool(WORK_POOL)
+async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "WORK_POOL", name := f"new-{uuid4().hex}")
     await asyncio.gather(worker._provide_work_pool(), worker._provide_work_pool())
-    template = (await client.read_work_pool(WORK_POOL)).base_job_template
+    template = (await client.read_work_pool(name)).base_job_template
     assert worker.closed_template(template) == template
-    await asyncio.to_thread(deploy_all)
 
 
 async def test_a_kubernetes_pool_gets_the_deployments_and_takes_no_command(
-    client: PrefectClient, tmp_path: Path, job_template: dict[str, Any]
+    client: PrefectClient, tmp_path: Path, job_template: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # By names of their own: tests of other processes rely on where those of prefect.yaml are.
+    text = (PROJECT_ROOT / "prefect.yaml").read_text()
+    (tmp_path / "prefect.yaml").write_text(re.sub(r"name: local$", "name: jobs", text, flags=re.MULTILINE))
+    monkeypatch.setattr(worker, "PROJECT_ROOT", tmp_path)
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps(job_template))
-    try:
-        await worker._provide_jobs_pool({})  # of another version
-        await asyncio.to_thread(deploy_jobs, file)
-        pool = await client.read_work_pool(JOBS_POOL)
-        assert (pool.type, pool.base_job_template) == ("kubernetes", job_template)
-        deployment = await client.read_deployment_by_name("train/local")
-        assert deployment.work_pool_name == JOBS_POOL
-        folder = {"directory": str(CODE_ROOT)}  # the deploying image's, which the jobs have too
-        assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": folder}]
-        run = await client.create_flow_run_from_deployment(deployment.id, job_variables={"memory": "64Gi"})
-        assert run.job_variables == {"memory": "64Gi"}
-        with pytest.raises(PrefectHTTPStatusError, match="Additional properties"):
-            await client.create_flow_run_from_deployment(deployment.id, job_variables={"command": "id"})
-    finally:
-        await asyncio.to_thread(deploy_all)
+    await worker._provide_jobs_pool({})  # of another version
+    await asyncio.to_thread(deploy_jobs, file)
+    pool = await client.read_work_pool(JOBS_POOL)
+    assert (pool.type, pool.base_job_template) == ("kubernetes", job_template)
+    deployment = await client.read_deployment_by_name("train/jobs")
+    assert deployment.work_pool_name == JOBS_POOL
+    folder = {"directory": str(CODE_ROOT)}  # the deploying image's, which the jobs have too
+    assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": folder}]
+    run = await client.create_flow_run_from_deployment(deployment.id, job_variables={"memory": "64Gi"})
+    assert run.job_variables == {"memory": "64Gi"}
+    with pytest.raises(PrefectHTTPStatusError, match="Additional properties"):
+        await client.create_flow_run_from_deployment(deployment.id, job_variables={"command": "id"})
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"job_configuration": {}}', "[]"])
