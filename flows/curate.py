@@ -155,7 +155,7 @@ class Curation:
         )
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
-            self.display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
+            self.display.say(f"{undecided} problems are kept unchecked: the sandbox could not run their solutions")
         if self.settings.checkers == "infer":
             inferred, suspects = checks["inferred_comparator"].count(), sum(checks["multi_answer_suspect"])
             self.display.say(

@@ -134,8 +134,8 @@ async def _take_or_sample(
     graded, now or by an earlier start."""
     if (of_run := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
-            f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "
-            "or temperature is)"
+            f"the run's evaluation {FINAL} has these problems, with these settings: nothing is sampled (set another "
+            "seed or temperature to sample)"
         )
         return of_run
     journal = EvalJournal(folder)

@@ -143,7 +143,7 @@ async def _train_with_services(
 async def _make_pool(pool: CurateSettings) -> str:
     """The folder of the pool, once this process or another one has made it."""
     display, folder = Display(), Path(str(pool.name))
-    display.say(f"no pool of {pool.dataset} yet: all its problems make one, without a profile: {folder}")
+    display.say(f"no pool of {pool.dataset} yet: making one of all its problems, without a profile: {folder}")
     if (other := held_by(folder, LOCK_FILE)) is not None:
         display.say(f"waiting for {other}, which is making it")
         while held_by(folder, LOCK_FILE) is not None:

@@ -317,7 +317,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("refill=inf",), "refill='inf': not a finite number"),
         (TrainSettings, ("dynamic_sampling=true",), "unknown setting 'dynamic_sampling': did you mean refill?"),
         (TrainSettings, ("advantage=median",), "advantage='median': must be 'mean_centred', 'std_normalised', "),
-        (TrainSettings, ("advantage_eps=0.1",), "advantage_eps=0.1 is of advantage=std_normalised alone"),
+        (TrainSettings, ("advantage_eps=0.1",), "advantage_eps=0.1 needs advantage=std_normalised"),
         (TrainSettings, ("advantage=maxrl",), "format_coef=0.1 can make negative: use format_coef=0"),
         (TrainSettings, ("loss_fn=stable_reinforce",), "loss_fn='stable_reinforce': it reads records of the sampler"),
         (TrainSettings, ("loss_fn=mse",), "loss_fn='mse': must be 'importance_sampling', 'ppo', "),
@@ -330,9 +330,9 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
             ("schedule=cosine",),
             "cosine needs the steps of the whole training: write schedule=cosine:STEPS",
         ),
-        (TrainSettings, ("scheduler_total_steps=9",), "schedule.total=9 is of schedule=linear or cosine"),
+        (TrainSettings, ("scheduler_total_steps=9",), "schedule.total=9 needs schedule=linear or cosine"),
         (TrainSettings, ("schedule=linear:5,warmup:5",), "schedule.warmup=5 leaves nothing of schedule.total=5"),
-        (TrainSettings, ("truncation=graded:9",), "truncation.overlong_tokens=9 is of truncation=penalised: leave it"),
+        (TrainSettings, ("truncation=graded:9",), "truncation.overlong_tokens=9 needs truncation=penalised: leave it"),
         (TrainSettings, ("truncation=penalised:9", "max_tokens=8"), "truncation.overlong_tokens=9 is more than max_to"),
         (
             TrainSettings,
@@ -484,7 +484,7 @@ def test_maxrl_asks_for_a_format_coef_of_0_only_where_there_is_one() -> None:
 )
 def test_settings_of_several_turns_are_refused_where_there_is_one(given: str) -> None:
     environment_of(parse(TrainSettings, given, "max_turns=2"))
-    with pytest.raises(ConfigError, match=f"{given} is of several turns, and max_turns=1: add max_turns=2"):
+    with pytest.raises(ConfigError, match=f"{given} needs several turns, and max_turns=1: add max_turns=2"):
         environment_of(parse(TrainSettings, given))
     # What a run has recorded, or the UI's form sends, is not what somebody meant.
     key, _, value = given.partition("=")

@@ -128,7 +128,7 @@ def _type_name(field: FieldInfo) -> str:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "member:value,..."
     if get_origin(annotation) is dict:
-        return "name:share,..."
+        return "name:number,..."
     choices = [choice for part in (annotation, *get_args(annotation)) for choice in get_args(part)]
     words = [choice for choice in choices if isinstance(choice, str)]
     if words:

@@ -368,10 +368,11 @@ def _pools_options(parser: argparse.ArgumentParser) -> None:
     _add_format(parser)
 
 
-@_subcommand("clean", "remove attempts that never started and expired checkpoints")
+@_subcommand("clean", "remove runs without records and expired checkpoints")
 def _clean_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List attempts that never started and expired checkpoints, ask, and remove them. Folders in use are skipped."
+        "List runs, curations and evaluations that recorded nothing, and expired checkpoints; ask, and remove them. "
+        "Folders in use are skipped."
     )
     flags = {
         "yes": "do not ask",
@@ -451,7 +452,12 @@ def _show_options(parser: argparse.ArgumentParser) -> None:
 def _view_options(parser: argparse.ArgumentParser) -> None:
     parser.description = """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
     viewer only reads files. It listens on loopback and requires a key, which the printed address contains."""
-    parser.add_argument("records", metavar="run", nargs="*", help=f"{RECORDS}; several runs; by default all there are")
+    parser.add_argument(
+        "records",
+        metavar="run",
+        nargs="*",
+        help=f"{RECORDS}; several runs for a comparison; by default all runs and pools",
+    )
     usual = "port (default: 4287 if it is free); 0 takes a free one"
     parser.add_argument("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
 

@@ -41,7 +41,7 @@ def export(options: Namespace) -> int:
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists: give --out a folder that does not")
     if not out.parent.is_dir():
-        raise ConfigError(f"{out.parent} is no directory: give --out a folder in one")
+        raise ConfigError(f"{out.parent} is not a directory: give --out a folder in an existing one")
     checks = not options.no_check
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing and (checks or options.merge):  # which load the model

@@ -89,7 +89,7 @@ def show(options: Namespace) -> int:
 
     if options.problem is None:
         if options.step is not None or options.eval is not None:
-            raise ConfigError("--step and --eval are of a problem: name one")
+            raise ConfigError("--step and --eval need a problem: name one")
         with naming_damaged_tables(record):
             hardest = problems_frame(record)
         if options.json:

@@ -120,8 +120,8 @@ def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:
     chosen = next((name for name in BARE_MODELS if name in usable), None)
     if chosen is None:
         raise ConfigError(
-            f"the Tinker service offers none of the models that are taken where none is named "
-            f"({', '.join(BARE_MODELS)}): set model_name to one that it offers: {some_of(usable)}"
+            f"the Tinker service offers none of the default models ({', '.join(BARE_MODELS)}): set model_name to one "
+            f"that it offers: {some_of(usable)}"
         )
     if chosen == DEFAULT_MODEL:
         return chosen, "the default, which the service offers"

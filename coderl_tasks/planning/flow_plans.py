@@ -403,8 +403,8 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
         changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
         if changed:
             raise ConfigError(
-                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
-                "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
+                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
+                "replace=true makes it anew from its recorded samples (runs trained on it can then not be resumed)"
             )
     check_data(settings.dataset, settings.splits, "train")
     benchmark_sources(settings.benchmark or (), download=False)

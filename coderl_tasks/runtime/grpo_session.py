@@ -70,7 +70,7 @@ def init_grpo(
         given["model_name"] = base_model
     if problems is not None:
         if "pool" in given:
-            raise ConfigError("problems and pool are two names of what is trained on: give one")
+            raise ConfigError("problems and pool both say what to train on: give one")
         reader = environment_of(parse_settings(TrainSettings, given)).rows
         given["pool"] = _write_pool_file(problems, reader)
     parsed = parse_settings(TrainSettings, given)
@@ -195,7 +195,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
             work.close()
-            raise CoderlError("the session has ended: init_grpo with the same log_path goes on with the run")
+            raise CoderlError("the session has ended: init_grpo with the same log_path resumes the run")
 
         async def in_turn() -> T:
             # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.

@@ -15,7 +15,7 @@ def _day(given: str | None) -> str | None:
     try:
         return None if given is None else date.fromisoformat(given).isoformat()
     except ValueError:
-        raise ValueError(f"{given} is no day: give YYYY-MM-DD, 2024-08-01 say") from None
+        raise ValueError(f"{given} is not a date: give YYYY-MM-DD, such as 2024-08-01") from None
 
 
 Day = Annotated[str | None, AfterValidator(_day)]
@@ -81,7 +81,7 @@ class EvaluateSettings(FlowSettings):
                 raise ValueError(f"benchmark and {other} both say what is evaluated on: give one of them")
         if self.completions is not None:
             if self.benchmark is None:
-                raise ValueError("completions are of a benchmark: add benchmark=NAME (or use coderl grade)")
+                raise ValueError("completions=FILE needs benchmark=NAME (for other problems use coderl grade)")
             if self.checkpoint != "latest" or self.compare is not None:
                 other = "compare" if self.compare is not None else f"checkpoint={self.checkpoint}"
                 raise ValueError(f"completions are graded in place of a model's: leave {other} out")

@@ -45,13 +45,13 @@ class Schedule(Family):
         if self.kind == "constant":
             if self.total is not None:
                 raise ValueError(
-                    f"schedule.total={self.total} is of schedule=linear or cosine: a constant learning rate has none, "
+                    f"schedule.total={self.total} needs schedule=linear or cosine: a constant learning rate has none, "
                     "leave it out"
                 )
         elif self.total is None:
             raise ValueError(
-                f"schedule={self.kind} needs the steps of the whole training: write schedule={self.kind}:STEPS; a run "
-                "may be gone on with in parts, over each of which the learning rate would collapse"
+                f"schedule={self.kind} needs the steps of the whole training: write schedule={self.kind}:STEPS "
+                "(max_steps will not do: a run that continues in parts would decay to 0 in each)"
             )
         elif self.warmup >= self.total:
             raise ValueError(f"schedule.warmup={self.warmup} leaves nothing of schedule.total={self.total}")
@@ -128,7 +128,7 @@ class Truncation(Family):
     def _is_possible(self) -> Self:
         if self.kind != "penalised" and self.overlong_tokens is not None:
             raise ValueError(
-                f"truncation.overlong_tokens={self.overlong_tokens} is of truncation=penalised: leave it out"
+                f"truncation.overlong_tokens={self.overlong_tokens} needs truncation=penalised: leave it out"
             )
         return self
 

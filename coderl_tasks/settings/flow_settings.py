@@ -348,7 +348,7 @@ class FlowSettings(SettingsModel):
             is_meant = value != field.default or "max_turns" not in self._given
             if about(field).of_turns and key in self._given and is_meant:
                 raise ConfigError(
-                    f"{key}={value} is of several turns, and max_turns=1: add max_turns=2, or leave it out"
+                    f"{key}={value} needs several turns, and max_turns=1: add max_turns=2, or leave it out"
                 )
 
     def _with_reason_of(self, other: "FlowSettings") -> Self:

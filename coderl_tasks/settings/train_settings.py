@@ -288,7 +288,7 @@ class TrainSettings(FlowSettings):
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
-                f"advantage_eps={self.advantage_eps:g} is of advantage=std_normalised alone: {self.advantage} adds none"
+                f"advantage_eps={self.advantage_eps:g} needs advantage=std_normalised: {self.advantage} adds none"
             )
         overlong = self.truncation.overlong_tokens
         if overlong is not None and overlong > self.max_tokens:

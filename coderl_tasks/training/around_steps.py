@@ -80,7 +80,7 @@ async def prepare(
         ]
         if differing:
             differences = ", ".join(differing)
-            say(f"warning: step {step} was scored otherwise, and so its update is another one: {differences}")
+            say(f"warning: step {step} got other scores than before, so its update differs: {differences}")
         sampled.release()  # their memory: the replay reads what is recorded
         scored.release()
     if needs_probe(run):

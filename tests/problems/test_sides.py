@@ -89,7 +89,7 @@ def test_days_are_taken_from_rows_or_their_metadata_and_both_ends_are_in(tmp_pat
         found("2025-01-01", None)
     with pytest.raises(ValidationError, match="since=2024-09-01 is after until=2024-08-01"):
         found("2024-09-01", "2024-08-01")
-    with pytest.raises(ValidationError, match="August is no day: give YYYY-MM-DD"):
+    with pytest.raises(ValidationError, match="August is not a date: give YYYY-MM-DD"):
         found("August", None)
 
 
