@@ -42,7 +42,7 @@ help:
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
-	@echo "make soak    set up, then kill training runs 200 times, grade 20,000 candidates (about an hour)"
+	@echo "make soak    set up, then kill training runs 200 times, grade 20,000 submissions (about an hour)"
 	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
 	@echo "make docs    write the tables of docs/ that list what the code defines, and the site of docs/ into site/"
 	@echo "make install set up .venv only"
