@@ -2,7 +2,7 @@
 
     python benchmarks/queries.py --folder FOLDER [--rows 1000000] [--batch 128]
 
-Writes into FOLDER, unless it is there already, a run of so many rollouts, ten runs that have as many together, and a
+Writes into FOLDER, if it is new or empty, a run of so many rollouts, ten runs that have as many together, and a
 pool of 25,000 problems, by the journal's own writer. One completion in a hundred has 24,000 tokens, the others 50 to
 600; their text is cut out of this package's source. sampled.parquet, which no query reads, is left out. Everything
 follows from the seed. Then each named query is asked as `coderl query` asks it, views included, on two cores: the
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="rollouts per step")
     arguments = parser.parse_args()
     folder = arguments.folder
-    if not folder.exists():
+    if not any(folder.glob("*")):  # it is new or empty
         write_all(folder, arguments.rows, arguments.batch)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # DuckDB starts as many threads
     one, ten, pool = folder / "one" / "run", folder / "ten", folder / "pool"

@@ -2,7 +2,7 @@
 
     python benchmarks/view.py --folder FOLDER [--rows 1001600] [--batch 5008]
 
-Writes into FOLDER, unless it is there already, a run of so many rollouts as benchmarks/queries.py writes it (200 steps
+Writes into FOLDER, if it is new or empty, a run of so many rollouts as benchmarks/queries.py writes it (200 steps
 of 313 groups of 16; one completion in a hundred has 24,000 tokens, the others 50 to 600) and a pool with its problems.
 Then `coderl view` serves it on two cores, and each page is asked for over HTTP: the first time in a fresh process, and
 the median of five times after that, in seconds by the clock; the processor's seconds of the server per request; the
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--looks", type=int, default=20, help="looks of the page that is left open, one per second")
     arguments = parser.parse_args()
     folder = arguments.folder
-    if not folder.exists():
+    if not any(folder.glob("*")):  # it is new or empty
         write_all(folder, arguments.rows, arguments.batch)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # the server inherits it
     run = folder / "run"
