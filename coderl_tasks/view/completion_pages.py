@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.drawing import Plot
 from coderl_tasks.insight.problem_view import failed_test, statement_in
 from coderl_tasks.insight.timeline import Event, Panel, Series, Timeline
@@ -17,8 +16,9 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
+from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change
 from coderl_tasks.view.run_data import Place, RunData, pieces
-from coderl_tasks.view.run_pages import Page, verdict_tone
+from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
 
 SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
@@ -26,9 +26,12 @@ SHADES = {"logprob": "log-probability", "base": "log-probability less the base m
 NATS = 4.0  # of surprise at which a token has the strongest shade
 
 
-def problem_page(data: RunData, name: str, problem_id: str, place: Place | None, group: int | None) -> Page:
+def problem_page(
+    data: RunData, name: str, problem_id: str, place: Place | None, group: int | None, against: str | None
+) -> Page:
     """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
-    in the last step that has it) by verdict and program."""
+    in the last step that has it) by verdict and program, and what changed between the evaluation `against` and that of
+    the place, or since the last step in which a completion passed, if none passes now."""
     visits = data.groups.filter(pl.col("problem_id") == problem_id).sort("step", "group_index")
     evaluated = _evaluated(data, problem_id)
     if not len(visits) and not evaluated:
@@ -45,7 +48,8 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
     if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
         missing = "the problem has other tests by now"
     clusters = clustered(rows, problem)
-    graded = [row for row in rows if row["verdict"] is not None and row["verdict"] not in UNGRADED]
+    graded = [row for row in rows if is_graded(row)]
+    passed = sum(row["verdict"] == Verdict.PASSED for row in graded)
     return {
         "title": problem_id,
         "run": name,
@@ -65,12 +69,40 @@ def problem_page(data: RunData, name: str, problem_id: str, place: Place | None,
         "evaluated": evaluated,
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
+        "change": _changed(data, name, place, rows, problem, _other_place(data, place, against, visits, passed)),
         "n": len(rows),
         "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
         "graded": len(graded),
-        "passed": sum(row["verdict"] == Verdict.PASSED for row in graded),
+        "passed": passed,
         "trained": any(row["trained"] for row in rows),
     }
+
+
+def _other_place(data: RunData, place: Place, against: str | None, visits: pl.DataFrame, passed: int) -> Place | None:
+    """The place that a problem's completions are compared with: for an evaluation the evaluation `against`, else the
+    one that its page compares it with; for a step in which none passes the last one before it in which one did."""
+    if place.evaluation is not None:
+        other = compared_with(data.record, place.evaluation, against)
+        return None if other is None else Place(evaluation=other.name)
+    passing = visits.filter(pl.col("step") < place.step, pl.col("passed") > 0)
+    return Place(int(passing["step"][-1])) if len(passing) and not passed else None
+
+
+def _changed(
+    data: RunData, name: str, place: Place, rows: list[dict[str, Any]], problem: Problem | None, other: Place | None
+) -> tuple[Change, list[tuple[str, str]]] | None:
+    """What changed in a problem between `other` and `place`, whose completions are `rows`, the earlier one first; and
+    of both sides the name and the completion's address. None if as many completions pass in both."""
+    if other is None:
+        return None
+    sides = [(other, data.problem_rows(other, rows[0]["problem_id"])), (place, rows)]
+    if None not in (other.evaluation, place.evaluation):
+        sides.sort(key=lambda side: data.evaluation(side[0].evaluation or "").step)
+    found = program_change(*(rows for _, rows in sides), problem)
+    if found is None:
+        return None
+    shown = zip((place for place, _ in sides), (found.before, found.after), strict=True)
+    return found, [(place.name, completion_link(name, place, row)) for place, row in shown]
 
 
 def _prompt_of(data: RunData, place: Place, row: Mapping[str, Any]) -> str:
@@ -129,7 +161,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     clusters = []
     for (verdict, program), members in by_program.items():
         first = members[0]
-        sibling = _most_similar(program, passing) if verdict != Verdict.PASSED and first["code"] else None
+        sibling = most_similar(program, passing) if verdict != Verdict.PASSED and first["code"] else None
         clusters.append(
             {
                 "verdict": verdict,
@@ -152,13 +184,6 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
             -len(each["rows"]),
         ),
     )
-
-
-def _most_similar(program: str, passing: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    def ratio(row: dict[str, Any]) -> float:
-        return SequenceMatcher(None, program[:4000], row["code"][:4000], autojunk=False).quick_ratio()
-
-    return max(passing, key=ratio, default=None)
 
 
 def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:

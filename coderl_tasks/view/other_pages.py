@@ -32,6 +32,7 @@ from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
+from coderl_tasks.view.program_changes import Change, program_change
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page, own_evaluations
 from coderl_tasks.view.search import KINDS, TEXTS, Wanted, search
@@ -55,9 +56,9 @@ def library_page(library: Library, now: float) -> Page:
     return {"title": "Runs and pools", "runs": runs, "pools": pools}
 
 
-def compare_page(chosen: dict[str, RunData]) -> Page:
+def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
     """Two or more runs beside each other: curves, paired problems of their newest evaluations against the first run's,
-    and the settings that differ."""
+    what changed in the programs of one problem, if it is named, and the settings that differ."""
     records = {name: data.record for name, data in chosen.items()}
     first_name, first = next(iter(records.items()))
     facts_of = [facts(record) for record in records.values()]
@@ -87,10 +88,12 @@ def compare_page(chosen: dict[str, RunData]) -> Page:
                 "table": comparison_table(comparison) if comparison else None,
                 "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
                 "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
+                "change": _change(chosen, (first_name, name), comparison, problem_id),
             }
             for name, comparison, why in pairs
         ],
         "settings": sorted(differing.items()),
+        "problem_id": problem_id,
     }
 
 
@@ -144,6 +147,22 @@ def _flipped(
             }
         )
     return [pair | {"sides": [side.get(pair["problem_id"]) for side in sides]} for pair in pairs.iter_rows(named=True)]
+
+
+def _change(
+    chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, problem_id: str | None
+) -> tuple[Change, list[tuple[str, str]]] | None:
+    """What changed in a problem between two runs, and of both sides the name and the completion's address; None if as
+    many completions pass in both, or one of the runs does not have it."""
+    if comparison is None or problem_id is None:
+        return None
+    places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
+    rows = [chosen[name].problem_rows(place, problem_id) for name, place in zip(names, places, strict=True)]
+    found = program_change(*rows, chosen[names[1]].problem(problem_id, places[1])[0])
+    if found is None:
+        return None
+    links = map(completion_link, names, places, (found.before, found.after))
+    return found, list(zip(names, links, strict=True))
 
 
 def pool_page(curation: CurationRecord, name: str, order: str) -> Page:

@@ -391,13 +391,18 @@ def half_of(gained: Sequence[Mapping[str, Any]]) -> int:
     return next((n for n in range(len(gains) + 1) if 2 * sum(gains[:n]) >= sum(gains)), 0)
 
 
+def compared_with(record: RunRecord, evaluation: str, against: str | None) -> EvalRecord | None:
+    """The evaluation that `evaluation` is compared with: `against`, else the baseline, else the first other one."""
+    others = {each.name: each for each in record.evals.values() if each.name != evaluation and each.rollouts}
+    baseline = record.baseline.name if record.baseline else None
+    return next((others[name] for name in (against, baseline, *others) if name in others), None)
+
+
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
     """An evaluation: Pass@1 by split, what flipped against another one, and all problems."""
     record = data.evaluation(evaluation)
-    others = [other for other in data.record.evals.values() if other.name != evaluation and other.rollouts is not None]
-    other = next((each for each in others if each.name == against), None)
-    if other is None:
-        other = next((each for each in others if each is data.record.baseline), others[0] if others else None)
+    others = [each for each in data.record.evals.values() if each.name != evaluation and each.rollouts is not None]
+    other = compared_with(data.record, evaluation, against)
     before, after = (other, record) if other is None or other.step <= record.step else (record, other)
     comparison = compare_evals(before, after) if record.rollouts is not None else None
     rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()

@@ -146,7 +146,9 @@ class Viewer:
         step, evaluation = _number(request, "step"), asked.get("eval")
         place = Place(step, evaluation) if step is not None or evaluation is not None else None
         with naming_damaged_tables(data.path):
-            page = completion_pages.problem_page(data, name, asked.get("id", ""), place, _number(request, "group"))
+            page = completion_pages.problem_page(
+                data, name, asked.get("id", ""), place, _number(request, "group"), asked.get("against")
+            )
         return self.render("problem_page", **live, **page)
 
     def _completion(self, request: Request) -> Response:
@@ -188,7 +190,10 @@ class Viewer:
             raise NotThereError("name two runs or more to compare: /compare?run=A&run=B")
         return self.render(
             "compare_page",
-            **other_pages.compare_page({name: self.data(name) for name in names[: len(other_pages.LETTERS)]}),
+            **other_pages.compare_page(
+                {name: self.data(name) for name in names[: len(other_pages.LETTERS)]},
+                request.query_params.get("problem"),
+            ),
         )
 
     def _pool(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,28 @@ def further_step(path: Path, step: int) -> None:
         graded_step(run, step, rows)
 
 
+def fallen_run(folder: Path) -> Path:
+    """A run without a final evaluation, and with a problem that step 1 solves and step 2 does not."""
+    path = write_run(folder / "fallen", steps=1, test_size=12, seed=3)
+    shutil.rmtree(path / "evals" / "final")
+    draw = random.Random(3)
+    with RunDirectory.open(path, json.loads((path / "config.json").read_text())) as run:
+        for step, verdicts in {1: ("passed", "wrong_answer"), 2: ("wrong_answer", "runtime_error")}.items():
+            rows = [
+                rollout(
+                    "taco-0002",
+                    verdict,
+                    draw,
+                    step=step,
+                    sample_index=sample,
+                    first_failed=None if verdict == "passed" else 4,
+                )
+                for sample, verdict in enumerate(verdicts)
+            ]
+            graded_step(run, step, rows)
+    return path
+
+
 def hostile_run(folder: Path) -> Path:
     """A step with a group per hostile text, which is the problem's name, statement, test, answer, program, error and
     output; and a step with a line of 10 MB, and a completion in two turns."""
@@ -166,11 +189,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ordinary = with_pool(write_run(folder / "ordinary", steps=12, test_size=12), pool)
     live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
     moved = without_pool(write_run(folder / "moved", steps=2, test_size=3, seed=2), pool)
+    fallen = with_pool(fallen_run(folder), pool)
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
     near = pool_with_near_duplicates(folder / "pools" / "near")
     audited(near)
-    shown = (ordinary, live, moved, hostile, pool.parent, curated, near)
+    shown = (ordinary, live, moved, fallen, hostile, pool.parent, curated, near)
     command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, shown)]
     environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment)

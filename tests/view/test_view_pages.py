@@ -219,6 +219,51 @@ def test_runs_are_compared(client: httpx.Client) -> None:
     read(client, "/compare?run=ordinary", 404)
 
 
+def outcomes(run: Path, evaluation: str) -> dict[str, tuple[str, str | None]]:
+    """The verdict and the program of each evaluated problem, by its name."""
+    rows = pl.read_parquet(run / "evals" / evaluation / "rollouts.parquet")
+    return {name: (verdict, code) for name, verdict, code in rows.select("problem_id", "verdict", "code").iter_rows()}
+
+
+@pytest.mark.parametrize(
+    ("page", "sides"),
+    [
+        ("/run/ordinary/eval/final", [("ordinary", "baseline"), ("ordinary", "final")]),
+        ("/run/ordinary/eval/baseline?against=final", [("ordinary", "baseline"), ("ordinary", "final")]),
+        ("/compare?run=fallen&run=ordinary", [("fallen", "baseline"), ("ordinary", "final")]),
+        ("/compare?run=ordinary&run=fallen", [("ordinary", "final"), ("fallen", "baseline")]),
+    ],
+)
+def test_gained_and_lost_problems_lead_to_what_changed(
+    client: httpx.Client, served: Served, page: str, sides: list[tuple[str, str]]
+) -> None:
+    links = [link for link in read(client, page).links if link.endswith("#changed")]
+    before, after = (outcomes(served.folder / run, evaluation) for run, evaluation in sides)
+    shared = before.keys() & after.keys()
+    flipped = {name for name in shared if (before[name][0] == "passed") != (after[name][0] == "passed")}
+    names = {link: found for link in links for found in re.findall("(?:problem|id)=([a-z0-9-]+)", link)}
+    assert {*names.values()} == flipped != set()
+    for link, name in names.items():
+        text = read(client, link).text
+        (_, old), (_, new) = before[name], after[name]
+        if old is None or new is None:
+            assert "The failing completion has no program" in text
+            continue
+        assert all(f"-{line}" in text for line in old.splitlines() if line not in new.splitlines())
+        assert all(f"+{line}" in text for line in new.splitlines() if line not in old.splitlines())
+        assert re.search(r"All tests pass in .*; in .* test \d+ fails", text)
+
+
+def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_that_did(client: httpx.Client) -> None:
+    page = read(client, "/run/fallen/problem?id=taco-0002")  # at its last visit
+    text = " ".join(page.text.split())
+    assert "Lost between step 1 and step 2 step 1 passed → step 2 wrong_answer" in text
+    assert "All tests pass in step 1; in step 2 test 4 fails" in text and "Input4 Expectedexpected 4 Got3" in text
+    assert "-print(sum(v for v in values if v % 2 == 0)) +print(sum(values))" in text
+    assert {"/run/fallen/step/1/0/0", "/run/fallen/step/2/0/0"} <= set(page.links)
+    assert " between " not in read(client, "/run/fallen/problem?id=taco-0002&step=1").text
+
+
 def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
     page = read(client, "/pool/curated")
     drops = {link for link in page.links if "/drops?" in link}

@@ -1,0 +1,65 @@
+"""How programs for one problem differ: a failing one from a passing one, of one place or of two."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from markupsafe import Markup
+
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.insight.problem_view import failed_test
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.view import marked_text
+
+Row = dict[str, Any]
+COMPARED_CHARS = 4000  # of a program: what finds the most similar one takes the square of it
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A completion `before` and one `after`, of which one passes and the other fails; the test that `failed`, as
+    `failed_test` returns it; the `diff` of the programs, None where one has none."""
+
+    before: Row
+    after: Row
+    is_lost: bool
+    failed: dict[str, Any] | None
+    diff: Markup | None
+
+
+def is_graded(row: Mapping[str, Any]) -> bool:
+    return row["verdict"] is not None and row["verdict"] not in UNGRADED
+
+
+def program_change(before: Sequence[Row], after: Sequence[Row], problem: Problem | None) -> Change | None:
+    """The change between a problem's completions of two places; None if as many of them passed (in per cent). If fewer
+    pass, it is the first failing one against the most similar one that passed, else the other way round."""
+    rates = _pass_rate(before), _pass_rate(after)
+    if None in rates or rates[0] == rates[1]:
+        return None
+    is_lost = rates[0] > rates[1]  # type: ignore[operator]
+    passed, failed = (before, after) if is_lost else (after, before)
+    failing = next(row for row in failed if is_graded(row) and row["verdict"] != Verdict.PASSED)
+    passing = [row for row in passed if row["verdict"] == Verdict.PASSED]
+    similar = most_similar(failing["code"] or "", passing)
+    assert similar is not None  # the higher rate is not 0
+    old, new = (similar, failing) if is_lost else (failing, similar)
+    has_both = old["code"] is not None and new["code"] is not None
+    diff = marked_text.difference(old["code"], new["code"]) if has_both else None
+    return Change(old, new, is_lost, failed_test(failing, problem), diff)
+
+
+def _pass_rate(rows: Sequence[Row]) -> float | None:
+    graded = [row["verdict"] == Verdict.PASSED for row in rows if is_graded(row)]
+    return sum(graded) / len(graded) if graded else None
+
+
+def most_similar(program: str, rows: Sequence[Row]) -> Row | None:
+    """The completion whose program is most like `program`; None if there is none."""
+
+    def ratio(row: Row) -> float:
+        matcher = SequenceMatcher(None, program[:COMPARED_CHARS], row["code"][:COMPARED_CHARS], autojunk=False)
+        return matcher.quick_ratio()
+
+    return max(rows, key=ratio, default=None)

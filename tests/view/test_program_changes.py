@@ -1,0 +1,49 @@
+"""What changed in the programs for a problem between two places."""
+
+from typing import Any
+
+from coderl_tasks.view.program_changes import program_change
+
+RIGHT, NEAR, FAR = "a = 1\nb = 2\nprint(a + b)", "a = 1\nb = 2\nprint(a - b)", "import sys\nsys.exit(3)"
+
+
+def completion(verdict: str | None, code: str | None, first_failed: int | None = None) -> dict[str, Any]:
+    about = {"failed_output": None, "reward_error": None, "reason": None, "tests_total": 5}
+    return about | {"verdict": verdict, "code": code, "first_failed": first_failed}
+
+
+PASSED, FAILED = completion("passed", RIGHT), completion("wrong_answer", NEAR, 2)
+
+
+def test_a_lost_problem_has_the_failed_test_and_the_difference() -> None:
+    found = program_change([completion("passed", FAR), PASSED], [FAILED, PASSED], None)
+    assert found is not None and found.failed is not None and found.diff is not None
+    assert found.is_lost and (found.before, found.after) == (
+        PASSED,
+        FAILED,
+    )  # of those that passed the most similar one
+    assert found.failed["index"] == 2
+    assert found.diff.striptags() == "a = 1 b = 2 -print(a + b) +print(a - b)"
+
+
+def test_a_gained_problem_has_them_too() -> None:
+    found = program_change([FAILED], [PASSED], None)
+    assert found is not None and found.failed is not None and found.diff is not None
+    assert not found.is_lost and (found.before, found.after) == (FAILED, PASSED)
+    assert found.failed["index"] == 2
+    assert found.diff.striptags() == "a = 1 b = 2 -print(a - b) +print(a + b)"
+
+
+def test_a_failing_completion_may_have_no_program() -> None:
+    bare = completion("format_error", None)
+    found = program_change([PASSED], [bare], None)
+    assert found is not None
+    assert (found.before, found.after, found.failed, found.diff) == (PASSED, bare, None, None)
+
+
+def test_what_is_as_good_as_before_or_was_not_graded_has_not_changed() -> None:
+    assert program_change([PASSED, FAILED], [FAILED, PASSED], None) is None
+    assert program_change([FAILED], [completion("runtime_error", FAR, 0)], None) is None
+    assert program_change([PASSED], [completion("infra_error", NEAR)], None) is None
+    assert program_change([PASSED], [completion(None, NEAR)], None) is None
+    assert program_change([PASSED], [], None) is None
