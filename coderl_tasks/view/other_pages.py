@@ -35,7 +35,7 @@ from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.program_changes import Change, program_change
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page, own_evaluations
-from coderl_tasks.view.search import KINDS, TEXTS, Wanted, search
+from coderl_tasks.view.search import KINDS, TEXTS, Wanted, grouped, search
 
 MOST_ROWS, MOST_LISTED = 300, 500
 LETTERS = "ABCDEF"
@@ -296,6 +296,7 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
         "hits": hits,
         "rows": rows,
+        "groups": grouped(data, rows, wanted.evaluation),
         "rest": rest,
     }
 

@@ -172,6 +172,16 @@ class RunData:
         rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
         return rows.sort(ORDER).collect().to_dicts()
 
+    def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[int]:
+        """A hash of the program, without one of the answer, of each of `rows`, which are completions of a place by
+        `group_index` and `sample_index`, in an evaluation by `row`. NotThereError as `file_of`."""
+        names = ("group_index", "sample_index") if place.evaluation is None else ("row",)
+        keys = [tuple(row[name] for name in names) for row in rows]
+        some = self.scan(place).filter(pl.col(names[0]).is_in(sorted({key[0] for key in keys})))
+        hashes = some.select(*names, hash=pl.coalesce("code", "completion").hash()).collect()
+        known = {tuple(key): value for *key, value in hashes.iter_rows()}
+        return [known[key] for key in keys]
+
     def group(self, place: Place, group: int | None, sample: int) -> tuple[pl.DataFrame, int]:
         """The group of a completion with all columns, and the completion's place in it. A completion of training is
         named by its group and its number there, one of an evaluation (`group` None) by its row; the group is then the

@@ -18,7 +18,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.steps import index_files, rollout_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
-from coderl_tasks.view.library import WrongValueError
+from coderl_tasks.view.library import NotThereError, WrongValueError
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS = 100, 2.5
@@ -95,6 +95,25 @@ def _search(data: RunData, wanted: Wanted, problems: list[str] | None, started: 
         if steps and (wanted.verdict or problems is not None):
             steps = _steps_with(connection, data, wanted, problems, steps)
         return _by_text(connection, files, steps, wanted, problems, started)
+
+
+def grouped(data: RunData, rows: Sequence[dict[str, Any]], evaluation: str) -> list[list[dict[str, Any]]]:
+    """The rows of a search: those with one problem, program (without one: answer), verdict, reward and text found
+    together, in the order of the first of each. A row whose step has no file any more is by itself."""
+    programs: dict[int, Any] = {}  # by the row's place in `rows`
+    for step in {row["step"] for row in rows}:
+        numbers = [number for number, row in enumerate(rows) if row["step"] == step]
+        place = Place(evaluation=evaluation) if evaluation else Place(step)
+        try:
+            hashes: Sequence[Any] = data.programs(place, [rows[number] for number in numbers])
+        except NotThereError:
+            hashes = [(number,) for number in numbers]
+        programs |= zip(numbers, hashes, strict=True)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        same = row["problem_id"], row["verdict"], row["reward"], row["found"], programs[number]
+        groups.setdefault(same, []).append(row)
+    return [*groups.values()]
 
 
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:

@@ -17,7 +17,7 @@ from coderl_tasks.insight.query import query
 from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import worse
-from coderl_tasks.view.search import MOST_HITS, Wanted, search
+from coderl_tasks.view.search import MOST_HITS, Wanted, grouped, search
 from coderl_tasks.view.view_admission import HEADERS
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER
@@ -366,10 +366,12 @@ def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, serve
         rows = rows.filter(pl.col("step") <= 6)
     order = rows.sort("step", "group_index", "sample_index", descending=[True, False, False])
     expected = [f"/run/ordinary/step/{s}/{g}/{n}" for s, g, n in order["step", "group_index", "sample_index"].rows()]
+    places = {address: number for number, address in enumerate(expected)}
     found, link = list[str](), f"/run/ordinary/search?{asked}"
     while link:
         page = read(client, link)
         listed = [link for link in page.links if re.fullmatch(r"/run/ordinary/step/\d+/\d+/\d+", link)]
+        listed.sort(key=places.__getitem__)  # those with the same program stand together
         [(lowest, highest)] = re.findall(r"steps (\d+) to (\d+)", page.text)
         steps = [int(each.split("/")[4]) for each in listed]
         is_cut = "There are more" in page.text
@@ -378,6 +380,47 @@ def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, serve
         found += listed
         link = next((link for link in page.links if "/search?" in link and "last=" in link), "")
     assert len(expected) > 2 * MOST_HITS and found == expected
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(text="print", within="code"), Wanted(verdict="passed"), Wanted(text="print", evaluation="final")]
+)
+def test_found_completions_with_the_same_program_stand_together(served: Served, wanted: Wanted) -> None:
+    data = RunData(served.folder / "ordinary")
+    rows = search(data, wanted).rows
+    groups = grouped(data, rows, wanted.evaluation)
+    assert len(groups) < len(rows) if not wanted.evaluation else len(groups) == len(rows)  # there a problem occurs once
+    listed = sorted(row["row"] if wanted.evaluation else rows.index(row) for group in groups for row in group)
+    assert listed == (sorted(row["row"] for row in rows) if wanted.evaluation else [*range(len(rows))])
+    programs = {}
+    for number, group in enumerate(groups):
+        for row in group:
+            place = Place(evaluation=wanted.evaluation) if wanted.evaluation else Place(row["step"])
+            members, position = data.group(
+                place,
+                None if wanted.evaluation else row["group_index"],
+                row["row" if wanted.evaluation else "sample_index"],
+            )
+            program = members["code"][position]
+            result = row["problem_id"], row["verdict"], row["reward"], row["found"], program
+            assert programs.setdefault(result, number) == number
+    assert len(programs) == len(groups)
+
+
+def test_a_search_in_the_index_lists_each_completion_of_a_step_without_its_file(served: Served, tmp_path: Path) -> None:
+    copy = shutil.copytree(served.folder / "fallen", tmp_path / "copy")
+    shutil.rmtree(copy / "steps" / "000002")
+    data = RunData(copy)
+    rows = search(data, Wanted(verdict="wrong_answer", first=1)).rows
+    assert [row["step"] for row in rows] == [2, 1]
+    assert grouped(data, rows, "") == [[row] for row in rows]
+
+
+def test_a_search_unfolds_the_completions_with_one_program(client: httpx.Client) -> None:
+    page = read(client, "/run/ordinary/search?verdict=passed")
+    n_rows = int(re.findall(r"share a row: (\d+) rows", page.text)[0])
+    times = [int(n) for n in re.findall(r"the same program (\d+) times", page.text)]
+    assert sum(times) + n_rows - len(times) == MOST_HITS and min(times) > 1
 
 
 def test_the_links_of_a_search_in_an_evaluation_lead_to_each_hit_once(
