@@ -52,11 +52,12 @@ def view(options: Namespace) -> int:
     """Shows runs and pools in the browser until it is stopped."""
     records = [record_path(record) for record in options.records]
     from coderl_tasks.view.library import Library  # which takes seconds to import
-    from coderl_tasks.view.view_server import first_page, listen, page_address, serve
+    from coderl_tasks.view.view_server import first_page, listen, page_address, serve, server
 
     library, listener, key = Library(records), listen(options.port), _view_key()
+    prepared = server(library, key, listener)
     print(page_address(listener, first_page(library, records), key), flush=True)
-    serve(library, key, listener)
+    serve(prepared, listener, is_announced=library.is_whole)
     return 0
 
 

@@ -32,6 +32,7 @@ from coderl_tasks.insight.drawing import LOOK
 from coderl_tasks.insight.record import CurationRecord, load_curation, naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.insight.viewer_link import announced
+from coderl_tasks.stats import student_t
 from coderl_tasks.untrusted_text import printable_lines
 from coderl_tasks.view import completion_pages, marked_text, other_pages, run_pages
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
@@ -55,6 +56,9 @@ class Viewer:
         self._runs: OrderedDict[Path, RunData] = OrderedDict()
         self._lock = Lock()
         self._templates = _templates()
+        # What the first page of a run would wait for: a compiled template, and the import for its intervals.
+        self._templates.get_template("run_page.html.j2")
+        student_t(1)
 
     def routes(self) -> list[Route]:
         completions = ("/step/{step:int}/{group:int}/{sample:int}", "/eval/{evaluation}/{sample:int}")
@@ -326,11 +330,11 @@ def server(library: Library, key: str, listener: socket.socket) -> uvicorn.Serve
     return uvicorn.Server(uvicorn.Config(shown, log_level="warning", access_log=False, server_header=False, ws="none"))
 
 
-def serve(library: Library, key: str, listener: socket.socket) -> None:
+def serve(prepared: uvicorn.Server, listener: socket.socket, *, is_announced: bool) -> None:
     """Serves until SIGINT or SIGTERM. The run that somebody looks at comes first: this process steps back."""
     os.nice(NICENESS)
-    with announced(listener.getsockname()[1]) if library.is_whole else nullcontext():
-        server(library, key, listener).run(sockets=[listener])
+    with announced(listener.getsockname()[1]) if is_announced else nullcontext():
+        prepared.run(sockets=[listener])
 
 
 def serve_beside(key: str) -> str:
