@@ -119,10 +119,12 @@ def _side_text(record: EvalRecord, shared: int) -> str:
     return f"{text}, Pass@1 on all of these {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]"
 
 
-def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
+def comparison_table(
+    comparison: Comparison, weak: Collection[str] = (), sides: tuple[str, str] | None = None
+) -> Table[tuple[str, PairedPassAt1]]:
     """Overall and by split, Pass@1 of both evaluations on the shared problems and the paired difference; splits in
-    `weak` have a star."""
-    before, after = comparison.before, comparison.after
+    `weak` have a star. Columns have the evaluations' names, or those of `sides`."""
+    before, after = sides or (comparison.before.name, comparison.after.name)
 
     def change(row: tuple[str, PairedPassAt1]) -> Estimate:
         return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
@@ -131,8 +133,8 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
             Column("problems", lambda row: row[1].n, ",", "num", short="n"),
-            Column(before.name, lambda row: row[1].before, "", "num", "console html", "before"),
-            Column(after.name, lambda row: row[1].after, "", "num", "console html", "after"),
+            Column(before, lambda row: row[1].before, "", "num", "console html", "before"),
+            Column(after, lambda row: row[1].after, "", "num", "console html", "after"),
             Column("points, paired", change, style="num", short="paired difference", interval="paired 95% interval"),
         ),
         list(comparison.results.items()),

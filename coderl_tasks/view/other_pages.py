@@ -85,7 +85,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
                 "name": name,
                 "comparison": comparison,
                 "why": why or "they share no evaluated problem",
-                "table": comparison_table(comparison) if comparison else None,
+                "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
                 "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
                 "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
                 "change": _change(chosen, (first_name, name), comparison, problem_id),

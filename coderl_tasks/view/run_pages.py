@@ -73,6 +73,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "changes": changed_settings(record.config),
         "pool": _pool(data, library),
         "integrity": _integrity(data, name),
+        "signals": without_signal(data.groups),
         "hardest": hardest(data.groups),
         "worse": worse(data.groups),
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
@@ -154,6 +155,16 @@ def changed_settings(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     usual = settings.model_dump(mode="json")
     known = {key: value for key, value in config.items() if key in usual}
     return [(each.key, shown_setting(each.old), shown_setting(each.new)) for each in config_changes(usual, known)]
+
+
+def without_signal(groups: pl.DataFrame) -> dict[str, Any]:
+    """How many `groups` there are, and `without` a signal, by reason, and the `step` with most of these: how many are
+    `in_step`, `of_step` of its groups."""
+    lacking = groups.filter(~pl.col("has_signal"))
+    by_step = groups.group_by("step").agg(in_step=(~pl.col("has_signal")).sum(), of_step=pl.len())
+    most = by_step.sort("in_step", "step", descending=True).head(1).to_dicts()
+    reasons = lacking["why_skipped"].value_counts(sort=True).rows()
+    return {"groups": len(groups), "without": len(lacking), "reasons": reasons} | (most[0] if most else {})
 
 
 def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
@@ -267,6 +278,7 @@ SORTS = {
     "rate": "pass rate, lowest first",
     "change": "change since earlier visits",
     "group": "as sampled",
+    "signal": "without a signal first",
     "tokens": "most tokens first",
 }
 
@@ -287,6 +299,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "change": lambda each: (each["change"] is None, each["change"] or 0.0),
         "tokens": lambda each: -each["tokens"],
         "group": lambda each: each["group_index"],
+        "signal": lambda each: (each["has_signal"], each["why_skipped"] or "", each["group_index"]),
     }
     listed.sort(key=keys.get(sort, keys["rate"]))
     skipped = [each for each in listed if not each["has_signal"]]
@@ -297,6 +310,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "step": step,
         "metrics": [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None],
         "row": row,
+        "visits": visits_of(data.groups, step),
         "before": max((each for each in steps if each < step), default=None),
         "after": min((each for each in steps if each > step), default=None),
         "groups": listed[:ROWS_ON_PAGE],
@@ -316,6 +330,31 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
             "GROUP BY ALL ORDER BY passed / n",
         ),
     }
+
+
+Visits = tuple[str, int, float, float | None, str]
+
+
+def visits_of(groups: pl.DataFrame, step: int) -> list[Visits]:
+    """Whether a step's problems were harder or are solved less often: of those that are new and of those sampled before
+    how many they are, their mean pass rate, and that of new ones in the steps before, or of their earlier visits."""
+    rated = groups.filter(pl.col("graded") > 0, pl.col("step") <= step).with_columns(
+        rate=pl.col("passed") / pl.col("graded"), is_new=pl.col("step") == pl.col("step").min().over("problem_id")
+    )
+    now, earlier = rated.filter(pl.col("step") == step), rated.filter(pl.col("step") < step)
+    new, again = now.filter("is_new"), now.filter(~pl.col("is_new"))
+    new_before = earlier.filter("is_new", pl.col("step") >= step - BEFORE)
+    visited = earlier.filter(pl.col("problem_id").is_in(again["problem_id"].implode()))
+    by_problem = visited.group_by("problem_id").agg(pl.col("rate").mean())
+    parts = [
+        ("New problems", new, new_before, f"of new ones in the {BEFORE} steps before"),
+        ("Problems sampled before", again, by_problem, "at their earlier visits"),
+    ]
+    return [(said, len(part), _mean(part) or 0.0, _mean(usual), of) for said, part, usual, of in parts if len(part)]
+
+
+def _mean(rated: pl.DataFrame) -> float | None:
+    return float(rated["rate"].to_numpy().mean()) if len(rated) else None
 
 
 def _why_no_step(data: RunData, step: int) -> str:

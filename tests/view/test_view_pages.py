@@ -16,7 +16,7 @@ import pytest
 from coderl_tasks.insight.query import query
 from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
-from coderl_tasks.view.run_pages import worse
+from coderl_tasks.view.run_pages import visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, grouped, search
 from coderl_tasks.view.view_admission import HEADERS
 from tests.filtering.made_problems import make_text
@@ -122,6 +122,33 @@ def test_a_run_leads_to_its_steps(client: httpx.Client) -> None:
     assert "learning_rate" in page.text  # differs from the default
 
 
+def test_a_run_counts_the_groups_without_a_signal(client: httpx.Client, served: Served) -> None:
+    groups = RunData(served.folder / "fallen").groups
+    counts = groups.filter(~pl.col("has_signal")).group_by("why_skipped").len().rows()
+    page = read(client, "/run/fallen")
+    [said] = re.findall(r"Groups of training: (.*?)\.", " ".join(page.text.split()))
+    assert (
+        said.startswith(f"{sum(n for _, n in counts)} of {len(groups)} without a signal: ") and "1 none passed" in said
+    )
+    assert all(f"{n} {why}" in said for why, n in counts)
+    [link] = [link for link in page.links if "sort=signal" in link]
+    first = read(client, link).text
+    assert first.index("skipped: ") < first.index("trained on") if "trained on" in first else "skipped: " in first
+
+
+def test_a_step_says_whether_its_problems_were_harder(client: httpx.Client) -> None:
+    visits = [("a", 0, 8), ("b", 0, 2), ("c", 1, 6), ("a", 2, 4), ("d", 2, 1), ("e", 2, 3), ("d", 3, 9)]
+    groups = pl.DataFrame(visits, schema=("problem_id", "step", "passed"), orient="row").with_columns(graded=10)
+    found = {said: (n, round(rate, 6), usual) for said, n, rate, usual, _ in visits_of(groups, 2)}
+    # Of the new ones before, a, b and c, 16 of 30 passed.
+    assert found == {"New problems": (2, 0.2, pytest.approx(16 / 30)), "Problems sampled before": (1, 0.4, 0.8)}
+    [(_, n, rate, usual, _)] = visits_of(groups, 0)
+    assert (n, rate, usual) == (2, 0.5, None)
+    assert visits_of(groups, 4) == []
+    text = " ".join(read(client, "/run/fallen/step/2").text.split())
+    assert "Problems sampled before (1): 0% passed, 50% at their earlier visits" in text
+
+
 def test_the_problems_that_got_worse_are_named() -> None:
     visits = [("a", 0, 8), ("b", 0, 2), ("c", 0, 10), ("a", 1, 4), ("b", 1, 6), ("c", 2, 1), ("a", 3, 6)]
     columns = ("problem_id", "step", "passed")
@@ -215,7 +242,8 @@ def test_an_evaluated_problem_says_why_its_tests_are_not_shown(client: httpx.Cli
 def test_runs_are_compared(client: httpx.Client) -> None:
     page = read(client, "/compare?run=ordinary&run=live")
     assert "Settings that differ" in page.text and "max_steps" in page.text
-    assert "problems gained / lost by live" in page.text
+    assert "problems gained / lost by live, p = 1 (McNemar, exact)" in page.text
+    assert page.text.index("ordinary against live") < page.text.index("Curves") < page.text.index("gained and lost by")
     read(client, "/compare?run=ordinary", 404)
 
 
