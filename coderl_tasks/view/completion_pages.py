@@ -98,10 +98,11 @@ def _changed(
     sides = [(other, data.problem_rows(other, rows[0]["problem_id"])), (place, rows)]
     if None not in (other.evaluation, place.evaluation):
         sides.sort(key=lambda side: data.evaluation(side[0].evaluation or "").step)
-    found = program_change(*(rows for _, rows in sides), problem)
+    (first, before), (second, after) = sides
+    found = program_change(before, after, problem)
     if found is None:
         return None
-    shown = zip((place for place, _ in sides), (found.before, found.after), strict=True)
+    shown = (first, found.before), (second, found.after)
     return found, [(place.name, completion_link(name, place, row)) for place, row in shown]
 
 

@@ -157,8 +157,8 @@ def _change(
     if comparison is None or problem_id is None:
         return None
     places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
-    rows = [chosen[name].problem_rows(place, problem_id) for name, place in zip(names, places, strict=True)]
-    found = program_change(*rows, chosen[names[1]].problem(problem_id, places[1])[0])
+    before, after = (chosen[name].problem_rows(place, problem_id) for name, place in zip(names, places, strict=True))
+    found = program_change(before, after, chosen[names[1]].problem(problem_id, places[1])[0])
     if found is None:
         return None
     links = map(completion_link, names, places, (found.before, found.after))

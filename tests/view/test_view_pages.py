@@ -420,7 +420,7 @@ def test_found_completions_with_the_same_program_stand_together(served: Served, 
     assert len(groups) < len(rows) if not wanted.evaluation else len(groups) == len(rows)  # there a problem occurs once
     listed = sorted(row["row"] if wanted.evaluation else rows.index(row) for group in groups for row in group)
     assert listed == (sorted(row["row"] for row in rows) if wanted.evaluation else [*range(len(rows))])
-    programs = {}
+    programs: dict[tuple[object, ...], int] = {}
     for number, group in enumerate(groups):
         for row in group:
             place = Place(evaluation=wanted.evaluation) if wanted.evaluation else Place(row["step"])
