@@ -1,6 +1,6 @@
 """What passes between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -59,7 +59,8 @@ class AdamSettings:
 class SampleSpec:
     """One sampling request; `seed` decides every draw: the same spec on the same weights gives the same tokens.
 
-    With `record_top_k` each sequence carries that many of the likeliest tokens at each of its positions.
+    With `record_top_k` each sequence carries that many of the likeliest tokens at each of its positions. Samples count
+    from `first_sample`: a part of a request draws what the whole one would draw for it.
     """
 
     prompt: list[int]
@@ -74,6 +75,14 @@ class SampleSpec:
     prompt_logprobs: bool = False
     topk_prompt_logprobs: int = 0
     record_top_k: int = 0
+    first_sample: int = 0
+
+    def by_sample(self) -> "list[SampleSpec]":
+        """A request for each sample; the first one's result has what is asked about the prompt."""
+        first = replace(self, num_samples=1)
+        other = replace(first, prompt_logprobs=False, topk_prompt_logprobs=0)
+        places = range(1, self.num_samples)
+        return [first, *(replace(other, first_sample=self.first_sample + place) for place in places)]
 
 
 @dataclass(frozen=True)
@@ -94,3 +103,9 @@ class SampleResult:
     sequences: list[SampledSequence]
     prompt_logprobs: list[float | None] | None = None
     topk_prompt_logprobs: list[list[tuple[int, float]] | None] | None = None
+
+    @classmethod
+    def joined(cls, parts: "list[SampleResult]") -> "SampleResult":
+        """The result of a request whose samples were requested one by one (`SampleSpec.by_sample`)."""
+        sequences = [sequence for part in parts for sequence in part.sequences]
+        return replace(parts[0], sequences=sequences)

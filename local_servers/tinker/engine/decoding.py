@@ -18,16 +18,15 @@ _SLACK_TOKENS = 8
 class UniformDraws:
     """Uniform numbers in [0, 1): sample i's t-th depends on (seed, i, t) alone."""
 
-    def __init__(self, seed: int, n_samples: int) -> None:
+    def __init__(self, seed: int, samples: range) -> None:
         self._generators = [
-            np.random.Generator(np.random.Philox(np.random.SeedSequence([seed % 2**64, sample])))
-            for sample in range(n_samples)
+            np.random.Generator(np.random.Philox(np.random.SeedSequence([seed % 2**64, sample]))) for sample in samples
         ]
-        self._block = np.empty((n_samples, 0))
+        self._block = np.empty((len(samples), 0))
         self._first = 0
 
     def at(self, step: int) -> np.ndarray:
-        """The numbers (num_samples,) of a step; steps must be asked for in order."""
+        """The numbers (samples,) of a step; steps must be asked for in order."""
         if step >= self._first + self._block.shape[1]:
             self._first = step
             self._block = np.stack([generator.random(_BLOCK) for generator in self._generators])

@@ -1,5 +1,6 @@
 """The engine: training and sampling of LoRA adapters on one base model. The wire uses this package through it alone."""
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from local_servers.tinker.engine.validation import check_datum, check_sample
 from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest, about_datum
 
+_CACHE_ROOM = 4 << 30
 _DRAW_BYTES = 40
 """A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
 
@@ -41,17 +43,18 @@ class Engine:
         *,
         device: str = "cpu",
         dtype: str = "float32",
-        max_batch_rows: int = 256,
+        max_batch_rows: int | None = None,
         max_train_tokens: int = 16384,
         threads: int = 1,
     ) -> None:
         """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with the layers' weights in `dtype` (float32
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
-        `max_batch_rows` samples take a step together; `max_train_tokens` bounds a training micro-batch. `threads` is
-        how many threads share one operation, for the whole process, and part of what decides the bits. One is best,
-        as sampling deals its requests and training its micro-batches to the cores: two gain little on idle cores, and
-        on busy ones every operation waits for the slower thread (sampling on nano took ten times as long).
+        `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024; `max_train_tokens` bounds a
+        training micro-batch. `threads` is how many threads share one operation, for the whole process, and part of what
+        decides the bits. One is best, as sampling deals its requests and training its micro-batches to the cores: two
+        gain little on idle cores, and on busy ones every operation waits for the slower thread (sampling on nano took
+        ten times as long).
         """
         torch.set_num_threads(threads)
         self.folder = folder
@@ -59,14 +62,19 @@ class Engine:
         self.tokenizer: Any | None = None
         if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        self._max_batch_rows, self._max_train_tokens = max_batch_rows, max_train_tokens
+        on_cpu = device == "cpu"
+        self._max_batch_rows = max_batch_rows or (256 if on_cpu else 1024)
+        self._max_train_tokens = max_train_tokens
+        # A GPU waits for each call: there the attention of all samples is one, those of a group among them. The CPU is
+        # quicker with one for each group, which reads the keys of the prompt once.
+        self.samples_alone = not on_cpu
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
         self.dtype = self._model.dtype
         self.large = self._model.large
         self.needed_bytes = self._model.needed_bytes
         # Of which each runs an operation by itself.
-        self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if device == "cpu" else 1
+        self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if on_cpu else 1
 
     @property
     def eos_tokens(self) -> list[int]:
@@ -126,13 +134,17 @@ class Engine:
         for _, spec in jobs:
             self.validate_sample(spec)
         batch = self.sampling_batch()
-        requests = [self.running_request(weights, spec) for weights, spec in jobs]
-        batch.requests += requests
+        of_jobs = [[self.running_request(weights, part) for part in self.parts(spec)] for weights, spec in jobs]
+        batch.requests += itertools.chain.from_iterable(of_jobs)
         while batch.requests:
             for request in batch.step():
                 if request.error is not None:
                     raise request.error
-        return [request.result() for request in requests]
+        return [SampleResult.joined([request.result() for request in requests]) for requests in of_jobs]
+
+    def parts(self, spec: SampleSpec) -> list[SampleSpec]:
+        """The requests that one is run as, whose results are `SampleResult.joined`."""
+        return spec.by_sample() if self.samples_alone else [spec]
 
     def validate_sample(self, spec: SampleSpec) -> None:
         check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
@@ -152,6 +164,14 @@ class Engine:
         """The most memory that the request's key-value cache can take."""
         tokens = len(spec.prompt) + spec.num_samples * min(spec.max_tokens, self.context_length - len(spec.prompt))
         return (capacity_of(tokens) if spec.num_samples == 1 else tokens) * self._position_bytes
+
+    @property
+    def cache_room(self) -> int:
+        """What the key-value caches of requests that run at once may take: half of what is free on a GPU."""
+        if self._model.device.type != "cuda":
+            return _CACHE_ROOM
+        free, _ = torch.cuda.mem_get_info(self._model.device)
+        return int(free) // 2
 
     @property
     def _position_bytes(self) -> int:

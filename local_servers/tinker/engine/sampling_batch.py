@@ -52,7 +52,7 @@ class RunningRequest:
         n, length = spec.num_samples, len(spec.prompt)
         limit = min(spec.max_tokens, model.context_length - length)
         self._stop = StopRule(spec, limit, tokenizer)
-        self._draws = UniformDraws(spec.seed, n)
+        self._draws = UniformDraws(spec.seed, range(spec.first_sample, spec.first_sample + n))
         shape = model.n_layers, model.n_kv_heads, model.head_dim
         self.cache: GroupCache | SlotCache = (
             SlotCache(length) if n == 1 else GroupCache(*shape, length, n, model.device)

@@ -56,10 +56,10 @@ def sampling_scheduler(engine: Engine) -> Scheduler:
 class SamplingProcesses:
     """`SamplingScheduler`s in several processes; a request goes to the one that has the least to do."""
 
-    def __init__(self, engine: Engine, processes: int, *, max_cache_bytes: int = 4 << 30) -> None:
-        """Starts `processes` - 1 worker processes, which load the engine's model; they share `max_cache_bytes`."""
+    def __init__(self, engine: Engine, processes: int) -> None:
+        """Starts `processes` - 1 worker processes, which load the engine's model; they share `Engine.cache_room`."""
         self._engine = engine
-        bytes_each = max_cache_bytes // processes
+        bytes_each = engine.cache_room // processes
         threads = [max(1, (engine.cores + place) // processes) for place in range(processes)]
         self._here = SamplingScheduler(engine, max_cache_bytes=bytes_each, threads=threads[0])
         self._workers = [_Worker(engine, bytes_each, count, self._run_here) for count in threads[1:]]

@@ -25,11 +25,12 @@ class SamplingScheduler:
     to counts, not what they hold now, so that the limit still holds when all of them are at their longest.
     """
 
-    def __init__(self, engine: Engine, *, max_cache_bytes: int = 4 << 30, threads: int | None = None) -> None:
-        """`threads` run the requests of a step, by default one on each core."""
+    def __init__(self, engine: Engine, *, max_cache_bytes: int | None = None, threads: int | None = None) -> None:
+        """`max_cache_bytes` is `Engine.cache_room` unless it is given; `threads` run the requests of a step, by default
+        one on each core."""
         self._engine = engine
         self._threads = threads
-        self._max_cache_bytes = max_cache_bytes
+        self._max_cache_bytes = engine.cache_room if max_cache_bytes is None else max_cache_bytes
         self._incoming: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="sampling", daemon=True)
@@ -40,9 +41,11 @@ class SamplingScheduler:
         if self._closing:
             raise RuntimeError("the sampling scheduler is closed")
         self._engine.validate_sample(spec)
-        future: Future[SampleResult] = Future()
-        self._incoming.put((weights, spec, future))
-        return future
+        futures: list[Future[SampleResult]] = []
+        for part in self._engine.parts(spec):
+            futures.append(Future())
+            self._incoming.put((weights, part, futures[-1]))
+        return futures[0] if len(futures) == 1 else _joined(futures)
 
     def close(self) -> None:
         """Ends the loop after its current step; unfinished requests fail with RuntimeError."""
@@ -100,6 +103,27 @@ class SamplingScheduler:
                 continue
             batch.requests.append(request)
             futures[request] = future
+
+
+def _joined(parts: list[Future[SampleResult]]) -> Future[SampleResult]:
+    """The future of the whole request, with the first error of its parts; once it has ended, they are cancelled."""
+    whole: Future[SampleResult] = Future()
+
+    def finish(part: Future[SampleResult]) -> None:
+        if whole.done() or part.cancelled():
+            return
+        error = part.exception()
+        if (error is None and not all(each.done() for each in parts)) or not whole.set_running_or_notify_cancel():
+            return
+        if error is None:
+            whole.set_result(SampleResult.joined([each.result() for each in parts]))
+        else:
+            whole.set_exception(error)
+
+    for part in parts:
+        part.add_done_callback(finish)
+    whole.add_done_callback(lambda _: [part.cancel() for part in parts])
+    return whole
 
 
 def _answer(finished: list[RunningRequest], futures: dict[RunningRequest, Future[SampleResult]]) -> None:

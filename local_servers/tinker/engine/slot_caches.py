@@ -13,6 +13,7 @@ decoded is not taken for a later prompt: its bits are those of other shapes, and
 not make them.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,12 @@ _BLOCK_BYTES = 64 << 20
 """Of a block of slots."""
 _MOST_SLOTS = 32
 _MOST_UNUSED = 4
-"""Query positions between two slots that cost less than another call."""
+"""Query positions between two slots that cost less than another call; on a GPU any number does."""
+_GPU_MOST_SLOTS = 512
+_GPU_MEMORY_PARTS = 32
+"""A block is that part of a GPU's memory."""
+_GPU_ROOM = 256
+"""Positions that a slot on a GPU has room for beyond those that are needed: to move takes hundreds of calls."""
 
 
 def capacity_of(positions: int) -> int:
@@ -100,13 +106,18 @@ class SlotPool:
 
     def __init__(self, n_layers: int, n_kv_heads: int, head_dim: int, device: torch.device) -> None:
         self._n_layers, self._n_kv_heads, self._head_dim, self._device = n_layers, n_kv_heads, head_dim, device
+        self._block_bytes, self._most_slots, self._room = _BLOCK_BYTES, _MOST_SLOTS, 1
+        if device.type == "cuda":
+            self._block_bytes = torch.cuda.get_device_properties(device).total_memory // _GPU_MEMORY_PARTS
+        if device.type != "cpu":
+            self._most_slots, self._room = _GPU_MOST_SLOTS, _GPU_ROOM
         self._blocks: list[weakref.ref[Slots]] = []
 
     def reserve(self, cache: SlotCache) -> None:
         """Makes room for the prompt and for one more position. Raises OutOfMemory if there is none."""
-        capacity = capacity_of(max(cache.prompt_length, cache.filled) + 1)
-        if cache.slots is not None and cache.slots.capacity == capacity:
+        if cache.slots is not None and cache.filled < cache.slots.capacity:
             return
+        capacity = capacity_of(max(cache.prompt_length, cache.filled) + self._room)
         blocks = [block for ref in self._blocks if (block := ref()) is not None]
         self._blocks = [weakref.ref(block) for block in blocks]
         for block in blocks:
@@ -119,7 +130,7 @@ class SlotPool:
 
     def _new_block(self, capacity: int) -> Slots:
         slot_bytes = 2 * self._n_layers * capacity * self._n_kv_heads * self._head_dim * torch.float32.itemsize
-        count = max(1, min(_MOST_SLOTS, _BLOCK_BYTES // slot_bytes))
+        count = max(1, min(self._most_slots, self._block_bytes // slot_bytes))
         what = "the cache of the completions that are being sampled"
         try:
             require_memory(count * slot_bytes, what, self._device.type)
@@ -164,10 +175,10 @@ class _Call:
         if self._width > 1:
             queries = positions[None, -self._width :, None]
         else:
-            queries = torch.zeros(self._used.stop - self._used.start, 1, 1, dtype=torch.long)
+            firsts = [0] * (self._used.stop - self._used.start)
             for part in parts:
-                queries[part.cache.slot - self._used.start] = part.first
-            queries = queries.to(device)
+                firsts[part.cache.slot - self._used.start] = part.first
+            queries = torch.tensor(firsts, device=device)[:, None, None]
         mask = torch.zeros(len(queries), self._width, self._keys, device=device)
         return mask.masked_fill_(positions > queries, -torch.inf)[:, None]
 
@@ -189,11 +200,11 @@ class _Call:
         out.index_copy_(0, self._rows, found.index_select(0, self._places))
 
 
-def _runs(parts: list[_Rows], width: int) -> Iterator[list[_Rows]]:
+def _runs(parts: list[_Rows], width: int, most_unused: float) -> Iterator[list[_Rows]]:
     """The parts, of one block, where a call would compute too much in vain for the slots between them: apart."""
     run: list[_Rows] = []
     for part in sorted(parts, key=lambda part: part.cache.slot):
-        if run and (part.cache.slot - run[-1].cache.slot - 1) * width > _MOST_UNUSED:
+        if run and (part.cache.slot - run[-1].cache.slot - 1) * width > most_unused:
             yield run
             run = []
         run.append(part)
@@ -222,12 +233,15 @@ class SlotAttention:
                 parts.setdefault((slots, stop, CHUNK), []).append(_Rows(cache, now, first))
                 first = stop
         device = next(iter(cells)).tensors[0].device
+        most_unused = _MOST_UNUSED if device.type == "cpu" else math.inf
         self._cells = [
             (slots, torch.tensor(its_cells, device=device), torch.tensor(its_rows, device=device))
             for slots, (its_cells, its_rows) in cells.items()
         ]
         self._calls = [
-            _Call(*shape, run, device) for shape, its_parts in parts.items() for run in _runs(its_parts, shape[2])
+            _Call(*shape, run, device)
+            for shape, its_parts in parts.items()
+            for run in _runs(its_parts, shape[2], most_unused)
         ]
 
     def attend(

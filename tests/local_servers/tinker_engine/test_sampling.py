@@ -130,7 +130,7 @@ def test_the_seed_decides_every_draw(engine: Engine, cases: Any) -> None:
 
 
 def test_draws_of_a_sample_do_not_depend_on_how_many_there_are() -> None:
-    few, many = UniformDraws(3, 2), UniformDraws(3, 5)
+    few, many = UniformDraws(3, range(2)), UniformDraws(3, range(5))
     for step in range(130):
         np.testing.assert_array_equal(few.at(step), many.at(step)[:2])
 

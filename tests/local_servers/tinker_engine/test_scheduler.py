@@ -5,6 +5,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from local_servers import memory
@@ -47,6 +48,46 @@ def test_requests_wait_for_room_in_the_cache(engine: Engine, cases: Any) -> None
     futures = [scheduler.submit(weights, spec) for spec in specs]
     assert [future.result() for future in futures] == engine.sample([(weights, spec) for spec in specs])
     scheduler.close()
+
+
+@pytest.fixture
+def by_sample(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    monkeypatch.setattr(engine, "samples_alone", True)
+
+
+@pytest.mark.usefixtures("by_sample")
+def test_samples_that_run_as_requests_of_their_own_are_those_of_the_whole_request(
+    engine: Engine, scheduler: SamplingScheduler, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = engine.sampler_weights(None)
+    specs = [SampleSpec(cases.prompt(i, 70 + i), 5, 12, seed=i, prompt_logprobs=i > 0) for i in range(3)]
+    found = [future.result() for future in [scheduler.submit(weights, spec) for spec in specs]]
+    assert found == engine.sample([(weights, spec) for spec in specs])
+    monkeypatch.setattr(engine, "samples_alone", False)
+    for spec, result, whole in zip(specs, found, engine.sample([(weights, spec) for spec in specs]), strict=True):
+        assert (result.prompt_logprobs is None) is not spec.prompt_logprobs
+        np.testing.assert_allclose(
+            [value or 0.0 for value in result.prompt_logprobs or ()],
+            [value or 0.0 for value in whole.prompt_logprobs or ()],
+            atol=1e-4,
+        )
+        for sample, expected in zip(result.sequences, whole.sequences, strict=True):
+            assert (sample.tokens, sample.stop_reason) == (expected.tokens, expected.stop_reason)
+            np.testing.assert_allclose(sample.logprobs, expected.logprobs, atol=1e-4)
+
+
+@pytest.mark.usefixtures("by_sample")
+def test_a_request_whose_samples_run_apart_ends_as_one(
+    engine: Engine, scheduler: SamplingScheduler, cases: Any
+) -> None:
+    weights = engine.sampler_weights(None)
+    long = scheduler.submit(weights, SampleSpec(cases.prompt(0, 30), 16, 8000))
+    with pytest.raises(KeyError):
+        scheduler.submit({}, SampleSpec(cases.prompt(0, 5), 4, 2)).result()
+    assert long.cancel()
+    short = scheduler.submit(weights, SampleSpec(cases.prompt(0, 30), 3, 2))
+    assert [len(sequence.tokens) for sequence in short.result().sequences] == [2] * 3
 
 
 def test_a_bad_request_is_refused_at_once(scheduler: SamplingScheduler, engine: Engine) -> None:
