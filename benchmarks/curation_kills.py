@@ -26,11 +26,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
+from started_commands import Launch, launch
 
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.selection import seed_for
@@ -58,12 +60,18 @@ class Curation:
     """`coderl curate` of some problems in `folder`, as often as it takes."""
 
     def __init__(
-        self, folder: Path, gateway: Gateway, environment: dict[str, str], options: argparse.Namespace
+        self,
+        folder: Path,
+        gateway: Gateway,
+        environment: dict[str, str],
+        options: argparse.Namespace,
+        launch: Launch = launch,
     ) -> None:
         self.folder = folder
         problems = options.problems
         self.gateway = gateway
         self.environment = environment
+        self.launch = launch
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
         # Further passes over shards that are finished. The limits are such that some of few problems are left out.
         screening = ("profile_mode=screen", "screen_skip=0.5", "screen_drop=0.3")
@@ -72,7 +80,7 @@ class Curation:
         data = ("dataset=data/skewed",) if options.screen else ()
         settings = ("preset=nano", "seed=0", *data, *sizes, *passes, f"name={folder}")
         self.files = (*FILES, "strengthened.parquet") if options.strengthen else FILES
-        self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
+        self.words = ("curate", *settings)
 
     def recorded(self) -> set[int]:
         """The seeds of the rounds recorded so far."""
@@ -90,10 +98,8 @@ class Curation:
         """Start the command and let it end, or kill it at `moment`: (requests and problems strengthened of this start,
         seconds after them)."""
         before, first, tested = self.recorded(), len(self.gateway.seeds), self.strengthened()
-        with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                self.command, env=self.environment, stdout=subprocess.DEVNULL, stderr=errors, text=True
-            )
+        with tempfile.TemporaryFile("w+") as output:
+            process = self.launch(self.environment, self.words, output)
             killed = False
             try:
                 if moment is not None:
@@ -106,10 +112,10 @@ class Curation:
                 killed = True
             finally:
                 process.kill()
-                process.wait()
-            if not killed and process.returncode != 0:
-                errors.seek(0)
-                raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {errors.read()}")
+                code = process.wait()
+            if not killed and code != 0:
+                output.seek(0)
+                raise RuntimeError(f"coderl {' '.join(self.words)} ended with {code}: {output.read()}")
         asked = self.gateway.seeds[first:]
         return Start(len(before), tested, len(asked), sum(seed in before for seed in asked), killed)
 
@@ -138,7 +144,37 @@ def environment() -> Iterator[tuple[Gateway, dict[str, str]]]:
         yield gateway, {**os.environ, **named}
 
 
-def main() -> None:
+def kill_and_compare(
+    folder: Path,
+    gateway: Gateway,
+    environment: dict[str, str],
+    options: argparse.Namespace,
+    launch: Launch = launch,
+) -> dict[str, Any]:
+    """A curation undisturbed, then one that is killed as often as the options say; what was found."""
+    draw = random.Random(options.seed)
+    quiet = Curation(folder / "quiet", gateway, environment, options, launch)
+    undisturbed = quiet.start(None)
+    harmed = Curation(folder / "harmed", gateway, environment, options, launch)
+    starts: list[Start] = []
+    first = len(gateway.seeds)
+    for kills_left in range(options.kills, 0, -1):
+        missing = undisturbed.requests - len(harmed.recorded()) + quiet.strengthened() - harmed.strengthened()
+        starts.append(harmed.start((draw.randint(0, 2 * missing // (kills_left + 1)), draw.uniform(0, DELAY_S))))
+    starts.append(harmed.start(None))
+    times = Counter(gateway.seeds[first:])
+    return {
+        "kills": sum(start.killed for start in starts),
+        "starts": [[start.recorded, start.strengthened, start.requests, start.again, start.killed] for start in starts],
+        "undisturbed_requests": undisturbed.requests,
+        "requests": sum(times.values()),
+        "rounds": len(times),
+        "recorded_asked_again": sum(start.again for start in starts),
+        "same_files": {name: digest == quiet.hashes()[name] for name, digest in harmed.hashes().items()},
+    }
+
+
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--problems", type=int, default=120)
@@ -146,48 +182,29 @@ def main() -> None:
     parser.add_argument("--screen", action="store_true", help="with profile_mode=screen, on data/skewed")
     parser.add_argument("--strengthen", action="store_true", help="with strengthen=4, and kills while tests are made")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of tables")
-    arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     with environment() as (gateway, names), tempfile.TemporaryDirectory(prefix="curation-kills-") as temporary:
-        quiet = Curation(Path(temporary) / "quiet", gateway, names, arguments)
-        undisturbed = quiet.start(None)
-        harmed = Curation(Path(temporary) / "harmed", gateway, names, arguments)
-        starts: list[Start] = []
-        first = len(gateway.seeds)
-        for kills_left in range(arguments.kills, 0, -1):
-            missing = undisturbed.requests - len(harmed.recorded()) + quiet.strengthened() - harmed.strengthened()
-            starts.append(harmed.start((draw.randint(0, 2 * missing // (kills_left + 1)), draw.uniform(0, DELAY_S))))
-        starts.append(harmed.start(None))
-        times = Counter(gateway.seeds[first:])
-        same = {name: digest == quiet.hashes()[name] for name, digest in harmed.hashes().items()}
-    kills, again = sum(start.killed for start in starts), sum(start.again for start in starts)
-    outcome = {
-        "kills": kills,
-        "starts": [[start.recorded, start.strengthened, start.requests, start.again, start.killed] for start in starts],
-        "undisturbed_requests": undisturbed.requests,
-        "requests": sum(times.values()),
-        "rounds": len(times),
-        "recorded_asked_again": again,
-        "same_files": same,
-    }
+        outcome = kill_and_compare(Path(temporary), gateway, names, arguments)
     if arguments.json:
         print(json.dumps(outcome))
     else:
-        show(starts, outcome, arguments)
-    sys.exit(0 if all(same.values()) and not again else 1)
+        show(outcome, arguments)
+    sys.exit(0 if all(outcome["same_files"].values()) and not outcome["recorded_asked_again"] else 1)
 
 
-def show(starts: list[Start], outcome: dict[str, object], arguments: argparse.Namespace) -> None:
+def show(outcome: dict[str, Any], arguments: argparse.Namespace) -> None:
     table = Table(
         title=f"{outcome['kills']} kills of a curation of {arguments.problems} problems, seed {arguments.seed}"
     )
     titles = ("start", "rounds recorded before", "problems strengthened before", "requests", "of them recorded before")
     for title in (*titles, "end"):
         table.add_column(title, justify="right")
-    for number, start in enumerate(starts, 1):
-        end = "killed" if start.killed else "done"
-        counts = (number, start.recorded, start.strengthened, start.requests, start.again)
-        table.add_row(*map(str, counts), end)
+    for number, (*counts, killed) in enumerate(outcome["starts"], 1):
+        table.add_row(*map(str, (number, *counts)), "killed" if killed else "done")
     console = Console()
     console.print(table)
     console.print(f"requests {outcome['requests']}, undisturbed {outcome['undisturbed_requests']}")

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import aiohttp
 from aiohttp import web
+from started_commands import Process
 
 
 class Gateway:
@@ -29,7 +29,7 @@ class Gateway:
         self._seen: set[tuple[str, int]] = set()
         self._arrived = threading.Condition()
 
-    def wait_for(self, count: int, process: "subprocess.Popen[str]") -> bool:
+    def wait_for(self, count: int, process: Process) -> bool:
         """Wait until `count` requests have been noted; False if the process ended before."""
         with self._arrived:
             while len(self.seeds) < count:

@@ -44,17 +44,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import polars as pl
 from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
+from started_commands import Launch, Process, launch
 
 from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import make_folder, read_rows
@@ -156,14 +157,15 @@ class Stack:
     gateway: Gateway
     environment: dict[str, str]
     model: str = NANO_MODEL
+    launch: Launch = launch
     servers: list[EmbeddedServer] = field(default_factory=list)
 
-    def start(self, *command: str, **options: Any) -> "subprocess.Popen[str]":
-        """New servers and the command that uses them, all at once; its process, when the servers are up."""
+    def start(self, words: Sequence[str], output: IO[str]) -> Process:
+        """New servers and `coderl WORDS`, which uses them, all at once; its process, when the servers are up."""
         tinker, sandbox = self.servers = [embedded_tinker(self.model), embedded_sandbox()]
         self.gateway.target = tinker.url
         environment = {**self.environment, "TINKER_API_KEY": tinker.key, "SANDBOX_URL": sandbox.address}
-        process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **options)
+        process = self.launch(environment, words, output)
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.__enter__(), self.servers))
         return process
@@ -214,8 +216,7 @@ class Training:
             words.append(f"reward_file={plan.pool}/reward.py")
         given = dict(word.split("=", 1) for word in words)  # a variant's own come last
         self.first = int(given.get("first_completions", 0))
-        words = [f"{key}={value}" for key, value in given.items()]
-        self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
+        self.words = ["train", *(f"{key}={value}" for key, value in given.items()), f"log_path={folder}"]
         self.cap: int | None = None
 
     def spent(self) -> int:
@@ -268,7 +269,7 @@ class Training:
         with tempfile.TemporaryFile("w+") as output:
             begun = time.monotonic()
             cap = [] if self.cap is None else [f"max_tokens_total={self.cap}"]
-            process = self.stack.start(*self.command, *cap, stdout=output, stderr=subprocess.STDOUT)
+            process = self.stack.start([*self.words, *cap], output)
             killed = False
             try:
                 if from_first_request:
@@ -283,11 +284,11 @@ class Training:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                 self.stack.kill()
-                process.wait()
-            capped = not killed and self.cap is not None and process.returncode == BudgetReachedError.exit_code
-            if not killed and not capped and process.returncode != 0:
+                code = process.wait()
+            capped = not killed and self.cap is not None and code == BudgetReachedError.exit_code
+            if not killed and not capped and code != 0:
                 output.seek(0)
-                raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {output.read()}")
+                raise RuntimeError(f"coderl {' '.join(self.words)} ended with {code}: {output.read()}")
         again = sum(seed in before for seed in gateway.seeds[first:])
         return Start(len(before), again, self.committed(), killed, capped), time.monotonic() - begun
 
@@ -400,12 +401,15 @@ def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
         words = (*words, f"dataset={folder}/rows.jsonl", "test_share=0.2")
     preset = SMOLLM2 if variant == SMOLLM2 else "nano"
     words = (f"preset={preset}", f"limit={POOL_PROBLEMS}", *words)
-    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *words, f"name={folder}"]
-    try:
-        if stack.start(*command, stdout=subprocess.DEVNULL).wait() != 0:
-            raise RuntimeError(f"{' '.join(command)} failed")
-    finally:
-        stack.kill()
+    words = ("curate", *words, f"name={folder}")
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            code = stack.start(words, output).wait()
+        finally:
+            stack.kill()
+        if code != 0:
+            output.seek(0)
+            raise RuntimeError(f"coderl {' '.join(words)} ended with {code}: {output.read()}")
     return folder
 
 

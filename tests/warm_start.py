@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Sequence
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from coderl_tasks.paths import PROJECT_ROOT
 
@@ -20,8 +21,9 @@ TIMEOUT_S = 600.0
 
 
 class Command:
-    """`coderl ARGUMENTS` under way, with the part of `subprocess.Popen` that tests use. Output goes to files, so that
-    nobody has to read while it runs. `stderr` is apart, or with `subprocess.STDOUT` part of the output."""
+    """`coderl ARGUMENTS` under way in a session of its own, with the part of `subprocess.Popen` that tests use. Output
+    goes to files, so that nobody has to read while it runs. `stderr` is apart, or with `subprocess.STDOUT` part of the
+    output."""
 
     def __init__(
         self,
@@ -29,9 +31,13 @@ class Command:
         *arguments: object,
         stderr: int = subprocess.PIPE,
         folder: Path = PROJECT_ROOT,
+        output: IO[str] | None = None,
     ) -> None:
+        """`output` is the file that the output goes to, one of its own unless given."""
         self.arguments = [str(word) for word in arguments]
-        self._files = [tempfile.TemporaryFile("a+") for _ in range(1 + (stderr != subprocess.STDOUT))]  # noqa: SIM115
+        own = (output is None) + (stderr != subprocess.STDOUT)
+        self._files = [output] if output is not None else []
+        self._files += [tempfile.TemporaryFile("a+") for _ in range(own)]  # noqa: SIM115
         descriptors = [DupFd(self._files[0].fileno()), DupFd(self._files[-1].fileno())]
         process = FORK_SERVER.Process(target=_run, args=(environment, self.arguments, descriptors, str(folder)))
         process.start()
@@ -50,6 +56,13 @@ class Command:
     def kill(self) -> None:
         self._process.kill()
 
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended; `subprocess.TimeoutExpired` if it has not after `timeout` seconds."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.arguments, timeout or 0.0)
+        return self.returncode
+
     def communicate(self, timeout: float = TIMEOUT_S) -> tuple[str, str]:
         """Output and errors, once it has ended."""
         self._process.join(timeout)
@@ -62,6 +75,11 @@ class Command:
                 file.seek(0)
                 texts.append(file.read())
         return texts[0], texts[1] if len(texts) > 1 else ""
+
+
+def launch(environment: dict[str, str], words: Sequence[str], output: IO[str]) -> Command:
+    """What `started_commands.launch` does, without starting an interpreter."""
+    return Command(environment, *words, stderr=subprocess.STDOUT, output=output)
 
 
 def run(environment: dict[str, str], *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -79,6 +97,7 @@ def _run(environment: dict[str, str], arguments: list[str], descriptors: list[An
         os.close(copy)
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
+    os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment | {"PYTHONUNBUFFERED": "1"})

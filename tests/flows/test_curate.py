@@ -1,8 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +16,7 @@ from coderl_tasks.problems.profile_columns import (
 )
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import wait_for
+from tests.warm_start import Command
 
 
 def test_a_pool_has_its_files_and_loses_nothing(pool: Path) -> None:
@@ -112,10 +109,9 @@ def test_a_pool_has_inferred_comparators_and_a_kill_changes_nothing(
     assert set(dropped["reason"]) == {"several_answers"} and dropped.height == 3
     assert "a comparator that was inferred" in (undisturbed / "report.html").read_text()
 
-    command = [sys.executable, "-m", "coderl_tasks.cli", *infers, f"name={killed}"]
-    process = subprocess.Popen(command, env=flow_environment, stdout=subprocess.DEVNULL, text=True)
+    process = Command(flow_environment, *infers, f"name={killed}")
     wait_for(killed / "solutions" / "0000" / "checks.jsonl", process)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     recorded = (killed / "solutions" / "0000" / "checks.jsonl").read_text()
     assert not (killed / "solutions.parquet").exists()

@@ -1,25 +1,25 @@
 """A curation killed with SIGKILL and started again, by the benchmark that does it ten times."""
 
-import json
 import os
-import subprocess
-import sys
+from pathlib import Path
 
-from coderl_tasks.paths import PROJECT_ROOT
+from curation_kills import kill_and_compare, parser
+from sampling_gateway import Gateway
 
-KILLS = int(os.environ.get("CURATION_KILLS", "3"))
+from tests import warm_start
+
+KILLS = os.environ.get("CURATION_KILLS", "3")
 
 
 def test_a_killed_curation_ends_in_the_same_pool_and_samples_nothing_recorded_twice(
-    flow_environment: dict[str, str],
+    flow_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    script = PROJECT_ROOT / "benchmarks" / "curation_kills.py"
-    command = [sys.executable, str(script), "--json", "--kills", str(KILLS), "--problems", "15"]
-    done = subprocess.run(command, env=flow_environment, capture_output=True, text=True, check=False, timeout=900)
-    assert done.stdout, done.stderr
-    outcome = json.loads(done.stdout)
+    gateway = Gateway(flow_environment["TINKER_BASE_URL"])
+    options = parser().parse_args(["--kills", KILLS, "--problems", "15"])
+    with gateway.serving():
+        environment = flow_environment | {"TINKER_BASE_URL": gateway.url}
+        outcome = kill_and_compare(tmp_path, gateway, environment, options, warm_start.launch)
     assert outcome["kills"] > 0, outcome
     assert outcome["recorded_asked_again"] == 0, outcome
     assert set(outcome["same_files"].values()) == {True}, outcome
     assert outcome["rounds"] == outcome["undisturbed_requests"], outcome
-    assert done.returncode == 0

@@ -1,27 +1,26 @@
 """Training runs killed with SIGKILL, servers and all, and started again, by the benchmark that does it 200 times."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from coderl_tasks.paths import PROJECT_ROOT
+from sampling_gateway import Gateway
+from training_kills import Plan, Stack, kill_and_compare
+
+from tests import warm_start
 
 KILLS = int(os.environ.get("TRAINING_KILLS", "4"))
 
 
-def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(flow_environment: dict[str, str], pool: Path) -> None:
+def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(
+    flow_environment: dict[str, str], pool: Path, tmp_path: Path
+) -> None:
     # One run with everything that a kill could upset; `make soak` has a run of each by itself.
-    script = PROJECT_ROOT / "benchmarks" / "training_kills.py"
-    options = ("--json", "--kills", str(KILLS), "--steps", "6", "--variant", "all", "--pool", str(pool))
-    done = subprocess.run(
-        [sys.executable, str(script), *options], env=flow_environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout, done.stderr
-    outcome = json.loads(done.stdout)
+    gateway = Gateway("")
+    with gateway.serving():
+        stack = Stack(gateway, flow_environment | {"TINKER_BASE_URL": gateway.url}, launch=warm_start.launch)
+        outcome = kill_and_compare(Plan("all", KILLS, steps=6, seed=0, pool=pool), stack, tmp_path)
     assert outcome["kills"] == KILLS
     assert outcome["different"] == {}
     assert outcome["steps_applied_twice"] == 0
     assert outcome["recorded_asked_again"] == 0
-    assert done.returncode == 0
+    assert outcome["groups_refilled"] > 0
