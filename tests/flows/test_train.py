@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import polars as pl
 import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
+from sampling_gateway import Gateway
 
 from coderl_tasks.cli import main
 from coderl_tasks.insight.record import load_run
@@ -347,28 +347,28 @@ def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(c
 def test_an_evaluation_is_told_from_another_by_what_serves_the_model(
     coderl: Coderl, flow_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same engine on another port goes on with it; in bfloat16 it does not, nor is that compared unsaid."""
+    """The same server at another address goes on with it; in bfloat16 it does not, nor is that compared unsaid."""
     monkeypatch.setitem(flow_environment, "HOME", str(tmp_path))
     before = "evaluated before with these settings: nothing is sampled"
     words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64")
     first = coderl(*words)
     assert first.returncode == 0 and before not in first.stdout, first.stderr
     (folder,) = (tmp_path / "code-rl-logs/evals").iterdir()
-    with ExitStack() as running:
-        for dtype in ("float32", "bfloat16"):
-            command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", NANO_MODEL]
-            server = EmbeddedServer(
-                "Tinker", [*command, "--dtype", dtype], "/api/v1/healthz", tmp_path / f"{dtype}.log", closed=True
-            )
-            running.enter_context(server)
-            assert server.url and server.key
-            monkeypatch.setitem(flow_environment, "TINKER_BASE_URL", server.url)
-            monkeypatch.setitem(flow_environment, "TINKER_API_KEY", server.key)
-            done = coderl(*words, f"compare_to={folder}")
-            assert done.returncode == 0, done.stderr
-            assert (before in done.stdout) is (dtype == "float32")
-            warned = "warning: the evaluations are unlike in more than the policy: coderl serve tinker, cpu float32"
-            assert (warned in done.stdout) is (dtype == "bfloat16")
+    warned = "warning: the evaluations are unlike in more than the policy: coderl serve tinker, cpu float32"
+    gateway = Gateway(flow_environment["TINKER_BASE_URL"])
+    with gateway.serving():
+        monkeypatch.setitem(flow_environment, "TINKER_BASE_URL", gateway.url)
+        done = coderl(*words, f"compare_to={folder}")
+    assert done.returncode == 0, done.stderr
+    assert before in done.stdout and warned not in done.stdout
+    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", NANO_MODEL]
+    rounded = [*command, "--dtype", "bfloat16"]
+    with EmbeddedServer("Tinker", rounded, "/api/v1/healthz", tmp_path / "bfloat16.log", closed=True) as server:
+        monkeypatch.setitem(flow_environment, "TINKER_BASE_URL", server.url)
+        monkeypatch.setitem(flow_environment, "TINKER_API_KEY", server.key)
+        done = coderl(*words, f"compare_to={folder}")
+        assert done.returncode == 0, done.stderr
+        assert before not in done.stdout and warned in done.stdout
         assert before in coderl(*words).stdout
     for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
         monkeypatch.delitem(flow_environment, name)
