@@ -313,6 +313,8 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (EvaluateSettings, ("n_samples=4",), "greedy completions of a problem are all the same; add temperature=0.7"),
         (EvaluateSettings, ("top_p=0.9",), "a greedy completion has no other tokens"),
         (EvaluateSettings, ("compare=a,b,c",), "name two, A,B, or the seeds of one, A1+A2+A3"),
+        (EvaluateSettings, ("compare=a",), "name two, A,B, or the seeds of one, A1+A2+A3"),
+        (EvaluateSettings, ("compare=a+b,c+d+e",), "name as many seeds of A as of B"),
         (EvaluateSettings, ("compare=a,b", "log_path=c"), "each side in a folder of its own"),
         (TrainSettings, ("refill=inf",), "refill='inf': not a finite number"),
         (TrainSettings, ("dynamic_sampling=true",), "unknown setting 'dynamic_sampling': did you mean refill?"),

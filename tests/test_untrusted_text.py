@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from io import StringIO
 
 import polars as pl
@@ -77,3 +79,12 @@ def test_what_is_written_as_csv_and_shown_as_a_table_obeys_nobody() -> None:
 
 def test_text_in_markdown_neither_acts_nor_hides() -> None:
     assert markdown_text("![x](http://a)\x1b[2J\u202e<b>&lt;~~") == r"!\[x\](http://a)\\x1b\[2J\\u202e\<b\>\&lt;\~\~"
+
+
+def test_odd_escapes_in_the_programs_of_data_sets_are_not_reported() -> None:
+    odd = "import warnings, coderl_tasks; warnings.warn_explicit('invalid escape', SyntaxWarning, {!r}, 3)"
+    told = [
+        subprocess.run([sys.executable, "-c", odd.format(file)], capture_output=True, text=True, check=True).stderr
+        for file in ("<unknown>", "own.py")
+    ]
+    assert told[0] == "" and "own.py:3: SyntaxWarning" in told[1]

@@ -145,7 +145,7 @@ def comparison_table(
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
     """The evaluations of one side or two (A and B), and their comparison, as lines: of two evaluations the paired
     difference by split, else the mean over seeds. A side has one evaluation per seed of one configuration. Raises
-    DataError if the sides share no problem or have different numbers of seeds, or a single side has only one."""
+    DataError if the sides share no problem. One evaluation is compared with each of several seeds."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
@@ -153,9 +153,7 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             letter = chr(ord("A") + number) if len(sides) > 1 else " "
             policy = paired.side_text(record.summary | {"step": record.step})
             lines.append(f"{letter} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
-    if len({len(records) for records in sides}) > 1:
-        raise DataError("the two sides have different numbers of seeds: name as many of each, in the same order")
-    if len(sides) == 2 and len(sides[0]) == 1:
+    if len(sides) == 2 and len(sides[0]) == len(sides[1]) == 1:
         comparison = compare_evals(sides[0][0], sides[1][0])
         if comparison is None:
             raise DataError("the two evaluations share no graded problem")
@@ -164,7 +162,10 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
             lines.append(f"B - A, {split}: {change} on {result.n} problems")
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
-    *before, after = ([_rollouts(record) for record in side] for side in sides)  # `before` is empty for one side
+    seeds_each = max(map(len, sides))
+    *before, after = (  # `before` is empty for one side
+        [_rollouts(record) for record in side] * (seeds_each if len(side) == 1 else 1) for side in sides
+    )
     seeds = paired.over_seeds(after, *before)
     what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
     # An interval of few seeds may reach beyond what a share, or the difference of two, can be.

@@ -67,8 +67,13 @@ class EvaluateSettings(FlowSettings):
             self.require_possible_sampling()
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError(f"since={self.since} is after until={self.until}")
-        if self.compare is not None and not 1 <= len(self.compare) <= 2:
-            raise ValueError(f"compare={','.join(self.compare)}: name two, A,B, or the seeds of one, A1+A2+A3")
+        if self.compare is not None:
+            seeds = {side.count("+") + 1 for side in self.compare}
+            if len(self.compare) > 2 or (len(self.compare) < 2 and seeds <= {0, 1}):
+                raise ValueError(f"compare={','.join(self.compare)}: name two, A,B, or the seeds of one, A1+A2+A3")
+            # Before anything is evaluated, which would be in vain.
+            if len(seeds) > 1 and 1 not in seeds:
+                raise ValueError("compare: name as many seeds of A as of B, in the same order, or one evaluation")
         if self.compare is not None and self.log_path is not None:
             raise ValueError("compare evaluates each side in a folder of its own: leave log_path out")
         return self

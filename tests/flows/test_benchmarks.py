@@ -76,6 +76,8 @@ def test_completions_are_graded_without_a_model(coderl: Coderl, human_eval: Path
     assert "against eval: +50.0 points" in done.stdout
     sides = coderl("evaluate", f"compare={folder},{other}")
     assert sides.returncode == 0 and "2 gained" in sides.stdout, sides.stderr
+    seeds = coderl("evaluate", f"compare={folder},{other}+{other}")
+    assert "B - A, seed by seed: +50.0 +50.0; mean +50.0" in seeds.stdout, seeds.stderr
 
 
 def test_files_that_do_not_fit_are_refused(coderl: Coderl, human_eval: Path, tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_mistakes_end_the_command_at_once(refused: Refused, human_eval: Path, tm
     for words, said in {
         ("benchmark=human_eval",): "there is no benchmark human_eval; there are humaneval, mbpp,",
         ("benchmark=humaneval:/nowhere",): "benchmark=humaneval:/nowhere: no such file or folder",
-        (f"completions={given}",): "add benchmark=NAME",
+        (f"completions={given}",): "needs benchmark=NAME",
         (
             benchmark,
             f"completions={given}",
