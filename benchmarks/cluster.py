@@ -115,7 +115,7 @@ LINES = (
     "is failing",
     "is quarantined",
     "no heartbeat",
-    "goes on with",
+    "resumes it",
     "was held",
 )
 """What the lines hold that tell people of a fault."""

@@ -83,7 +83,7 @@ async def curate(settings: CurateSettings) -> str:
         if finished_with(folder) == content:
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
-            display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
+            display.say("continuing where an earlier start with these settings stopped (name=NAME starts another pool)")
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)

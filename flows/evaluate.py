@@ -50,9 +50,9 @@ async def evaluate(settings: EvaluateSettings) -> str:
     name_flow_run(folder.name)
     if recorded_settings(folder) == content:
         if (folder / "summary.json").is_file():
-            display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")
+            display.say("evaluated before with these settings: nothing is sampled (to evaluate again: log_path=NAME)")
         else:
-            display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
+            display.say("continuing where an earlier start with these settings stopped (to start over: log_path=DIR)")
     pinned = {"checkpoint": str(policy.run)} if policy.run else {}  # `latest` may be another run by then
     command = command_line("evaluate", settings, **pinned, log_path=str(folder))
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
@@ -108,8 +108,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
         summary["step"] = policy.step
     elif rollouts["problem_id"].unique(maintain_order=True).to_list() != problem_ids:
         raise ConfigError(
-            f"{flow_plans.evaluated_on(settings)} has other problems than when {folder} was evaluated: log_path=NAME "
-            "evaluates anew"
+            f"{flow_plans.evaluated_on(settings)} has other problems than when {folder} was evaluated: to evaluate "
+            "again, set log_path=NAME"
         )
     summary.pop("compare", None)  # an earlier start may have compared with another one
     before: EvalRecord | None = None

@@ -44,7 +44,7 @@ async def pipeline(settings: PipelineSettings) -> str:
             unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
             folder = unfinished or new_run_path(root)
         if recorded_settings(folder) == content:
-            display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
+            display.say(f"continuing the pipeline {folder.name}, which an earlier start with these settings left")
         command = command_line("pipeline", settings)
         with (
             working_in(folder, content, instead="give names: curate.name, train.log_path"),

@@ -88,10 +88,10 @@ async def _run(settings: TrainSettings) -> str:
         if doubted is not None:  # a deployment's run: any other would have been refused
             display.say(f"warning: {doubted}")
         if directory.resumed and settings.log_path is None and deployed_name() is None:  # nobody named the run
-            display.say("going on with the unfinished run that has these settings (resume=never starts another one)")
+            display.say("continuing the unfinished run that has these settings (resume=never starts another one)")
         if directory.finished:
             stopped = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
-            more = "an act ended it, steer=advise goes on" if stopped else "max_steps=N adds steps"
+            more = "an act ended it; steer=advise continues" if stopped else "max_steps=N adds steps"
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; {more}")
             if directory.changes:
                 display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")

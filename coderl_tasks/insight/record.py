@@ -340,7 +340,7 @@ def pool_row(folder: Path) -> dict[str, Any]:
     elif manifest is None:
         state = "never started" if is_untouched(folder) else "unfinished"
     elif outcome.get("settings") and started_with not in (None, outcome["settings"]):  # a later start changed them
-        state = "finished, then started anew"
+        state = "finished, then restarted"
     else:
         state = "finished" if outcome.get("kept") else "finished, empty"
     model = (manifest or started_with or {}).get("model_name")

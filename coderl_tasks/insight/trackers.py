@@ -210,7 +210,7 @@ class StepSpans(Tracker):
         """Warns once per run: a collector that is down fails every batch."""
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("the OpenTelemetry collector %s; the run goes on without", what)
+            logger.warning("the OpenTelemetry collector %s; the run continues without it", what)
 
 
 class PrometheusTracker(Tracker):

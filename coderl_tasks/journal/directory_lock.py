@@ -222,7 +222,7 @@ def require_in_place(path: Path) -> None:
         if hold.taken_by is not None:
             raise DirectoryTakenError(
                 f"{folder} was taken over by {hold.taken_by}, as this process gave no sign of life for {LEASE_S:g} s: "
-                "it goes on there, with all that was recorded"
+                "the run continues there, with everything that was recorded"
             )
         with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
             if os.path.samestat(folder.stat(), hold.folder):

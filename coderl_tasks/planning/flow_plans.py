@@ -404,7 +404,7 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
         if changed:
             raise ConfigError(
                 f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
-                "replace=true makes it anew from its recorded samples (runs trained on it can then not be resumed)"
+                "replace=true makes it again from its recorded samples (runs trained on it can then not be resumed)"
             )
     check_data(settings.dataset, settings.splits, "train")
     benchmark_sources(settings.benchmark or (), download=False)

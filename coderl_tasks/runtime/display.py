@@ -295,22 +295,23 @@ def is_part() -> bool:
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """If the block raises, say where it `stopped`, and how `command` goes on with it: some errors recur until what they
-    name is put right. Of nested blocks (a pipeline and its parts) only the outermost says so."""
+    """If the block raises, say where it `stopped`, and how `command` continues: some errors recur until their
+    cause is fixed. Of nested blocks (a pipeline and its parts) only the outermost says so."""
     is_inner = is_part()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
-        advice = f"{command} goes on"
+        advice = f"to continue: {command}"
         if isinstance(error, BudgetReachedError):
             words = shlex.split(command)
             # A pipeline's command names the part too (train.max_usd). Twice the cap is a proposal.
             setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
             others = [word for word in words if word.partition("=")[0] != setting]  # without the cap that was reached
-            advice = f"with a higher {setting}, say, {shlex.join([*others, f'{setting}={2 * error.cap:.10g}'])} goes on"
+            higher = shlex.join([*others, f"{setting}={2 * error.cap:.10g}"])
+            advice = f"to continue, raise {setting}, for example: {higher}"
         elif isinstance(error, ConfigError | DataError):
-            advice = f"put right what the error below names, then {advice}"
+            advice = f"fix the error below, then continue: {command}"
         if not is_inner:
             display.say(f"{stopped()}; {advice}")
         raise
@@ -352,7 +353,7 @@ class _Outbox:
                 if is_outage(error):
                     if not is_away:
                         reason = str(error) or type(error).__name__
-                        logger.warning("no answer from the Prefect server: the work goes on without it (%s)", reason)
+                        logger.warning("no answer from the Prefect server: continuing without it (%s)", reason)
                     is_away = True
                     await asyncio.sleep(AWAY_S)
                     continue
@@ -463,8 +464,8 @@ async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
             # Prefect's command line can retry a flow run, but not resume one.
             code = f"from prefect.flow_runs import resume_flow_run; resume_flow_run('{flow_run.id}')"
             display.say(
-                f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
-                f'`python -c "{code}"`, goes on where this run stopped'
+                f"suspended for up to {hours:g} hours: fix the error above, then continue with Resume in the UI, or "
+                f'`python -c "{code}"`'
             )
             # A key of its own: Prefect numbers a process's suspensions, and refuses a number that it has seen before.
             await asuspend_flow_run(timeout=round(hours * 3600), key=uuid4().hex)

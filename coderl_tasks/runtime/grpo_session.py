@@ -164,7 +164,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
             if settings.refill > 1:
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             if settings.steer == "act":
-                raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
+                raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
             with RunDirectory.open(path, run_config(settings)) as directory:
                 self._say(f"run directory: {directory.path} ({start_note(directory)})")
                 if settings.size_warning:

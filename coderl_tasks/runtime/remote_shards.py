@@ -212,7 +212,7 @@ async def dispatch(
                 raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
             return profile
         elsewhere.display.say(
-            f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another one goes on"
+            f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another run profiles it"
         )
         await asyncio.sleep(POLL_S)
     return profile

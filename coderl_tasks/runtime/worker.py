@@ -379,8 +379,8 @@ class LostRuns:
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
         if crashes > MOST_CRASHES:
             self._given_up.add(run.id)
-            goes_on = (
-                f"it crashed {crashes} times within a day and is not begun again (`prefect flow-run retry {run.id}`)"
+            what_next = (
+                f"it crashed {crashes} times within a day and is not restarted (`prefect flow-run retry {run.id}`)"
             )
         else:
             pause_s = min(LONGEST_PAUSE_S, 5.0 * (crashes - 1))
@@ -388,8 +388,8 @@ class LostRuns:
             at = datetime.now(UTC) + timedelta(seconds=pause_s if pause_s > 0 else -3600)
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             self._begun_again += 1
-            goes_on = f"it goes on with the next free worker, unless `prefect flow-run cancel {run.id}` ends it"
-        await say(client, run, f"{why}; {goes_on}")
+            what_next = f"the next free worker resumes it, unless `prefect flow-run cancel {run.id}` ends it"
+        await say(client, run, f"{why}; {what_next}")
 
 
 def worker_of(run: "FlowRun") -> str:

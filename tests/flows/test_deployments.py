@@ -226,7 +226,10 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
             continue  # what the worker itself said before
         assert said == "the worker ended (SIGKILL): starting another one\n"
         said = await asyncio.to_thread(up.next_line)
-        assert said.startswith("flow run endless: its worker coderl-") and " ended (SIGKILL); it goes on with " in said
+        assert (
+            said.startswith("flow run endless: its worker coderl-")
+            and " ended (SIGKILL); the next free worker resumes it" in said
+        )
         assert holder_of(home / "endless") not in processes_in(home)
         steps = len(list(home.glob("endless/steps/*/commit.json")))
         await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
@@ -237,7 +240,7 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
         await state_is(run.id, "Cancelled")
         async with get_client() as client:
             assert (await client.read_flow_run(run.id)).name == "endless"
-        await logged(run.id, f"coderl train log_path={home / 'endless'} resume=must goes on")
+        await logged(run.id, f"to continue: coderl train log_path={home / 'endless'} resume=must")
     DirectoryLock(home / "endless").release()  # nobody holds it any more
 
 
@@ -301,7 +304,7 @@ async def test_a_stopped_worker_leaves_its_runs_to_the_next_one(up: Up, pool: Pa
         up.process.send_signal(signal.SIGTERM)
         said, _ = await asyncio.to_thread(up.process.communicate, timeout=DEADLINE_S)
         assert up.process.returncode == 0
-        assert "flow run stopped: its " in said and "; it goes on with the next free worker, unless" in said
+        assert "flow run stopped: its " in said and "; the next free worker resumes it, unless" in said
         nothing_lives_in(up.home)
         steps = len(list(path.glob("steps/*/commit.json")))
         up.start()

@@ -233,7 +233,7 @@ async def test_a_finished_pool_is_replaced_only_if_that_is_said(tmp_path: Path) 
     write_json(tmp_path / "pool/manifest.json", {"settings": (await plan_curation(settings))[0].content()})
     await plan_curation(settings.with_changes(readers=2))
     other = settings.with_changes(band_low=0.2)
-    said = r"is finished, with other settings \(band_low: 0.1 -> 0.2\): .*replace=true makes it anew"
+    said = r"is finished, with other settings \(band_low: 0.1 -> 0.2\): .*replace=true makes it again"
     with pytest.raises(ConfigError, match=said):
         await plan_curation(other)
     replaced = (await plan_curation(other.with_changes(replace=True)))[0].content()

@@ -140,5 +140,5 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
     assert (await dispatching).equals(profiled)
     assert len(await runs_of([StateType.CANCELLED])) == 2  # the second one was withdrawn
     said = capfd.readouterr().out
-    assert "shard 0: its run is Cancelled (by a person): another one goes on" in said
+    assert "shard 0: its run is Cancelled (by a person): another run profiles it" in said
     assert "shard 0: no worker has taken it up for 3 s: it is profiled here" in said

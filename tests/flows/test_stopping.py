@@ -48,7 +48,7 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (code, f"coderl train: {word}\n")
     assert re.fullmatch(
-        f"stopped before step [12]; coderl train log_path={path} resume=must goes on", output.splitlines()[-1]
+        f"stopped before step [12]; to continue: coderl train log_path={path} resume=must", output.splitlines()[-1]
     )
     assert not list(path.rglob("*.tmp"))
     done = coderl("train", f"log_path={path}")
@@ -71,8 +71,8 @@ def test_a_cap_on_tokens_ends_a_run_in_two_lines_and_a_higher_one_goes_on(
         ended.stderr,
     )
     assert re.fullmatch(
-        f"stopped before step [01]; with a higher max_tokens_total, say, coderl train log_path={path} resume=must "
-        "max_tokens_total=6000 goes on",
+        "stopped before step [01]; to continue, raise max_tokens_total, for example: "
+        f"coderl train log_path={path} resume=must max_tokens_total=6000",
         ended.stdout.splitlines()[-1],
     )
     done = coderl("train", f"log_path={path}", "max_tokens_total=none")
@@ -100,12 +100,12 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
     words = ("curate", "preset=nano", "limit=40", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
     process = Command(flow_environment, *words, f"name={folder}")
     wait_for(folder / "shards/0000/groups", process)
-    said = re.fullmatch("stopped; coderl (curate .*) goes on", interrupted(process)[-1])
+    said = re.fullmatch("stopped; to continue: coderl (curate .*)", interrupted(process)[-1])
     assert said
     command = shlex.split(said[1])
     assert set(command) == {*words, f"name={folder}"}
     done = coderl(*command)
-    assert "going on where an earlier start with these settings stopped" in done.stdout, done.stderr
+    assert "continuing where an earlier start with these settings stopped" in done.stdout, done.stderr
     assert (folder / "manifest.json").is_file()
 
 
@@ -122,10 +122,10 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
     (folder,) = evals.iterdir()
     assert f"evaluation directory: {folder}" in lines
     assert lines[-1].startswith("stopped; coderl evaluate preset=nano max_tokens=64 checkpoint=data/nano ")
-    assert lines[-1].endswith(f" eval_limit=24 log_path={folder} goes on")
+    assert lines[-1].endswith(f" eval_limit=24 log_path={folder}")
     again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
-    assert "going on where an earlier start with these settings stopped" in again.stdout
+    assert "continuing where an earlier start with these settings stopped" in again.stdout
     assert [path.name for path in evals.iterdir()] == [folder.name]
     assert (folder / "summary.json").is_file()
 
@@ -142,14 +142,14 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     while process.poll() is None and not list(root.glob("*/steps/000000/sampled.parquet")):
         time.sleep(0.01)
     (said,) = [line for line in interrupted(process) if line.startswith("stopped")]
-    assert (command := re.fullmatch("stopped; coderl (pipeline .*) goes on", said))
+    assert (command := re.fullmatch("stopped; to continue: coderl (pipeline .*)", said))
     assert set(shlex.split(command[1])) == {"pipeline", *(word.replace("eval_every", "eval.every") for word in words)}
     paid_for = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*ampled.parquet")}
     again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
     (record,) = (root / "pipelines").iterdir()
     run = root / record.name
-    assert f"going on with the pipeline {record.name}, which an earlier start" in again.stdout
+    assert f"continuing the pipeline {record.name}, which an earlier start" in again.stdout
     assert f"the pool {pool} is finished\n" in again.stdout
     assert f"run directory: {run} (resuming at step 0)" in again.stdout
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}

@@ -263,8 +263,8 @@ def test_a_stop_that_needs_a_hand_says_so(coderl: Coderl, run: Path, tmp_path: P
     (path / "checkpoints.jsonl").write_text(json.dumps(checkpoints[0]) + "\n")
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 2
-    assert "stopped before step 2; put right what the error below names, then coderl train" in done.stdout
-    assert "remove the folders of the steps from 000001 on, to train these steps anew" in done.stderr
+    assert "stopped before step 2; fix the error below, then continue: coderl train" in done.stdout
+    assert "remove the folders of the steps from 000001 on, to train these steps again" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -341,7 +341,9 @@ def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(c
     data.write_text("\n".join(lines))
     changed = coderl("evaluate", *words)
     assert changed.returncode == 2
-    assert "has other problems than when " in changed.stderr and "log_path=NAME evaluates anew" in changed.stderr
+    assert (
+        "has other problems than when " in changed.stderr and "to evaluate again, set log_path=NAME" in changed.stderr
+    )
 
 
 def test_an_evaluation_is_told_from_another_by_what_serves_the_model(

@@ -59,7 +59,7 @@ def test_train_makes_the_pool_of_its_data_set_also_after_a_kill(
 
     said = trained("run")
     assert f"no pool of {dataset} yet: making one of all its problems, without a profile: {folder}" in said
-    assert "going on where an earlier start" in said
+    assert "continuing where an earlier start" in said
     pool, manifest = pl.read_parquet(folder / "pool.parquet"), json.loads((folder / "manifest.json").read_text())
     assert (
         pool.schema == pl.Schema(PROBLEM_SCHEMA | PROFILE_COLUMNS | ANSWER_COLUMNS)

@@ -84,7 +84,7 @@ def test_pools_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7})
     assert pools_table(tmp_path)["state"].to_list() == ["finished"]
     write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7, "settings": {"limit": 7}})
-    for state, limit in (("finished", 7), ("finished, then started anew", 9)):
+    for state, limit in (("finished", 7), ("finished, then restarted", 9)):
         with working_in(tmp_path / "done", {"limit": limit}, instead=""):
             assert pools_table(tmp_path)["state"].to_list() == ["running"]
         assert pools_table(tmp_path)["state"].to_list() == [state]

@@ -153,10 +153,10 @@ async def test_a_run_whose_process_crashed_is_begun_again_a_number_of_times(
         return (await states_of(client, run))[-1] == "AwaitingRetry"
 
     await look_until(client, lost, is_begun)
-    assert "its process ended (out of memory); it goes on with" in capfd.readouterr().out
+    assert "its process ended (out of memory); the next free worker resumes it" in capfd.readouterr().out
     await client.set_flow_run_state(run, Crashed(), force=True)
     said = ""
-    while "crashed 2 times within a day and is not begun again" not in said:
+    while "crashed 2 times within a day and is not restarted" not in said:
         await lost.look(client)
         said += capfd.readouterr().out
     await lost.look(client)

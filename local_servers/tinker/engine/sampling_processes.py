@@ -188,7 +188,7 @@ class _Worker:
             if self.alive:
                 self._process.kill()  # also where it runs, and what it said could not be read
                 code = self._process.wait()
-                logger.error("a sampling process was lost (%r, exit code %s): sampling goes on without it", error, code)
+                logger.error("a sampling process was lost (%r, exit code %s): continuing without it", error, code)
             self._give_back()
 
     def _finish(self, number: int, result: SampleResult | None, error: Exception | None) -> None:
