@@ -15,8 +15,11 @@ import contextlib
 import ctypes
 import gc
 import resource
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from local_servers.server_errors import ServerError
 
@@ -76,17 +79,31 @@ def return_freed_memory() -> None:
         trim(0)
 
 
+class _WithoutOptional(PathFinder):
+    """Finds modules as `PathFinder` does, but not what transformers uses where it is there and no server needs."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return None if fullname in ("accelerate", "scipy") else super().find_spec(fullname, path, target)
+
+
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """For a block that imports large libraries: nothing is collected in it, and what it made is never looked at again.
 
     All of that stays. Python would look for garbage in it after every few hundred new objects, up to a fifth of the
-    seconds that PyTorch and transformers take to import, and later at each full collection.
+    seconds that PyTorch and transformers take to import, and later at each full collection. A seventh of what is left
+    would be packages for what no server does (`_WithoutOptional`).
     """
     gc.disable()
+    before = sys.meta_path
+    sys.meta_path = [_WithoutOptional if finder is PathFinder else finder for finder in before]
     try:
         yield
     finally:
+        sys.meta_path = before
         gc.freeze()
         gc.enable()
 

@@ -149,7 +149,7 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
         (QUESTIONS, {"reward": compute_reward, "reward_file": "reward.py"}, "two names of one reward"),
         ([row], {"pool": "latest"}, "give one"),
         ([row], {"max_steps_off_policy": 1}, "max_steps_off_policy"),
-        ([row], {"steer": "act"}, "steer=act: here the caller decides"),
+        ([row], {"steer": "act"}, "steer=act: in a session the caller decides"),
         ([row], {"refill": 2.0}, "refill: here the caller chooses a step's problems"),
     ]
     for problems, settings, why in asked:

@@ -126,7 +126,7 @@ def test_a_problem_is_named_by_id_beginning_or_words(run: Path, wanted: str, pro
         (["alpha-2", "--step", "1"], "problem alpha-2 is not in step 1; it is in: step 0"),
         (["alpha-2", "--eval", "baseline"], "is not in evaluation baseline; it is in: step 0"),
         (["what", "--eval", "final"], "the run has no evaluation 'final' of its own; it has: baseline"),
-        (["--step", "1"], "--step and --eval are of a problem"),
+        (["--step", "1"], "--step and --eval need a problem"),
     ],
 )
 def test_a_wrong_name_says_what_there_is(
