@@ -21,7 +21,6 @@ import ast
 import builtins
 import json
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -64,9 +63,7 @@ def suspicion(code: str, problem: Problem) -> str:
     """The signs in a program that passed tests of `problem`, "NAME: line N: SOURCE" each, joined by "; "; "" if there
     are none. A program that Python cannot parse has none."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a program is not ours to report
-            tree = ast.parse(code)
+        tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     imported = _imported(tree)
