@@ -430,9 +430,14 @@ def half_of(gained: Sequence[Mapping[str, Any]]) -> int:
     return next((n for n in range(len(gains) + 1) if 2 * sum(gains[:n]) >= sum(gains)), 0)
 
 
+def other_evaluations(record: RunRecord, evaluation: str) -> dict[str, EvalRecord]:
+    """The evaluations of a run, by name, that `evaluation` can be compared with."""
+    return {each.name: each for each in record.evals.values() if each.name != evaluation and each.rollouts is not None}
+
+
 def compared_with(record: RunRecord, evaluation: str, against: str | None) -> EvalRecord | None:
     """The evaluation that `evaluation` is compared with: `against`, else the baseline, else the first other one."""
-    others = {each.name: each for each in record.evals.values() if each.name != evaluation and each.rollouts}
+    others = other_evaluations(record, evaluation)
     baseline = record.baseline.name if record.baseline else None
     return next((others[name] for name in (against, baseline, *others) if name in others), None)
 
@@ -440,7 +445,7 @@ def compared_with(record: RunRecord, evaluation: str, against: str | None) -> Ev
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
     """An evaluation: Pass@1 by split, what flipped against another one, and all problems."""
     record = data.evaluation(evaluation)
-    others = [each for each in data.record.evals.values() if each.name != evaluation and each.rollouts is not None]
+    others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
     before, after = (other, record) if other is None or other.step <= record.step else (record, other)
     comparison = compare_evals(before, after) if record.rollouts is not None else None
@@ -465,7 +470,7 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "title": f"evaluation {evaluation}",
         "run": name,
         "record": record,
-        "others": others,
+        "others": list(others.values()),
         "other": other,
         "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
