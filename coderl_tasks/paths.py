@@ -127,6 +127,6 @@ def known_sha256(file: Path) -> str:
     return _sha256(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)  # pools that somebody keeps: a moved one is looked for among all
 def _sha256(file: Path, *_state: int) -> str:
     return file_sha256(file)

@@ -23,13 +23,13 @@ from coderl_tasks.environments import ROWS
 from coderl_tasks.environments.benchmarks import load_benchmarks
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
-from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.record import RunRecord, load_run, pools_at_hand
 from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, rollout_files
-from coderl_tasks.paths import POOL_FILE, find_local, local_model_path
+from coderl_tasks.paths import POOL_FILE, POOLS, find_local, known_sha256, local_model_path
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import UNORDERED, comparator, parse_value
 from coderl_tasks.problems.loading import EvaluationSide
@@ -84,12 +84,25 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
     )
 
 
-def pool_file(config: Mapping[str, Any]) -> Path:
-    """The file of the pool that a run's `config` names. Raises ConfigError if it is not there any more."""
-    file = find_local(str(config.get("pool") or ""))
-    if not config.get("pool") or file is None:  # find_local takes "" for this folder
-        raise ConfigError(f"the pool {config.get('pool')} is not there any more")
-    return file / POOL_FILE if file.is_dir() else file  # the setting may name the pool's folder
+def pool_file(config: Mapping[str, Any], others: Collection[Path] = ()) -> Path:
+    """The file of a run's pool: where its `config` names it, else that of a pool with the content that the run
+    recorded, among the folders `others` and those that `coderl pools` lists. ConfigError says where it looked."""
+    recorded = str(config.get("pool") or "")
+    if not recorded:  # find_local takes "" for this folder
+        raise ConfigError("the run recorded no pool")
+    file = find_local(recorded)
+    if file is not None:
+        return file / POOL_FILE if file.is_dir() else file  # the setting may name the pool's folder
+    gone = f"the run recorded its pool as {recorded}, which is not there"
+    if not (content := config.get("pool_sha256")):  # an older run
+        raise ConfigError(f"{gone}, and no hash of its content to find it elsewhere: put it back")
+    for file in dict.fromkeys(folder / POOL_FILE for folder in (*others, *pools_at_hand())):
+        if file.is_file() and known_sha256(file) == content:
+            return file
+    places = [*(str(folder) for folder in others if folder.parent != POOLS), f"the pools of {POOLS}"]
+    raise ConfigError(
+        f"{gone}; no pool with the same content is among {', '.join(places)}. Move the pool's folder to {POOLS}"
+    )
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:

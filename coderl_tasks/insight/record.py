@@ -28,7 +28,7 @@ from coderl_tasks.journal.recorded_json import (
 )
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_eval_row, is_unstarted, metrics_rows
 from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, rollout_files
-from coderl_tasks.paths import shown
+from coderl_tasks.paths import POOLS, shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
 from coderl_tasks.problems.profile_columns import (
@@ -345,6 +345,11 @@ def pool_row(folder: Path) -> dict[str, Any]:
         state = "finished" if outcome.get("kept") else "finished, empty"
     model = (manifest or started_with or {}).get("model_name")
     return {"state": state, "model": model, "problems": outcome.get("kept")}
+
+
+def pools_at_hand() -> list[Path]:
+    """The folders of the pools that `coderl pools` lists, the newest first."""
+    return [folder for folder in _folders(POOLS) if is_curation(folder)]
 
 
 def pools_table(pools: Path) -> pl.DataFrame:

@@ -19,11 +19,11 @@ import polars as pl
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.insight.problem_view import Decode, pool_file, problems_at_hand, prompt_decoder, statement_in
 from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
+from coderl_tasks.insight.viewer_link import view_command
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.steps import StepJournal, rollout_files
-from coderl_tasks.paths import POOL_FILE, known_sha256
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import student_t
@@ -229,20 +229,15 @@ class RunData:
         return problem, None if problem else missing or "the problem is not there any more"
 
     def pool_file(self) -> Path:
-        """The file of the run's pool: where the run names it, else that of a shown pool with the content that the run
-        recorded. ConfigError if there is none."""
+        """The file of the run's pool, as `pool_file` finds it also among the pools that are shown. ConfigError, with
+        the command that names it, if there is none."""
         config = self.record.config
         try:
-            return pool_file(config)
+            return pool_file(config, [*self._pools()])
         except ConfigError as error:
-            if not config.get("pool_sha256"):  # an older run
+            if not config.get("pool_sha256"):
                 raise
-            for folder in self._pools():
-                file = folder / POOL_FILE
-                if file.is_file() and known_sha256(file) == config["pool_sha256"]:
-                    return file
-            hint = f"pass the pool's folder as a further argument (coderl view {self.path.name} POOL)"
-            raise ConfigError(f"{error}, and no pool shown here has the same content: {hint}") from error
+            raise ConfigError(f"{error}, or name it: {view_command(self.path)} POOL") from error
 
     def prompted_statements(self) -> dict[str, str]:
         """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is

@@ -50,6 +50,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         shown = shown.filter(pl.col("step") <= last)
     comparison = compare_evals(record.baseline, record.latest)
     spent = data.of_state("costs", lambda: costs(record))
+    pool, no_pool = _pool(data, library)
     steps = record.metrics.reverse() if every else record.metrics.tail(LAST_STEPS).reverse()
     return {
         "title": name,
@@ -71,7 +72,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
         "changes": changed_settings(record.config),
-        "pool": _pool(data, library),
+        "pool": pool,
+        "no_pool": no_pool,
         "integrity": _integrity(data, name),
         "signals": without_signal(data.groups),
         "hardest": hardest(data.groups),
@@ -105,12 +107,12 @@ def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
     return parts
 
 
-def _pool(data: RunData, library: Library) -> str | None:
-    """The name of the pool that the run was trained on; None if it is not on this machine."""
+def _pool(data: RunData, library: Library) -> tuple[str | None, str]:
+    """The name of the pool that the run was trained on, None if it has no page; and why it is not found, if so."""
     try:
-        return library.pool_of(data.pool_file())
-    except ConfigError:
-        return None
+        return library.pool_of(data.pool_file()), ""
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _warning(data: RunData, name: str, episode: Episode) -> tuple[Episode, str, str | None]:

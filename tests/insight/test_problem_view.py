@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from coderl_tasks.insight.problem_view import failed_test, view_problem
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.paths import POOL_FILE
+from coderl_tasks.paths import POOL_FILE, file_sha256
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Kind, Problem, Test, problems_frame
 from tests.insight.recorded_runs import byte_tokens, rollout, write_run
@@ -145,9 +146,27 @@ def test_what_is_gone_is_said_and_the_rest_is_shown(run: Path, capsys: pytest.Ca
     assert "Completions of evaluation baseline" in said and "got         1" in said
     (run.parent / POOL_FILE).unlink()
     view = view_problem(run, "alpha-1")
-    assert view.missing is not None and "is not there any more" in view.missing
+    assert view.missing is not None and "which is not there, and no hash of its content" in view.missing
     assert view.completions[0]["failed_test"]["got"] is not None
     assert load_run(run).config["pool"] in view.missing
+
+
+def test_a_pool_is_known_by_its_content_where_pools_are(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = tmp_path / "pools"
+    monkeypatch.setattr("coderl_tasks.insight.record.POOLS", pools)
+    for name, content in {"other": "another pool", "moved": None}.items():
+        (pools / name).mkdir(parents=True)
+        file = pools / name / POOL_FILE
+        file.write_text(content) if content else (run.parent / POOL_FILE).rename(file)
+    config = load_run(run).config | {"pool_sha256": file_sha256(pools / "moved" / POOL_FILE)}
+    (run / "config.json").write_text(json.dumps(config))
+    assert view_problem(run, "alpha-1").completions[0]["failed_test"]["expected"] == "3 2 0\n"
+    shutil.rmtree(pools / "moved")
+    missing = view_problem(run, "alpha-1").missing
+    assert missing is not None and missing.startswith(f"the run recorded its pool as {config['pool']}, which is not")
+    assert "no pool with the same content is among the pools of" in missing
 
 
 def test_a_held_out_problem_is_found_by_its_statement_and_not_by_its_prompt(tmp_path: Path) -> None:

@@ -81,10 +81,10 @@ def with_pool(run: Path, pool: Path) -> Path:
     return run
 
 
-def without_pool(run: Path, pool: Path) -> Path:
-    """The run, whose pool was moved to `pool`."""
+def without_pool(run: Path, content: str) -> Path:
+    """The run, whose pool is no longer where it was; its SHA-256 was `content`."""
     file = run / "config.json"
-    moved = {"pool": "/nowhere/pool.parquet", "pool_sha256": known_sha256(pool)}
+    moved = {"pool": "/nowhere/pool.parquet", "pool_sha256": content}
     file.write_text(json.dumps(json.loads(file.read_text()) | moved))
     return run
 
@@ -188,13 +188,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     ordinary = with_pool(write_run(folder / "ordinary", steps=12, test_size=12), pool)
     live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
-    moved = without_pool(write_run(folder / "moved", steps=2, test_size=3, seed=2), pool)
+    moved = without_pool(write_run(folder / "moved", steps=2, test_size=3, seed=2), known_sha256(pool))
+    lost = without_pool(write_run(folder / "lost", steps=1, test_size=3, seed=4), "0" * 64)
     fallen = with_pool(fallen_run(folder), pool)
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
     near = pool_with_near_duplicates(folder / "pools" / "near")
     audited(near)
-    shown = (ordinary, live, moved, fallen, hostile, pool.parent, curated, near)
+    shown = (ordinary, live, moved, lost, fallen, hostile, pool.parent, curated, near)
     command = [sys.executable, "-m", "coderl_tasks.cli", "view", *map(str, shown)]
     environment = {"CODERL_HOME": str(folder / "home"), "PYTHONPATH": str(PROJECT_ROOT), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment)

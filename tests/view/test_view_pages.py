@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.insight.query import query
+from coderl_tasks.paths import POOLS
 from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import visits_of, worse
@@ -367,7 +368,7 @@ def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Pat
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"model_name": "no/such-model"}))
     blind = search(RunData(copy), Wanted(problem="elements of the list"))
-    assert blind.rows == [] and "/nowhere/pool.parquet is not there any more" in blind.missing
+    assert blind.rows == [] and "its pool as /nowhere/pool.parquet, which is not there" in blind.missing
     assert "tokenizer is not on this machine" in blind.missing
 
 
@@ -378,9 +379,16 @@ def test_a_pool_that_was_moved_is_known_by_its_content(client: httpx.Client, ser
     completion = read(client, f"/run/moved/step/1/{row['group_index']}/{row['sample_index']}")
     assert f"expected {row['first_failed']}" in completion.text
     assert "Inputs and expected" not in read(client, f"/run/moved/problem?id={row['problem_id']}").text
-    other = served.folder / "pools" / "curated"
-    _, missing = RunData(data.path, lambda: [other]).problem(row["problem_id"], Place(1))
-    assert missing is not None and "pass the pool's folder as a further argument (coderl view moved POOL)" in missing
+
+
+def test_a_run_without_its_pool_says_where_it_was_looked_for(client: httpx.Client, served: Served) -> None:
+    said = " ".join(read(client, "/run/lost").text.split())
+    assert "The run recorded its pool as /nowhere/pool.parquet, which is not there" in said
+    assert str(served.folder / "pools" / "curated") in said and f"the pools of {POOLS}" in said
+    command = f"coderl view {served.folder / 'lost'} POOL"
+    assert command in said and "Without it" not in read(client, "/run/ordinary").text
+    row = RunData(served.folder / "lost").light_rows(Place(0)).filter(pl.col("verdict") == "wrong_answer").to_dicts()[0]
+    assert command in read(client, f"/run/lost/step/0/{row['group_index']}/{row['sample_index']}").text
 
 
 @pytest.mark.parametrize("asked", ["q=print&within=code", "verdict=passed", "q=n&verdict=passed&last=6"])
