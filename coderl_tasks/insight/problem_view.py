@@ -39,6 +39,8 @@ from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.untrusted_text import printable, printable_lines
 
 MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
+NO_VALUE = "no JSON value"
+"""The difference of a call that returned none."""
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -62,7 +64,7 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
     compare = comparator(problem.comparator)
     if problem.kind == "call":
         if got is None or len(got) > SHOWN_CHARS:
-            return "no JSON value" if got is None else None
+            return NO_VALUE if got is None else None
         try:
             return compare.value(parse_value(expected), parse_value(got))
         except ValueError:

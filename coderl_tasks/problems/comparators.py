@@ -63,10 +63,12 @@ Agree = Callable[..., str | None]
 
 
 class Comparator(NamedTuple):
-    """None if an answer is right, else one line that names a difference: of an output, and of a call's value."""
+    """None if an answer is right, else one line that names a difference: of an output, and of a call's value. `words`
+    say for people how an output is compared, and how a value is."""
 
     text: Callable[[str, bytes], str | None]
     value: Callable[[Any, Any], str | None]
+    words: tuple[str, str]
 
 
 @lru_cache(maxsize=256)
@@ -80,8 +82,11 @@ def comparator(name: str) -> Comparator:
             tolerances = []
         if len(tolerances) in (1, 2) and all(0 <= each < math.inf for each in tolerances):
             close = partial(_close, absolute=tolerances[0], relative=tolerances[-1])
+            by = f"numbers may be off by {tolerances[0]:g}, or by {tolerances[-1]:g} times the expected one"
             return Comparator(
-                partial(_numbers_difference, close=close), partial(value_difference, match=_numbers(close))
+                partial(_numbers_difference, close=close),
+                partial(value_difference, match=_numbers(close)),
+                (f"token by token ({_SPACE}; {by})", f"item by item ({by})"),
             )
         raise ValueError(f"{name}: tolerances look like float:1e-6, or float:ABSOLUTE,RELATIVE")
     if arguments or kind not in _COMPARATORS:
@@ -311,14 +316,35 @@ def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) 
     return agree(texts(expected), texts(actual), match, "elements")
 
 
+_SPACE, _DECIMALS = "white space separates tokens", f"a decimal may be off by {TOLERANCE:f}"
 _COMPARATORS: dict[str, Comparator] = {
-    DEFAULT: Comparator(first_difference, value_difference),
-    "exact": Comparator(_bytes_difference, partial(value_difference, match=lambda wanted, got: bool(wanted == got))),
+    DEFAULT: Comparator(
+        first_difference, value_difference, (f"token by token ({_SPACE}; {_DECIMALS})", f"item by item ({_DECIMALS})")
+    ),
+    "exact": Comparator(
+        _bytes_difference,
+        partial(value_difference, match=lambda wanted, got: bool(wanted == got)),
+        ("byte by byte (but for a line feed at the end)", "item by item (decimals too have to be equal)"),
+    ),
     "case_insensitive": Comparator(
         lambda wanted, got: first_difference(_lowered(wanted), got.lower()),
         lambda wanted, got: value_difference(_lowered(wanted), _lowered(got)),
+        (f"token by token, ignoring case ({_SPACE}; {_DECIMALS})", f"item by item, ignoring case ({_DECIMALS})"),
     ),
-    "lines_any_order": Comparator(_lines_difference, _elements_difference),
-    "tokens_any_order": Comparator(_tokens_difference, _elements_difference),
-    "set": Comparator(partial(_tokens_difference, agree=_same_set), partial(_elements_difference, agree=_same_set)),
+    "lines_any_order": Comparator(
+        _lines_difference, _elements_difference, ("line by line, in any order", "item by item, in any order")
+    ),
+    "tokens_any_order": Comparator(
+        _tokens_difference,
+        _elements_difference,
+        (f"token by token, in any order ({_SPACE}; {_DECIMALS})", "item by item, in any order"),
+    ),
+    "set": Comparator(
+        partial(_tokens_difference, agree=_same_set),
+        partial(_elements_difference, agree=_same_set),
+        (
+            f"token by token, ignoring order and repetition ({_SPACE}; {_DECIMALS})",
+            "item by item, ignoring order and repetition",
+        ),
+    ),
 }

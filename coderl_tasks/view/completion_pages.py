@@ -221,6 +221,9 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "problem": problem,
         "missing": missing,
         "failed": failed,
+        "difference": proof.difference_in_words(problem, failed["difference"])
+        if problem and failed and environment in PROGRAMS and row["verdict"] == Verdict.WRONG_ANSWER
+        else failed and failed["difference"],
         "differing": marked_text.differing(failed["expected"], failed["got"])
         if failed and failed["got"] is not None and failed["expected"] is not None
         else None,

@@ -17,7 +17,9 @@ from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.comparators import comparator
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.families import Truncation
 from coderl_tasks.settings.setting import PROGRAMS
@@ -86,6 +88,28 @@ def _states(row: Mapping[str, Any], rewarded: Sequence[int]) -> list[str]:
         return ["passed"] * place + ["failed"] + ["not run"] * (n - place - 1)
     others = "passed" if passed == n - 1 else "run, outcome not recorded" if run == n else "not recorded"
     return [others] * place + ["failed"] + [others] * (n - place - 1)
+
+
+def rule_in_words(problem: Problem) -> str:
+    """How the outcome of a problem's tests is judged, as the end of a sentence about it."""
+    if problem.kind == "assert":
+        return "judged by its assertion"
+    if problem.checker:
+        return "judged by the problem's own checker"
+    of_output, of_value = comparator(problem.comparator).words
+    return f"compared with the expected one {of_value if problem.kind == 'call' else of_output}"
+
+
+def difference_in_words(problem: Problem, difference: str | None) -> str:
+    """What of a wrong answer was compared, by which rule, and where it first differed, in a sentence."""
+    what = "returned value" if problem.kind == "call" else "program's output"
+    if difference is None:
+        where = "and is wrong"
+    elif difference == NO_VALUE:
+        where = f"and is {difference}"
+    else:
+        where = f"and differs {'' if difference.startswith('after ') else 'in '}{difference}"
+    return f"The {what} was {rule_in_words(problem)} {where}."
 
 
 def held_back_tests(problem: Problem, config: Mapping[str, Any]) -> list[int]:

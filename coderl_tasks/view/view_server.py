@@ -34,7 +34,7 @@ from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.stats import student_t
 from coderl_tasks.untrusted_text import printable_lines
-from coderl_tasks.view import completion_pages, marked_text, other_pages, run_pages
+from coderl_tasks.view import completion_pages, marked_text, other_pages, proof, run_pages
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import Wanted
@@ -281,6 +281,7 @@ def _templates() -> Environment:
         number=lambda value, form=".3g": "–" if value is None else format(value, form),
         seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
         tone=run_pages.verdict_tone,
+        rule=proof.rule_in_words,
         plain=marked_text.plain,
         python=marked_text.code,
         answer=marked_text.answer,

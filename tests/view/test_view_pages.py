@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import warnings
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -13,16 +14,19 @@ import httpx
 import polars as pl
 import pytest
 
+from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
 from coderl_tasks.paths import POOLS
+from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.library import Library, NotThereError, state_of
+from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, grouped, search
 from coderl_tasks.view.view_admission import HEADERS
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER
-from tests.view.conftest import Served
+from tests.view.conftest import Served, problem
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
 OWN_TAGS = {"script": "/static/view.js", "link": "/static/", "img": "/static/icon.svg"}
@@ -190,6 +194,37 @@ def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Serv
     again = query(served.folder / "ordinary", shlex.split(command)[3])
     differences = again.select(pl.col("worked_out") - pl.col("advantage")).to_series().drop_nulls()
     assert len(differences) > 10 and differences.abs().max() < 1e-9  # type: ignore[operator]
+
+
+def test_a_wrong_answer_is_explained_in_a_sentence(client: httpx.Client, served: Served) -> None:
+    rows = RunData(served.folder / "ordinary").light_rows(Place(3)).filter(pl.col("verdict") == "wrong_answer")
+    row = rows.row(0, named=True)
+    text = " ".join(read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text.split())
+    assert (
+        "The program's output was compared with the expected one token by token (white space separates tokens; "
+        "a decimal may be off by 0.000001) and differs in line 1, token 1: expected expected, got 3." in text
+    )
+    tested = " ".join(read(client, f"/run/ordinary/problem?id={row['problem_id']}&step=3").text.split())
+    assert "12 tests (stdin) The outcome of each test is compared with the expected one token by token" in tested
+
+
+@pytest.mark.parametrize(
+    ("kind", "comparator", "checker", "difference", "sentence"),
+    [
+        ("stdin", "exact", "", "lines: expected 2, got 1", "The program's output was compared with the expected one "
+         "byte by byte (but for a line feed at the end) and differs in lines: expected 2, got 1."),
+        ("call", "float:0.1,0", "", "value[1]: expected 1, got 2", "The returned value was compared with the expected "
+         "one item by item (numbers may be off by 0.1, or by 0 times the expected one) and differs in value[1]: "),
+        ("call", "tokens", "", NO_VALUE, "(a decimal may be off by 0.000001) and is no JSON value."),
+        ("stdin", "set", "", None, "ignoring order and repetition (white space separates tokens; a decimal may be off"),
+        ("stdin", "tokens", "a checker", None, "output was judged by the problem's own checker and is wrong."),
+    ],
+)  # fmt: skip
+def test_each_rule_of_comparison_has_words(
+    kind: Kind, comparator: str, checker: str, difference: str | None, sentence: str
+) -> None:
+    judged = replace(problem("a", "taco", "text"), kind=kind, comparator=comparator, checker=checker)
+    assert sentence in difference_in_words(judged, difference)
 
 
 def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Served) -> None:
