@@ -117,6 +117,21 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
 
 
+@lru_cache(maxsize=4096)  # a page asks for the same few counts for thousands of problems
+def fisher_fall(first_passed: int, first_n: int, last_passed: int, last_n: int) -> float:
+    """The one-sided p-value of Fisher's exact test that the last proportion is lower than the first: how often the
+    first has as many successes as it has, or more, if all successes fall on the `first_n` + `last_n` trials by chance.
+    1.0 without a trial on one side. Source: Fisher 1934, "Statistical Methods for Research Workers", section 21.02."""
+    _check_counts(first_passed, first_n)
+    _check_counts(last_passed, last_n)
+    n, passed = first_n + last_n, first_passed + last_passed
+    # Of whole numbers, and so exact: the upper tail of a hypergeometric distribution.
+    ways = (
+        math.comb(first_n, k) * math.comb(last_n, passed - k) for k in range(first_passed, min(first_n, passed) + 1)
+    )
+    return sum(ways) / math.comb(n, passed)
+
+
 def pass_at_k(n: int, passed: int, k: int) -> float:
     """The unbiased estimate of the probability that one of `k` completions passes, where `passed` of `n` did. Source:
     Chen et al. 2021, "Evaluating Large Language Models Trained on Code": 1 - C(n - passed, k) / C(n, k). Raises

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coderl_tasks.stats import (
     clustered_bootstrap,
     crossed_interval,
+    fisher_fall,
     jeffreys_interval,
     mcnemar,
     paired_proportion_difference,
@@ -132,6 +133,16 @@ def test_mcnemar_against_scipy() -> None:
         assert mcnemar(gained, lost) == pytest.approx(expected, rel=1e-9)
     with pytest.raises(ValueError):
         mcnemar(-1, 2)
+
+
+def test_fisher_against_scipy() -> None:
+    fisher_exact = pytest.importorskip("scipy.stats").fisher_exact
+    for a, n, b, m in [(5, 16, 1, 16), (16, 16, 1, 16), (1, 1, 0, 1), (0, 4, 0, 9), (3, 8, 7, 8), (120, 256, 90, 250)]:
+        expected = fisher_exact([[a, n - a], [b, m - b]], alternative="greater").pvalue
+        assert fisher_fall(a, n, b, m) == pytest.approx(expected, rel=1e-9)
+    assert fisher_fall(0, 0, 3, 4) == 1.0
+    with pytest.raises(ValueError):
+        fisher_fall(5, 4, 0, 4)
 
 
 def test_pass_at_k_is_the_mean_over_all_subsets() -> None:

@@ -20,13 +20,14 @@ from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.stats import CONFIDENCE, fisher_fall
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import KINDS, counted
 
 Page = dict[str, Any]
-LAST_STEPS, ROWS_ON_PAGE = 25, 400
+LAST_STEPS, ROWS_ON_PAGE, WORST = 25, 400, 8
 STEP_METRICS = (
     "mean_reward", "mean_correct", "format_rate", "truncated_rate", "entropy", "kl_sample_train", "time_step_s",
 )  # fmt: skip
@@ -41,7 +42,8 @@ def verdict_tone(verdict: str | None) -> str:
 
 
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
-    """`first` and `last` bound the steps of the curves; `every`: all metrics have curves, and all steps a row."""
+    """`first` and `last` bound the steps of the curves; `every`: all metrics have curves, and all steps and all
+    problems that got worse have a row."""
     record = data.record
     shown = record.metrics
     if first is not None:
@@ -51,6 +53,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     comparison = compare_evals(record.baseline, record.latest)
     spent = data.of_state("costs", lambda: costs(record))
     pool, no_pool = _pool(data, library)
+    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
     steps = record.metrics.reverse() if every else record.metrics.tail(LAST_STEPS).reverse()
     return {
         "title": name,
@@ -77,7 +80,10 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "integrity": _integrity(data, name),
         "signals": without_signal(data.groups),
         "hardest": hardest(data.groups),
-        "worse": worse(data.groups),
+        "worse": fallen if every else fallen[:WORST],
+        "n_worse": len(fallen),
+        "n_again": n_again,
+        "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
 
@@ -177,18 +183,22 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
     return rows.sort("rate", "graded", "problem_id", descending=[False, True, False]).head(most).to_dicts()
 
 
-def worse(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
-    """The problems whose pass rate fell most from their first visit to their last, in standard errors: of few
-    completions chance alone makes large falls. Each with both rates and counts, and the last step."""
-    rated = groups.filter(pl.col("graded") > 0).with_columns(rate=pl.col("passed") / pl.col("graded"))
-    by_problem = rated.sort("step", "group_index").group_by("problem_id", maintain_order=True)
-    ends = {"first": pl.col("rate", "passed", "graded").first(), "last": pl.col("rate", "passed", "graded").last()}
-    named = [column.name.prefix(f"{end}_") for end, column in ends.items()]
-    moved = by_problem.agg(*named, step=pl.col("step").last()).filter(pl.col("last_rate") < pl.col("first_rate"))
-    before, after = pl.col("first_graded"), pl.col("last_graded")
-    pooled = (pl.col("first_passed") + pl.col("last_passed")) / (before + after)
-    error = (pooled * (1 - pooled) * (1 / before + 1 / after)).sqrt()
-    return moved.sort((pl.col("last_rate") - pl.col("first_rate")) / error, "problem_id").head(most).to_dicts()
+def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
+    """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
+    sampled in two steps or more. Each has step and counts of both, and the `p` of the fall (`stats.fisher_fall`); the
+    smallest p comes first, as of few completions chance alone makes large falls."""
+    visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
+    columns = pl.col("step", "passed", "graded")
+    by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
+    ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"))
+    again = ends.filter(pl.col("last_step") > pl.col("first_step"))
+    rates = [pl.col(f"{end}_passed") / pl.col(f"{end}_graded") for end in ("first", "last")]
+    fallen = [
+        row
+        | {"p": fisher_fall(*(row[f"{end}_{count}"] for end in ("first", "last") for count in ("passed", "graded")))}
+        for row in again.filter(rates[1] < rates[0]).iter_rows(named=True)
+    ]
+    return sorted(fallen, key=lambda row: (row["p"], row["problem_id"])), len(again)
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:

@@ -21,9 +21,10 @@ from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
-from coderl_tasks.view.run_pages import visits_of, worse
+from coderl_tasks.view.run_pages import run_page, visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, grouped, search
 from coderl_tasks.view.view_admission import HEADERS
+from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER
 from tests.view.conftest import Served, problem
@@ -158,10 +159,39 @@ def test_the_problems_that_got_worse_are_named() -> None:
     visits = [("a", 0, 8), ("b", 0, 2), ("c", 0, 10), ("a", 1, 4), ("b", 1, 6), ("c", 2, 1), ("a", 3, 6)]
     columns = ("problem_id", "step", "passed")
     groups = pl.DataFrame(visits, schema=columns, orient="row").with_columns(graded=10, group_index=0)
-    found = [(row["problem_id"], row["first_passed"], row["last_passed"], row["step"]) for row in worse(groups)]
-    assert found == [("c", 10, 1, 2), ("a", 8, 6, 3)]
+    rows, n_again = worse(groups)
+    found = [(row["problem_id"], row["first_passed"], row["last_passed"], row["last_step"]) for row in rows]
+    assert (found, n_again) == ([("c", 10, 1, 2), ("a", 8, 6, 3)], 3)
+    assert rows[0]["p"] < 0.001 and rows[1]["p"] == pytest.approx(0.314, abs=1e-3)  # scipy.stats.fisher_exact
     once = pl.DataFrame([("d", 0, 1), ("d", 3, 0)], schema=columns, orient="row").with_columns(graded=1, group_index=1)
-    assert [row["problem_id"] for row in worse(pl.concat([groups, once]))] == ["c", "d", "a"]  # 1 of 1 proves little
+    assert [row["problem_id"] for row in worse(pl.concat([groups, once]))[0]] == ["c", "a", "d"]  # 1 of 1 proves little
+    twice = groups.with_columns(group_index=1, passed=10 - pl.col("passed"))  # in each step a second group evens it out
+    assert worse(pl.concat([groups, twice])) == ([], 3)
+
+
+def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.view.run_pages.WORST", 3)
+    viewer = Viewer(Library([served.folder / "ordinary"]))
+    data = viewer.data("ordinary")
+    rows, n_again = worse(data.groups)
+
+    def shown(*, every: bool) -> Page:
+        page = run_page(data, "ordinary", viewer.library, None, None, every=every)
+        html = bytes(viewer.render("run_page", others=[], **page).body).decode()
+        return Page(html[html.index('<h2 id="worse">') : html.index("<h2>Steps")])
+
+    first, everything = shown(every=False), shown(every=True)
+    text = " ".join(first.text.split())
+    assert len(rows) > 3 and f"The 3 of {len(rows)} with the smallest p; all." in text
+    assert f"{n_again} problems were seen in several steps: chance alone gives up to {round(n_again / 20)} " in text
+    for row, link in zip(rows[:3], first.links[:3], strict=True):
+        assert link == f"/run/ordinary/problem?id={row['problem_id']}&step={row['last_step']}"
+        assert f"{row['last_passed']} of {row['last_graded']}step {row['last_step']}{row['p']:.2g}" in text
+    assert text.count("may be chance") == sum(row["p"] >= 0.05 for row in rows[:3]) > 0
+    assert first.links[3:] == ["/run/ordinary?all=1#worse"]
+    assert len(everything.links) == len(rows) and "smallest p" not in everything.text
 
 
 def test_from_a_dip_to_the_failing_test(client: httpx.Client, served: Served) -> None:
