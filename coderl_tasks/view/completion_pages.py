@@ -19,6 +19,7 @@ from coderl_tasks.view.library import NotThereError, address
 from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change
 from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
+from coderl_tasks.view.search import same_failure
 
 SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
@@ -201,6 +202,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         (data.test_order(problem) if place.evaluation is None else list(range(len(problem.tests)))) if problem else []
     )
     failed = failed_test(row, problem)
+    failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
     step_row = data.metrics_of(place.step) if place.step is not None else None
     siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
     return {
@@ -220,6 +222,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "neighbours": _neighbours(data, name, place, row, siblings, position),
         "problem": problem,
         "missing": missing,
+        "failure": (failure, failure.link(name, place)) if failure else None,
         "failed": failed,
         "difference": proof.difference_in_words(problem, failed["difference"])
         if problem and failed and environment in PROGRAMS and row["verdict"] == Verdict.WRONG_ANSWER

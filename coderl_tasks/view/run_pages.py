@@ -24,7 +24,7 @@ from coderl_tasks.stats import CONFIDENCE, fisher_fall
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
-from coderl_tasks.view.search import KINDS, counted
+from coderl_tasks.view.search import KINDS, counted, failures
 
 Page = dict[str, Any]
 LAST_STEPS, ROWS_ON_PAGE, WORST = 25, 400, 8
@@ -332,6 +332,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "skipped_tokens": sum(each["tokens"] for each in skipped),
         "tokens": tokens,
         "kinds": _kinds(name, step, rows) if rows is not None else [],
+        "failures": [(each, each.link(name, place)) for each in failures(rows)] if rows is not None else [],
         "sort": sort if sort in SORTS else "rate",
         "sorts": SORTS,
         "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import polars as pl
@@ -18,7 +18,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.steps import index_files, rollout_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
-from coderl_tasks.view.library import NotThereError, WrongValueError
+from coderl_tasks.view.library import NotThereError, WrongValueError, address
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS = 100, 2.5
@@ -34,6 +34,12 @@ KINDS = {
     "left out of its group": "reward IS NULL",
 }
 """What else completions are searched by in the place of a verdict, as a condition of SQL."""
+_ERROR = (
+    pl.when(pl.col("verdict") == Verdict.RUNTIME_ERROR)
+    .then(pl.col("reason").str.extract(r"^test \d+: ([A-Za-z_][\w.]{0,59}|ended by \w+|exit status \d+)(?::| \(|$)"))
+    .fill_null("")
+)
+"""What ended a program, as its reason has it ("test 3: IndexError: ...", "test 3: ended by SIGSEGV"); else empty."""
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
 
 
@@ -114,6 +120,39 @@ def grouped(data: RunData, rows: Sequence[dict[str, Any]], evaluation: str) -> l
         same = row["problem_id"], row["verdict"], row["reward"], row["found"], programs[number]
         groups.setdefault(same, []).append(row)
     return [*groups.values()]
+
+
+class Failure(NamedTuple):
+    """A kind of failure: `n` completions have the verdict, and `error`, if it is not empty, in their `reason`."""
+
+    verdict: str
+    error: str
+    n: int
+
+    def link(self, name: str, place: Place) -> str:
+        """The search that lists these completions, of a place of the run `name`."""
+        words = {"q": self.error, "within": "reason"} if self.error else {}
+        where = {"first": place.step, "last": place.step, "eval": place.evaluation}
+        return address("run", name, "search", verdict=self.verdict, **words, **where)
+
+
+def failures(rows: pl.DataFrame) -> list[Failure]:
+    """The kinds of failures among `rows` (verdict, reason), the most frequent first: a verdict, and what ended
+    a program that did not end by itself."""
+    kinds = rows.filter(pl.col("verdict") != Verdict.PASSED).select("verdict", error=_ERROR).unique()
+    found = [_failure(rows, *kind) for kind in kinds.iter_rows()]
+    return sorted(found, key=lambda each: (-each.n, each.verdict, each.error))
+
+
+def same_failure(rows: pl.DataFrame, row: int) -> Failure | None:
+    """The kind of the failure of the completion in `row`; None if it passed or was not graded."""
+    verdict, error = rows.select("verdict", error=_ERROR).row(row)
+    return None if verdict in (None, Verdict.PASSED) else _failure(rows, verdict, error)
+
+
+def _failure(rows: pl.DataFrame, verdict: str, error: str) -> Failure:
+    fits = pl.col("reason").str.contains(error, literal=True) if error else pl.lit(value=True)
+    return Failure(verdict, error, len(rows.filter(pl.col("verdict") == verdict, fits)))
 
 
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:

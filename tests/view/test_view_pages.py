@@ -22,7 +22,7 @@ from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import run_page, visits_of, worse
-from coderl_tasks.view.search import MOST_HITS, Wanted, grouped, search
+from coderl_tasks.view.search import MOST_HITS, Wanted, failures, grouped, same_failure, search
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
@@ -272,8 +272,56 @@ def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Serv
     rows = RunData(served.folder / "ordinary").light_rows(Place(step))
     without = len(rows.filter(pl.col("verdict") == "format_error"))
     assert without and f"{without} without a program" in text
-    [link] = [link for link in page.links if "verdict=format_error" in link]
+    [link] = {link for link in page.links if "verdict=format_error" in link}
     assert f"{without} completions, found" in " ".join(read(client, link).text.split())
+
+
+def test_failures_of_a_kind_are_joined_across_problems(client: httpx.Client, served: Served) -> None:
+    page, data = read(client, "/run/ordinary/step/3"), RunData(served.folder / "ordinary")
+    text = " ".join(page.text.split())
+    kinds = failures(data.light_rows(Place(3)))
+    assert {kind.verdict for kind in kinds} >= {"wrong_answer", "runtime_error"}
+    for kind in kinds:
+        assert f"{kind.n} {kind.verdict}" in text and kind.link("ordinary", Place(3)) in page.links
+        hits = search(data, Wanted(kind.error, "reason", kind.verdict, first=3, last=3))
+        assert min(kind.n, MOST_HITS) == len(hits.rows)
+    assert len({row["problem_id"] for row in search(data, Wanted(verdict="wrong_answer", first=3, last=3)).rows}) > 1
+    row = data.light_rows(Place(3)).filter(pl.col("verdict") == "runtime_error").row(0, named=True)
+    completion = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}")
+    [kind] = [kind for kind in kinds if kind.link("ordinary", Place(3)) in completion.links]
+    assert kind.verdict == "runtime_error" and f"All {kind.n} completions of step 3 with runtime_error" in (
+        " ".join(completion.text.split())
+    )
+    listed = " ".join(read(client, kind.link("ordinary", Place(3))).text.split())
+    assert f"{min(kind.n, MOST_HITS)} completions, found" in listed
+
+
+def test_the_kind_of_a_failure_is_its_verdict_and_the_error() -> None:
+    reasons = [
+        ("passed", None),
+        (None, None),
+        ("wrong_answer", None),
+        ("format_error", "no closed code block in the answer"),
+        ("runtime_error", "test 0: IndexError: list index out of range (line 4)"),
+        ("runtime_error", "test 12: IndexError (line 2)"),
+        ("runtime_error", "test 3: ended by SIGSEGV"),
+        ("runtime_error", "test 1: KeyError: 'IndexError'"),
+        ("time_limit", "test 1: more than 6 s of CPU time, the problem's own limit"),
+        ("runtime_error", "test 0: the program ended before the call returned"),
+    ]
+    rows = pl.DataFrame(reasons, schema={"verdict": pl.String, "reason": pl.String}, orient="row")
+    found = [(kind.n, kind.verdict, kind.error) for kind in failures(rows)]
+    assert found == [
+        (5, "runtime_error", ""),  # as a search without words finds them
+        (3, "runtime_error", "IndexError"),
+        (1, "format_error", ""),
+        (1, "runtime_error", "KeyError"),
+        (1, "runtime_error", "ended by SIGSEGV"),
+        (1, "time_limit", ""),
+        (1, "wrong_answer", ""),
+    ]
+    assert same_failure(rows, 5) == failures(rows)[1]
+    assert same_failure(rows, 0) is same_failure(rows, 1) is None
 
 
 def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
