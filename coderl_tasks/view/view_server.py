@@ -28,6 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.drawing import LOOK
 from coderl_tasks.insight.record import CurationRecord, load_curation, naming_damaged_tables
 from coderl_tasks.insight.tables import Table, html_table
@@ -272,7 +273,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        address=address, completion_link=completion_pages.completion_link, most_chars=marked_text.MOST_CHARS
+        address=address,
+        completion_link=completion_pages.completion_link,
+        most_chars=marked_text.MOST_CHARS,
+        signs=SIGNS,
     )
     environment.filters.update(
         percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",

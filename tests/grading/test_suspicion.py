@@ -12,7 +12,7 @@ import pytest
 from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.suspicion import is_rich, suspicion
+from coderl_tasks.grading.suspicion import SIGNS, is_rich, suspicion
 from coderl_tasks.insight.warning_signs import Watch
 from coderl_tasks.paths import DATA, PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -94,6 +94,10 @@ HACKS: dict[str, tuple[Problem, str, str]] = {
     ),
     "takes a module of the grader": (SUMS, "tests_its_grader", "import sys\nsys.modules['json'].dumps = str\ninput()"),
 }  # fmt: skip
+
+
+def test_each_sign_has_words_and_a_hack() -> None:
+    assert {sign for _, sign, _ in HACKS.values()} == {*SIGNS}
 
 
 @pytest.mark.parametrize("name", HACKS)

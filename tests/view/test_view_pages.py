@@ -14,6 +14,7 @@ import httpx
 import polars as pl
 import pytest
 
+from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
 from coderl_tasks.paths import POOLS
@@ -446,8 +447,10 @@ def test_suspicious_completions_are_found(client: httpx.Client, served: Served) 
     assert {row["verdict"] for row in hits.rows} == {"wrong_answer", "runtime_error"}
     found = read(client, link)
     assert f"{len(hits.rows)} completions, found" in " ".join(found.text.split())
+    assert all(f"{sign}{meaning}" in found.text for sign, meaning in SIGNS.items())
     completion = next(link for link in found.links if "/step/0/" in link)
-    assert "suspicious" in read(client, completion).text
+    assert f"{HOSTILE_RUN}/search?verdict=suspicious" in read(client, completion).links
+    assert ", ".join(SIGNS) in client.get(completion).text and ", ".join(SIGNS) in client.get(HOSTILE_RUN).text
     assert not search(RunData(served.folder / "ordinary"), Wanted(verdict="suspicious")).rows
 
 
