@@ -70,8 +70,12 @@ def changed(pairs: pl.DataFrame) -> dict[str, Any]:
 
 def changed_text(found: Mapping[str, Any]) -> str:
     """What `changed` says, for the end of a line."""
-    p = f", p = {found['mcnemar_p']:.2g} (McNemar, exact)" if "mcnemar_p" in found else ""
-    return f" ({found['gained']} gained, {found['lost']} lost{p})"
+    return f" ({found['gained']} gained, {found['lost']} lost{p_text(found)})"
+
+
+def p_text(found: Mapping[str, Any]) -> str:
+    """The p-value in what `changed` says, to follow its counts; empty without one."""
+    return f", p = {found['mcnemar_p']:.2g} (McNemar, exact)" if "mcnemar_p" in found else ""
 
 
 def _is_one_each(pairs: pl.DataFrame) -> bool:

@@ -51,6 +51,11 @@ class PairedPassAt1:
     ci_high: float
     changed: Mapping[str, Any]
 
+    @property
+    def p_text(self) -> str:
+        """The p-value of `changed`, to follow its counts; empty without one."""
+        return paired.p_text(self.changed)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -201,7 +206,8 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     if before is not None and comparison is not None:
         lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(comparison.rates).markdown()]
         lines += markdown_table(comparison_table(comparison))
-        lines += ["", "{gained} problems gained, {lost} lost.".format(**comparison.overall.changed), ""]
+        counts = "{gained} problems gained, {lost} lost".format(**comparison.overall.changed)
+        lines += ["", f"{counts}{comparison.overall.p_text}.", ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
         lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
         lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []

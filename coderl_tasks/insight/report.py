@@ -296,18 +296,20 @@ def samples(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few evaluated problems (gained, lost, still failing), and why their unit tests could not be read, or None. Each
-    has `kind`, `problem_id`, `split`, `prompt` (None without a tokenizer), and `sides`: a label and an answer each."""
+    has `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, `prompt`
+    (None without a tokenizer), and `sides`: a label and an answer each."""
     if comparison is None:
         return [], None
     kinds = (
         ("gained", (pl.col("before") < pl.col("after")), 4),
-        ("lost", (pl.col("before") > pl.col("after")), 2),
+        ("lost", (pl.col("before") > pl.col("after")), 10),
         ("still fails", (pl.col("before") == 0) & (pl.col("after") == 0), 2),
     )
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     examples = []
     # Spread over the rows where there are many: they are sorted by split, and the first few would be from one split.
     parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
+    totals = {kind: len(rows) for kind, rows, _ in parts}
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
     problems, missing = problems_at_hand(run.config, [name for rows in shown.values() for name in rows["problem_id"]])
     for kind, chosen in shown.items():
@@ -319,12 +321,19 @@ def samples(
             rows = scan.filter(pl.col("problem_id").is_in(ids)).sort("sample_index").select(SAMPLE_COLUMNS)
             firsts = rows.unique("problem_id", keep="first").collect()  # of several completions
             rollouts.append({row["problem_id"]: row for row in firsts.iter_rows(named=True)})
-        for problem_id, split in chosen.select("problem_id", "split").iter_rows():
+        for number, (problem_id, split) in enumerate(chosen.select("problem_id", "split").iter_rows(), start=1):
             pair = [by_id[problem_id] for by_id in rollouts]
             tokens = pair[1]["prompt_tokens"]  # of the later one, whose model `run` names
             prompt = shorten(decode(tokens)) if decode is not None and tokens else None
             answers = [_shortened_rollout(rollout, problems.get(problem_id)) for rollout in pair]
-            row = {"kind": kind, "problem_id": problem_id, "split": split, "prompt": prompt}
+            row = {
+                "kind": kind,
+                "number": number,
+                "of": totals[kind],
+                "problem_id": problem_id,
+                "split": split,
+                "prompt": prompt,
+            }
             examples.append(row | {"sides": list(zip(sides, answers, strict=True))})
     return examples, missing
 

@@ -58,6 +58,7 @@ from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import Problem, Test, dropped_frame, problems_frame
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, PROFILE_SCHEMA
 from coderl_tasks.settings import HUB_DATASET
+from coderl_tasks.stats import mcnemar
 
 HOSTILE = "<script>document.title='owned'</script>"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -114,6 +115,27 @@ def test_run_report_says_what_matters(run_html: str, run_dir: Path) -> None:
         assert words in text
     assert "Read n, then n integers." in text
     assert f"coderl query {run_dir}" in text
+
+
+def test_a_report_names_the_lost_problems_their_number_and_the_p_value(run_dir: Path) -> None:
+    """Of a run that got worse: its evaluations are exchanged."""
+    run = load_run(run_dir)
+    assert run.baseline is not None and run.final is not None
+    sides = {"baseline": replace(run.final, name="baseline", step=-1)}
+    run = replace(run, evals=sides | {"final": replace(run.baseline, name="final", step=run.final.step)})
+    text = " ".join(Page(_render("run.html.j2", run_page(run))).text.split())
+    comparison = compare_evals(run.baseline, run.final)
+    assert comparison is not None
+    changed, pairs = comparison.overall.changed, comparison.pairs
+    p = mcnemar(changed["gained"], changed["lost"])
+    assert f"problems gained / lost, p = {p:.2g} (McNemar, exact)" in text
+    lost = pairs.filter(pl.col("before") > pl.col("after"))["problem_id"].to_list()
+    shown = re.findall(r" lost (\d+) of (\d+): (\S+)", text)
+    assert len(lost) == changed["lost"] > 2 and len(shown) == min(10, len(lost))
+    assert [(int(number), int(of)) for number, of, _ in shown] == [(n + 1, len(lost)) for n in range(len(shown))]
+    assert {name for *_, name in shown} <= {*lost}
+    counts = f"{changed['gained']} problems gained, {changed['lost']} lost, p = {p:.2g} (McNemar, exact)."
+    assert run.final is not None and counts in evaluation_markdown(run.final, run.baseline)
 
 
 @pytest.mark.parametrize(
