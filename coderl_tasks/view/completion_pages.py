@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -25,6 +25,19 @@ SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
 SHADES = {"logprob": "log-probability", "base": "log-probability less the base model's", "advantage": "advantage"}
 NATS = 4.0  # of surprise at which a token has the strongest shade
+
+
+LinkedChange = tuple[Change, list[tuple[str, str]]]
+"""What changed, and of both sides what it is called and the address of its completion."""
+
+
+class Side(NamedTuple):
+    """A problem's completions at a place of a run, and what they are called."""
+
+    called: str
+    run: str
+    place: Place
+    rows: list[dict[str, Any]]
 
 
 def problem_page(
@@ -91,20 +104,25 @@ def _other_place(data: RunData, place: Place, against: str | None, visits: pl.Da
 
 def _changed(
     data: RunData, name: str, place: Place, rows: list[dict[str, Any]], problem: Problem | None, other: Place | None
-) -> tuple[Change, list[tuple[str, str]]] | None:
-    """What changed in a problem between `other` and `place`, whose completions are `rows`, the earlier one first; and
-    of both sides the name and the completion's address. None if as many completions pass in both."""
+) -> LinkedChange | None:
+    """What changed in a problem between `other` and `place`, whose completions are `rows`, the earlier one first. None
+    if as many completions pass in both."""
     if other is None:
         return None
-    sides = [(other, data.problem_rows(other, rows[0]["problem_id"])), (place, rows)]
+    others = data.problem_rows(other, rows[0]["problem_id"])
+    sides = [Side(other.name, name, other, others), Side(place.name, name, place, rows)]
     if None not in (other.evaluation, place.evaluation):
-        sides.sort(key=lambda side: data.evaluation(side[0].evaluation or "").step)
-    (first, before), (second, after) = sides
-    found = program_change(before, after, problem)
-    if found is None:
+        sides.sort(key=lambda side: data.evaluation(side.place.evaluation or "").step)
+    return linked_change(sides[0], sides[1], problem)
+
+
+def linked_change(before: Side, after: Side, problem: Problem | None) -> LinkedChange | None:
+    """What changed in a problem from one side to the other; None if as many completions pass in both."""
+    change = program_change(before.rows, after.rows, problem)
+    if change is None:
         return None
-    shown = (first, found.before), (second, found.after)
-    return found, [(place.name, completion_link(name, place, row)) for place, row in shown]
+    shown = (before, change.before), (after, change.after)
+    return change, [(side.called, completion_link(side.run, side.place, row)) for side, row in shown]
 
 
 def _prompt_of(data: RunData, place: Place, row: Mapping[str, Any]) -> str:

@@ -30,9 +30,8 @@ from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.view.completion_pages import completion_link
+from coderl_tasks.view.completion_pages import LinkedChange, Side, completion_link, linked_change
 from coderl_tasks.view.library import Library, NotThereError, address
-from coderl_tasks.view.program_changes import Change, program_change
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page, own_evaluations
 from coderl_tasks.view.search import KINDS, TEXTS, Wanted, grouped, search
@@ -151,18 +150,17 @@ def _flipped(
 
 def _change(
     chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, problem_id: str | None
-) -> tuple[Change, list[tuple[str, str]]] | None:
-    """What changed in a problem between two runs, and of both sides the name and the completion's address; None if as
-    many completions pass in both, or one of the runs does not have it."""
+) -> LinkedChange | None:
+    """What changed in a problem between two runs; None if as many completions pass in both, or one of the runs does not
+    have it."""
     if comparison is None or problem_id is None:
         return None
     places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
-    before, after = (chosen[name].problem_rows(place, problem_id) for name, place in zip(names, places, strict=True))
-    found = program_change(before, after, chosen[names[1]].problem(problem_id, places[1])[0])
-    if found is None:
-        return None
-    links = map(completion_link, names, places, (found.before, found.after))
-    return found, list(zip(names, links, strict=True))
+    before, after = (
+        Side(name, name, place, chosen[name].problem_rows(place, problem_id))
+        for name, place in zip(names, places, strict=True)
+    )
+    return linked_change(before, after, chosen[after.run].problem(problem_id, after.place)[0])
 
 
 def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
