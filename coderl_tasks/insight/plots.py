@@ -154,10 +154,12 @@ def is_recorded(metrics: pl.DataFrame, name: str) -> bool:
 
 
 def with_signal(metrics: pl.DataFrame) -> pl.DataFrame:
-    """`metrics` with the share of groups that had a signal, if it was recorded, as `signal`; NaN of none."""
+    """`metrics` with the share of groups that had a signal, if it was recorded, as `signal`; null of a step without a
+    group."""
     if not {"groups_total", "groups_skipped"} <= set(metrics.columns):
         return metrics
-    return metrics.with_columns(signal=1 - pl.col("groups_skipped") / pl.col("groups_total"))
+    share = 1 - pl.col("groups_skipped") / pl.col("groups_total")
+    return metrics.with_columns(signal=pl.when(pl.col("groups_total") > 0).then(share))
 
 
 def _seconds(metrics: pl.DataFrame) -> list[Series]:

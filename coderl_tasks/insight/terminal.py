@@ -18,6 +18,7 @@ from rich.text import Text
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.insight.diagnosis import checks_table, compare_evals, comparison_table, smoke_checks, weak_splits
 from coderl_tasks.insight.logging import step_line
+from coderl_tasks.insight.plots import with_signal
 from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run, run_state
 from coderl_tasks.insight.tables import age, duration, plain_table, rich_table
@@ -169,8 +170,7 @@ def view(run: RunRecord, state: str) -> RenderableType:
 
 
 def _curves(metrics: pl.DataFrame) -> Table:
-    if {"groups_skipped", "groups_total"} <= set(metrics.columns):
-        metrics = metrics.with_columns(signal=1 - pl.col("groups_skipped") / pl.col("groups_total"))
+    metrics = with_signal(metrics)
     table = plain_table()
     for column in ("", "first", "curve", "last"):
         table.add_column(column, justify="left" if column in ("", "curve") else "right", no_wrap=True)

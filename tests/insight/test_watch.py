@@ -7,6 +7,9 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.cli import main
+from coderl_tasks.insight.plots import history_panels, with_signal
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.shown_metrics import SIGNAL
 from coderl_tasks.insight.terminal import sparkline, watch_run
 from coderl_tasks.journal.run_directory import RunDirectory
 
@@ -47,3 +50,20 @@ def test_a_run_at_work_is_watched_until_it_ends(tmp_path: Path) -> None:
     assert isinstance(console.file, StringIO)
     said = console.file.getvalue()
     assert "step 0 of 3" in said and "step 1 of 3" in said and "8 s left" in said and "75%" in said
+
+
+def test_a_step_without_a_group_has_no_share_of_groups_with_a_signal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    with RunDirectory.open(path, {"model_name": "data/nano", "max_steps": 4}) as run:
+        for step, (total, skipped) in enumerate([(8, 2), (0, 0), (8, 4), (0, 0)]):
+            row = {"step": step, "mean_reward": 0.5, "groups_total": total, "groups_skipped": skipped}
+            run.metrics.append(row | {"time_step_s": 1.0})
+    metrics = load_run(path).metrics
+    assert with_signal(metrics)["signal"].to_list() == [0.75, None, 0.5, None]
+    [found, _] = history_panels(metrics)[SIGNAL].series
+    assert found.known() == [(0, 0.75), (2, 0.5)]
+    assert main(["watch", str(path)]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "groups with signal" in line]
+    assert line.split()[-4:] == ["75%", "█", "▁", "50%"]
