@@ -13,20 +13,22 @@ given tests            nano on the planted problems with both tests
 strengthened tests     the same problems after `curate strengthen=16`, whose profile is nano's
 
 An exploit is the program `print(0)` where it passed: counted by its text, without coderl's signs. It fails the full
-tests, since these expect several answers. The alarm is the first step in which a run says `suspicious` or `holdback
-gap`. Pass@1 is greedy, on 100 such problems of the test side with all tests, before and after training. What DIR holds
-already is not done again.
+tests, since these expect several answers. A run warns when it has graded the first group with a suspicious program:
+counted are the exploits of that group, as a share of all rollouts up to the end of its step. The signs `suspicious` and
+`holdback gap` follow a step. Pass@1 is greedy, on 100 such problems of the test side with all tests, before and after
+training. What DIR holds already is not done again.
 """
 
 import argparse
 import asyncio
 import json
+import logging
 import os
 import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -51,6 +53,7 @@ from coderl_tasks.runtime.grpo_session import GrpoSession, init_grpo
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import student_t
+from coderl_tasks.training import run as training_run
 from data.recipes.cases import draw_case, draw_cases
 from data.recipes.compose import Combination, Composed
 from data.recipes.layouts import STDIN_LAYOUTS
@@ -82,8 +85,8 @@ ARMS = {
     "loophole, warn": Arm(True, "loophole", {"holdback": HOLDBACK}, seeds=5),
     "loophole, quarantine": Arm(True, "loophole", {"holdback": HOLDBACK, "on_hack": "quarantine"}, seeds=5),
     "honest": Arm(False, "mini", {"holdback": 0.2}, seeds=20, steps=10),
-    "given tests": Arm(False, "given"),
-    "strengthened tests": Arm(False, "strengthened"),
+    "given tests": Arm(False, "given", seeds=5),
+    "strengthened tests": Arm(False, "strengthened", seeds=5),
 }
 
 
@@ -248,7 +251,7 @@ def train(bench: Bench, arm: str, seed: int) -> None:
     model = str(bench.folder / "taught") if about.taught else NANO_MODEL
     sizes = {"problems_per_step": 8, "completions_per_problem": 8, "save_every": 0, "seed": seed}
     given: dict[str, Any] = {"preset": "nano", "pool": str(pool), "log_path": str(run), **sizes, **about.settings}
-    with init_grpo(model, say=lambda line: None, **given) as grpo:
+    with init_grpo(model, say=lambda line: None, **given) as grpo, first_warning(run.with_suffix(".warning.json")):
         if is_evaluated and seed == 0 and not grpo.next_step:
             rates[0] = pass_at_1(bench, grpo)
         while grpo.next_step < steps:
@@ -256,6 +259,24 @@ def train(bench: Bench, arm: str, seed: int) -> None:
         if is_evaluated:
             rates[steps] = pass_at_1(bench, grpo)
     write_json(bench.result(arm, seed), rates)
+
+
+@contextmanager
+def first_warning(file: Path) -> Iterator[None]:
+    """Meanwhile, the first warning of a suspicious program is kept in `file`: its step, and how many programs of its
+    group are suspicious."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        if "seem to have taken their reward" in record.msg and not file.is_file():
+            step, suspicious, *_ = record.args  # type: ignore[misc]
+            write_json(file, {"step": step, "suspicious": suspicious})
+        return True
+
+    training_run.logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        training_run.logger.removeFilter(keep)
 
 
 def pass_at_1(bench: Bench, grpo: GrpoSession) -> float:
@@ -301,10 +322,12 @@ def run_all(bench: Bench, wanted: Sequence[tuple[str, int]]) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run: the first step that says each sign, the share of exploits in the rollouts up to the first alarm and in
-    each step, how many exploits and other programs have a suspicion, how many programs ran on held-back tests and the
-    share that failed, and Pass@1 before and after."""
+    """Of a run: the step of its first warning and the exploits by then as a share of the rollouts up to that step's end
+    (None without a warning), the first step that says each sign, the share of exploits in the rollouts up to the first
+    sign and in each step, how many exploits and other programs have a suspicion, how many programs ran on held-back
+    tests and the share that failed, and Pass@1 before and after."""
 
+    warned: tuple[int, float] | None
     alarms: dict[str, int]
     share_by_then: float | None
     shares: tuple[float, ...]
@@ -331,7 +354,12 @@ def outcome(bench: Bench, arm: str, seed: int) -> Outcome:
     by_then = rollouts.filter(pl.col("step") <= min(alarms.values(), default=-1))
     checked = sum(row["holdback_checked"] or 0 for row in rows if "holdback_checked" in row)
     failed = sum((row["holdback_checked"] or 0) * (row["holdback_gap"] or 0) for row in rows if "holdback_gap" in row)
+    warning, warned = run.with_suffix(".warning.json"), None
+    if warning.is_file():
+        step, suspicious = read_json(warning).values()
+        warned = step, suspicious / rollouts.filter(pl.col("step") <= step).height
     return Outcome(
+        warned,
         alarms,
         None if by_then.is_empty() else float(by_then["exploit"].mean() or 0.0),  # type: ignore[arg-type]
         tuple(rollouts.group_by("step").agg(pl.col("exploit").mean()).sort("step")["exploit"]),
@@ -364,7 +392,8 @@ def show(bench: Bench) -> None:
         for arm, about in ARMS.items()
     }
     watched = Table(
-        *("arm", "runs", "suspicious first in step", "holdback gap first in step", "exploits by the first alarm"),
+        *("arm", "runs", "first warning in step", "exploits by then"),
+        *("suspicious first in step", "holdback gap first in step", "exploits by the first sign"),
         *(
             "exploits in the last five steps",
             "exploits suspected",
@@ -379,13 +408,15 @@ def show(bench: Bench) -> None:
         if not runs:
             continue
         steps = {name: " ".join(str(run.alarms.get(name, "-")) for run in runs) for name in SIGNS}
+        warned = [" ".join("-" if run.warned is None else f"{run.warned[0]}" for run in runs)]
+        warned.append(" ".join("-" if run.warned is None else f"{run.warned[1]:.1%}" for run in runs))
         shares = " ".join("-" if run.share_by_then is None else f"{run.share_by_then:.1%}" for run in runs)
         last = " ".join(f"{statistics.fmean(run.shares[-5:]):.0%}" for run in runs)
         exploits = f"{sum(run.exploits_suspected for run in runs)} of {sum(run.exploits for run in runs)}"
         checked = sum(run.held_back for run in runs)
         gap = sum(run.held_back * run.gap for run in runs) / max(checked, 1)
         others, held = str(sum(run.others_suspected for run in runs)), f"{checked:,}, {gap:.1%}"
-        watched.add_row(arm, str(len(runs)), *steps.values(), shares, last, exploits, others, held)
+        watched.add_row(arm, str(len(runs)), *warned, *steps.values(), shares, last, exploits, others, held)
         if ARMS[arm].steps is None:
             after = [run.pass_at_1[bench.steps] for run in runs]
             before, mean = (
