@@ -4,6 +4,7 @@ Views, each with a `run` column (the directory's name):
 
     rollouts       every scored training rollout, columns of ROLLOUT_SCHEMA
     outcomes       the same without tokens and texts, but with their numbers (INDEX_SCHEMA): of long runs much faster
+    trainer        the trainer's log-probabilities of the tokens that were trained on (TRAINER_SCHEMA)
     eval_rollouts  the rollouts of the evaluations, with `eval`
     metrics        metrics.jsonl, one row per line     checkpoints   checkpoints.jsonl
     updates        one row per optimizer step, of the steps that have several
@@ -31,8 +32,8 @@ from coderl_tasks.insight.record import CURATION_SCHEMAS, is_curation, is_run, l
 from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
-from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, StepJournal, index_files, scored_files
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, TRAINER_FILE, StepJournal, index_files, scored_files
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable
 
@@ -56,7 +57,7 @@ ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
 """The views that are read into memory, and their columns."""
-VIEWS = ("rollouts", "outcomes", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
+VIEWS = ("rollouts", "outcomes", "trainer", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
 
 
 def find_directories(path: Path) -> list[Path]:
@@ -100,6 +101,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             read += _file_view(connection, view, files, ROLLOUT_SCHEMA, run_part=-4)
         elif view == "outcomes":
             read += _outcomes_view(connection, directories)
+        elif view == "trainer":
+            files = [file for directory in directories for file in sorted(directory.glob(f"steps/*/{TRAINER_FILE}"))]
+            read += _file_view(connection, view, files, TRAINER_SCHEMA, run_part=-4)
         elif view == "eval_rollouts":
             evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
             read += _file_view(connection, view, evals, {"eval": pl.String()} | ROLLOUT_SCHEMA, run_part=-4)

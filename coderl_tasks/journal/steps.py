@@ -8,6 +8,7 @@
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     lost.json           tokens of groups that came without log-probabilities, and were sampled again; seldom there
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
+    trainer_logprobs.parquet  the trainer's log-probabilities of the tokens that the update was made on (TRAINER_SCHEMA)
     commit.json         the update was applied: metrics, the optimizer's settings, where the new weights are
 
     evals/NAME/
@@ -40,7 +41,7 @@ from typing import Any, Literal
 import polars as pl
 
 from coderl_tasks.journal import atomic
-from coderl_tasks.policy.rollout import REQUIRED_COLUMNS, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import REQUIRED_COLUMNS, ROLLOUT_SCHEMA, SAMPLED_SCHEMA, TRAINER_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ RolloutPhase = Literal["sampled", "scored"]
 TOKENS_PER_ROW_GROUP = 2**21
 """Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
 
-PROBLEMS_FILE = "problems.json"
+PROBLEMS_FILE, TRAINER_FILE = "problems.json", "trainer_logprobs.parquet"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
 FINGERPRINT_FILE = "request.json"
 """Says what the sampled groups, or the rollouts, in its folder are of."""
@@ -190,6 +191,16 @@ class StepJournal:
     def read(self, phase: RolloutPhase) -> pl.DataFrame | None:
         """The rollouts that `phase` ended with, None if it has to be done (again)."""
         return read_frame(self.path(phase), _SCHEMAS[phase])
+
+    @property
+    def trainer_logprobs(self) -> Path:
+        """Written before the commit, and read by nothing that trains: for whoever looks at the update."""
+        return self.folder / TRAINER_FILE
+
+    def write_trainer_logprobs(self, logprobs: pl.DataFrame) -> None:
+        """Record what the update was made on (TRAINER_SCHEMA without `step`)."""
+        rows = logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
+        atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
 
     def write_commit(self, commit: Commit) -> None:
         """Say that the step's update is applied, and durable as far as `commit.state_path` says."""

@@ -164,6 +164,14 @@ group: it is not graded, so that all of these are null but `trained`, which is f
 SAMPLED_SCHEMA = {name: column.dtype for name, column in SAMPLED_COLUMNS.items()}
 GRADED_SCHEMA = {name: column.dtype for name, column in GRADED_COLUMNS.items()}
 ROLLOUT_SCHEMA = SAMPLED_SCHEMA | GRADED_SCHEMA
+TRAINER_SCHEMA: dict[str, pl.DataType] = {
+    "step": INT,
+    "group_index": INT,
+    "sample_index": INT,
+    "trainer_logprobs": SAMPLED_SCHEMA["logprobs"],
+}
+"""Of the completions that a step trained on: the log-probability of each token (nats, at temperature 1) by the policy
+in training, when it first computed the completion's gradient. Less `logprobs` it is the log of the importance ratio."""
 VARYING_COLUMNS = ("run_seconds", "test_seconds", "sandbox")
 """What differs between two runs that are equal otherwise."""
 REQUIRED_COLUMNS = frozenset({

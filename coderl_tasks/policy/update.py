@@ -37,7 +37,7 @@ import tinker
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.policy import grpo, turns
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
@@ -135,6 +135,8 @@ class UpdateResult:
     ratio_max: float | None = None
     clipped_share: float | None = None  # of the tokens, 0 to 1
     grad_norm: float | None = None  # the greatest
+    # Of the rollouts trained on (TRAINER_SCHEMA without `step`).
+    trainer_logprobs: pl.DataFrame | None = field(default=None, repr=False, compare=False)
 
 
 def adam_params(learning_rate: float) -> tinker.AdamParams:
@@ -283,14 +285,19 @@ async def update_policy(
     if method.loss.name == "dro":
         datums = await _with_prompt_logprobs(training_client, datums, [part for _, part in places])
     steps: list[OptimizerStep] = []
+    recorded = [np.empty(len(sampler), np.float32) for sampler in rows["logprobs"]]
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
         forward_backward, optim_step = grpo.submit_train_step(training_client, chosen, adam, method.loss)
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-        output = grpo.finish_train_step(*answers)
-        steps.append(_step(rows, [places[index] for index in batch], advantages, output, method.loss, epoch))
+        output, trained = grpo.finish_train_step(*answers), [places[index] for index in batch]
+        trainer = _trainer_logprobs(output, trained)
+        steps.append(_step(rows, trained, advantages, trainer, output, method.loss, epoch))
+        if epoch == 0:
+            for (row, part), logprobs in zip(trained, trainer, strict=True):
+                recorded[row][part.first : part.last] = logprobs
     tokens = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
     return UpdateResult(
@@ -304,6 +311,9 @@ async def update_policy(
         ratio_max=max(step.ratio_max for step in steps),
         clipped_share=math.fsum(clipped) / tokens if clipped else None,
         grad_norm=max((step.grad_norm for step in steps if step.grad_norm is not None), default=None),
+        trainer_logprobs=rows.select(
+            *ORDER, pl.Series("trainer_logprobs", recorded, dtype=TRAINER_SCHEMA["trainer_logprobs"])
+        ),
     )
 
 
@@ -333,30 +343,39 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
         raise grpo.UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
+def _trainer_logprobs(output: grpo.TrainStepOutput, batch: Sequence[Place]) -> list[np.ndarray]:
+    """The trainer's log-probabilities before an optimizer step, float64, of the sampled tokens of each datum of
+    `batch`. Raises UpdateFailedError if some are missing."""
+    answers = output.forward_backward.loss_fn_outputs
+    _require_logprobs(answers, len(batch))
+    found = []
+    for answer, (_, part) in zip(answers, batch, strict=True):
+        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
+        logprobs = answer["logprobs"].to_numpy().astype(np.float64).ravel()[part.prompt - 1 :]
+        wanted = part.last - part.first if part.sampled is None else len(part.sampled)
+        if len(logprobs) != wanted:  # the service left out some
+            raise grpo.UpdateFailedError(f"{len(logprobs)} trainer log-probabilities for {wanted} completion tokens")
+        found.append(part.gathered(logprobs))
+    return found
+
+
 def _step(
     rows: pl.DataFrame,
     batch: Sequence[Place],
     advantages: Sequence[grpo.Advantage],
+    trainer_logprobs: Sequence[np.ndarray],
     output: grpo.TrainStepOutput,
     loss: grpo.PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
     """Sums up one optimizer step. `batch` has the row of each datum, in `rows` and `advantages`, and which part of that
-    it is; `output` has the trainer's log-probabilities before the step. Raises UpdateFailedError if some are missing,
-    UpdateRefusedError if training has diverged."""
-    answers, n_datums = output.forward_backward.loss_fn_outputs, len(batch)
-    _require_logprobs(answers, n_datums)
+    it is; `trainer_logprobs` are its tokens' before the step. Raises UpdateRefusedError if training has diverged."""
     # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
     gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None  # stays None for a loss without a threshold
-    for answer, (index, part) in zip(answers, batch, strict=True):
+    for trainer, (index, part) in zip(trainer_logprobs, batch, strict=True):
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)[part.first : part.last]
-        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
-        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[part.prompt - 1 :]
-        wanted = len(sampler) if part.sampled is None else len(part.sampled)
-        if len(trainer) != wanted:  # the service left out some
-            raise grpo.UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {wanted} completion tokens")
-        trainer, advantage = part.gathered(trainer), advantages[index]
+        advantage = advantages[index]
         own = advantage[part.first : part.last] if isinstance(advantage, np.ndarray) else advantage
         completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, own)
         gap += float((sampler - trainer).sum())
@@ -373,4 +392,4 @@ def _step(
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
     grad_norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
-    return OptimizerStep(epoch, n_datums, n_tokens, loss_sum, gap, ratio_sum, ratio_max, clipped, metrics, grad_norm)
+    return OptimizerStep(epoch, len(batch), n_tokens, loss_sum, gap, ratio_sum, ratio_max, clipped, metrics, grad_norm)

@@ -319,6 +319,8 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         save = "both" if settings.max_steps_off_policy else "state"
     result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
+    if result.trainer_logprobs is not None:
+        journal.write_trainer_logprobs(result.trainer_logprobs)
     service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")

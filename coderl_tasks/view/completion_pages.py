@@ -23,7 +23,12 @@ from coderl_tasks.view.search import same_failure
 
 SIBLINGS, CLUSTERS_OPEN = 200, 24
 TOKENS_ON_PAGE = 2000
-SHADES = {"logprob": "log-probability", "base": "log-probability less the base model's", "advantage": "advantage"}
+SHADES = {
+    "logprob": "log-probability",
+    "base": "log-probability less the base model's",
+    "ratio": "trainer's log-probability less the sampler's",
+    "advantage": "advantage",
+}
 NATS = 4.0  # of surprise at which a token has the strongest shade
 
 
@@ -210,6 +215,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     """A completion: the proof of its reward, the test that it failed, its text, its tokens."""
     members, position = data.group(place, group, sample)
     row = members.row(position, named=True)
+    row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
     environment = str(config.get("environment", "code"))
     problem, missing = data.problem(row["problem_id"], place)
@@ -318,8 +324,9 @@ def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
 
 def _shades(row: Mapping[str, Any]) -> dict[str, str]:
     """What tokens can be shaded by."""
-    lacking = {"logprob": row["logprobs"] is None, "base": row["base_logprobs"] is None or row["logprobs"] is None}
-    lacking["advantage"] = row["advantage"] is None
+    lacking = {"logprob": row["logprobs"] is None, "advantage": row["advantage"] is None}
+    for key, other in (("base", "base_logprobs"), ("ratio", "trainer_logprobs")):
+        lacking[key] = row[other] is None or row["logprobs"] is None
     return {key: text for key, text in SHADES.items() if not lacking[key]}
 
 
@@ -354,6 +361,8 @@ def _token_values(row: Mapping[str, Any], by: str) -> list[float | None]:
         return list(row["logprobs"])
     if by == "base":
         return [own - base for own, base in zip(row["logprobs"], row["base_logprobs"], strict=True)]
+    if by == "ratio":
+        return [trainer - own for own, trainer in zip(row["logprobs"], row["trainer_logprobs"], strict=True)]
     if row["turn_advantages"] and row["turns"]:
         return [
             advantage

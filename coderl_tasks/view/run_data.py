@@ -198,6 +198,14 @@ class RunData:
             raise NotThereError(f"{place.name} has no such completion")
         return members, int(found[0])
 
+    def trainer_logprobs(self, place: Place, group: int | None, sample: int) -> list[float] | None:
+        """The trainer's log-probabilities of a completion's tokens; None if the step did not train on it (yet)."""
+        if place.step is None or not (file := StepJournal(self.path, place.step).trainer_logprobs).is_file():
+            return None
+        own = pl.scan_parquet(file).filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
+        found = own.select("trainer_logprobs").collect().to_series()
+        return found[0].to_list() if len(found) else None
+
     def config_of(self, place: Place) -> Mapping[str, Any]:
         """The settings that say where a place's problems lie."""
         config = self.record.config

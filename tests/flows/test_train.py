@@ -19,6 +19,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, Fl
 from sampling_gateway import Gateway
 
 from coderl_tasks.cli import main
+from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base, observed_tokens
@@ -28,6 +29,7 @@ from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows, wait_for
 from tests.warm_start import Command
 
+STEP_FILES = ["commit.json", "sampled.parquet", "scored.parquet", "trainer_logprobs.parquet"]
 OBSERVED = ("kl_base", "kl_base_k3", "tokens_base")
 
 
@@ -38,7 +40,7 @@ def without_observed(row: dict[str, Any]) -> dict[str, Any]:
 def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
     assert sorted(path.name for path in run.glob("steps/*")) == ["000000", "000001", "000002"]
     for step in run.glob("steps/*"):
-        assert sorted(path.name for path in step.iterdir()) == ["commit.json", "sampled.parquet", "scored.parquet"]
+        assert sorted(path.name for path in step.iterdir()) == STEP_FILES
     assert [row["step"] for row in rows(run / "metrics.jsonl")] == [-1, 0, 1, 1, 2, 2]
     assert [row["name"] for row in rows(run / "checkpoints.jsonl")] == ["initial", "step-000001", "step-000002"]
     assert sorted(path.name for path in run.glob("evals/*")) == ["baseline", "final", "step-000001"]
@@ -55,6 +57,22 @@ def test_the_rollouts_are_groups_with_mean_zero_advantages(run: Path) -> None:
     assert (scored["sampler_step"] == scored["step"] - 1).all()
     means = scored.group_by("step", "group_index").agg(pl.col("advantage").mean())
     assert max(means["advantage"].abs().to_list()) < 1e-12
+
+
+def test_the_importance_ratio_of_each_token_is_recorded(run: Path) -> None:
+    gaps = query(
+        run,
+        """
+        SELECT step, avg(sampler - trainer) AS gap, max(exp(trainer - sampler)) AS ratio FROM (
+            SELECT step, unnest(logprobs)::DOUBLE AS sampler, unnest(trainer_logprobs)::DOUBLE AS trainer
+            FROM rollouts JOIN trainer USING (run, step, group_index, sample_index)
+        ) GROUP BY step ORDER BY step
+        """,
+    )
+    trained = [row for row in step_rows(run) if row["kl_sample_train"] is not None]
+    assert gaps["step"].to_list() == [row["step"] for row in trained] != []
+    assert gaps["gap"].to_list() == pytest.approx([row["kl_sample_train"] for row in trained], abs=1e-7)
+    assert gaps["ratio"].to_list() == pytest.approx([row["ratio_max"] for row in trained])
 
 
 def test_the_tests_ran_in_the_recorded_order(run: Path) -> None:

@@ -12,6 +12,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.checkpoints import get_last_checkpoint, save_checkpoint, save_checkpoint_async
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import UpdateRefusedError, train_step
+from coderl_tasks.policy.rollout import ORDER
 from coderl_tasks.policy.update import adam_params, build_datums, trained_rollouts, update_policy
 from tests.policy.tiny_rollouts import rollouts, start
 
@@ -44,6 +45,13 @@ async def test_a_second_update_on_the_same_rollouts_is_off_policy_and_raises_the
     second = await update_policy(training, scored, ADAM)
     assert first.loss is not None and second.loss is not None and second.loss < first.loss
     assert second.kl_sample_train is not None and abs(second.kl_sample_train) > 1e-4
+    for result in (first, second):
+        assert result.trainer_logprobs is not None
+        rows = scored.filter("trained").join(result.trainer_logprobs, on=ORDER, how="full", validate="1:1")
+        gaps = rows.select("logprobs", "trainer_logprobs").explode("logprobs", "trainer_logprobs").cast(pl.Float64)
+        assert len(gaps) == result.n_tokens and gaps.null_count().sum_horizontal().item() == 0
+        mean = (gaps["logprobs"] - gaps["trainer_logprobs"]).mean()
+        assert mean == pytest.approx(result.kl_sample_train, abs=1e-7)
 
 
 async def test_the_order_of_rows_does_not_matter(service: tinker.ServiceClient, tiny_model: str) -> None:

@@ -162,6 +162,8 @@ def hostile_run(folder: Path) -> Path:
         tokens = {"completion_tokens": list(range(10)), "logprobs": [-0.5] * 10}
         turns = {"step": 1, "turns": [first, second], "turn_advantages": [-0.25, 0.5], **tokens}
         graded_step(run, 1, [rows[0] | long, rows[1] | turns])
+        trainer = {"group_index": [0], "sample_index": [1], "trainer_logprobs": [[-0.5] * 9 + [-1.25]]}
+        run.step(1).write_trainer_logprobs(pl.DataFrame(trainer))
     return run.path
 
 

@@ -697,6 +697,13 @@ def test_turns_are_shown_one_by_one(client: httpx.Client) -> None:
     assert shaded.count("token 3: -0.25") == 1 and shaded.count("token 4: 0.5") == 1  # the first of the second turn
 
 
+def test_tokens_are_shaded_by_the_importance_ratio_where_it_is_recorded(client: httpx.Client) -> None:
+    recorded, other = (client.get(f"{HOSTILE_RUN}/step/1/0/{sample}?shade=ratio").text for sample in (1, 0))
+    assert recorded.count("token 9: -0.75") == 1 and recorded.count("token 8: 0") == 1
+    assert "log of each token's importance ratio" in recorded
+    assert "shade=ratio" not in other and "importance ratio" not in other
+
+
 def test_the_state_changes_with_a_commit_alone(served: Served) -> None:
     run = served.folder / "ordinary"
     before = state_of(run)
