@@ -344,14 +344,14 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
 
 
 def _trainer_logprobs(output: grpo.TrainStepOutput, batch: Sequence[Place]) -> list[np.ndarray]:
-    """The trainer's log-probabilities before an optimizer step, float64, of the sampled tokens of each datum of
-    `batch`. Raises UpdateFailedError if some are missing."""
+    """The trainer's log-probabilities before an optimizer step of the sampled tokens of each datum of `batch`. Raises
+    UpdateFailedError if some are missing."""
     answers = output.forward_backward.loss_fn_outputs
     _require_logprobs(answers, len(batch))
     found = []
     for answer, (_, part) in zip(answers, batch, strict=True):
         # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
-        logprobs = answer["logprobs"].to_numpy().astype(np.float64).ravel()[part.prompt - 1 :]
+        logprobs = answer["logprobs"].to_numpy().ravel()[part.prompt - 1 :]
         wanted = part.last - part.first if part.sampled is None else len(part.sampled)
         if len(logprobs) != wanted:  # the service left out some
             raise grpo.UpdateFailedError(f"{len(logprobs)} trainer log-probabilities for {wanted} completion tokens")
@@ -373,9 +373,9 @@ def _step(
     # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
     gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None  # stays None for a loss without a threshold
-    for trainer, (index, part) in zip(trainer_logprobs, batch, strict=True):
+    for logprobs, (index, part) in zip(trainer_logprobs, batch, strict=True):
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)[part.first : part.last]
-        advantage = advantages[index]
+        trainer, advantage = logprobs.astype(np.float64), advantages[index]
         own = advantage[part.first : part.last] if isinstance(advantage, np.ndarray) else advantage
         completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, own)
         gap += float((sampler - trainer).sum())
