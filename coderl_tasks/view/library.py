@@ -19,7 +19,7 @@ from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import POOL_FILE, POOLS, shown
 
-WATCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl", "steps", "evals")
+WATCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl", "evals")
 """What of a run changes when something is added to it: files by their content, folders by their entries."""
 
 
@@ -76,9 +76,9 @@ class Library:
         return (child for child in usual.iterdir() if child.is_dir()) if usual.is_dir() else iter(())
 
 
-def state_of(run: Path) -> str:
-    """A short text that changes with the run: after a commit, an evaluation, a checkpoint, its start and its end. It
-    costs a few look-ups, however long the run is."""
+def state_of(run: Path, *, commits: bool = False) -> str:
+    """A short text that changes with the run: after a commit, an evaluation, a checkpoint, its start and its end, and
+    unless `commits` alone count also with each phase of a step. It costs a few look-ups, however long the run is."""
     facts: list[Any] = [held_by(run) is not None]
     for name in WATCHED:
         try:
@@ -88,7 +88,8 @@ def state_of(run: Path) -> str:
             facts.append(None)
     # A step's folder is made before its first group arrives; what is added to it later changes the folder itself.
     evals = (run / "evals").iterdir() if (run / "evals").is_dir() else ()
-    for folder in filter(None, (last_entry(run / "steps"), *evals)):
+    step = None if commits else last_entry(run / "steps")
+    for folder in filter(None, (step, *evals)):
         with suppress(OSError):  # removed meanwhile, of which the next look knows
             facts.append((folder.name, folder.stat().st_mtime_ns))
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()

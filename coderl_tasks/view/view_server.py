@@ -107,19 +107,25 @@ class Viewer:
         return JSONResponse({"state": self._all_states()})
 
     def _all_states(self) -> str:
-        return "-".join(state_of(path)[:6] for path in self.library.runs().values())
+        return "-".join(state_of(path, commits=True)[:6] for path in self.library.runs().values())
 
     def _run_state(self, request: Request) -> Response:
-        return JSONResponse({"state": state_of(self.library.run(request.path_params["run"]))})
+        name, data = self._named(request)
+        if "commits" not in request.query_params:
+            return JSONResponse({"state": state_of(data.path)})
+        at_work = data.at_work()
+        link, *words = (address("run", name, "step", str(at_work[0])), *at_work) if at_work else ("#", "", "")
+        return JSONResponse({"state": state_of(data.path, commits=True), "at_work": [link, *words]})
 
-    def _live(self, data: RunData, name: str) -> dict[str, Any]:
-        """What a page needs to notice that the run has gone on. Asked before the page is made: a step that is committed
-        meanwhile is shown at the next look."""
-        return {"watched": address("run", name, "state"), "state_now": state_of(data.path)}
+    def _live(self, data: RunData, name: str, *, commits: bool = False) -> dict[str, Any]:
+        """What a page needs to notice that the run has gone on (`state_of`). Asked before the page is made: a step that
+        is committed meanwhile is shown at the next look."""
+        watched = address("run", name, "state", commits=1 if commits else None)
+        return {"watched": watched, "state_now": state_of(data.path, commits=commits)}
 
     def _run(self, request: Request) -> Response:
         name, data = self._named(request)
-        live = self._live(data, name)
+        live = self._live(data, name, commits=True)  # its curves take a while to draw
         bounds = _number(request, "first"), _number(request, "last")
         with naming_damaged_tables(data.path):
             page = run_pages.run_page(data, name, self.library, *bounds, every="all" in request.query_params)

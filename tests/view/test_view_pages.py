@@ -720,6 +720,19 @@ def test_the_state_changes_with_a_commit_alone(served: Served) -> None:
     shutil.rmtree(run / "evals" / "a-later-one")
 
 
+def test_a_phase_of_a_step_changes_one_line_of_the_runs_page(served: Served, client: httpx.Client) -> None:
+    run = served.folder / "ordinary"
+    whole, committed = state_of(run), state_of(run, commits=True)
+    asked = re.search(r'data-watched="([^"]+)" data-state="([^"]+)"', client.get("/run/ordinary").text)
+    assert asked is not None and asked[2] == committed
+    assert client.get(asked[1]).json() == {"state": committed, "at_work": ["#", "", ""]}
+    (run / "steps" / "000900").mkdir()
+    assert state_of(run) != whole
+    at_work = ["/run/ordinary/step/900", 900, "being sampled, 0 groups so far"]
+    assert client.get(asked[1]).json() == {"state": committed, "at_work": at_work}
+    (run / "steps" / "000900").rmdir()
+
+
 def test_two_directories_of_one_name_have_two_names(tmp_path: Path) -> None:
     for place in ("a", "b"):
         (tmp_path / place / "run" / "steps").mkdir(parents=True)

@@ -91,11 +91,23 @@
     document.title = page.title;
   }
 
+  // The phase of the step under way: of a run's page this line alone changes between commits.
+  function showWork(link, step, words) {
+    const line = document.getElementById("at-work");
+    if (!line) return;
+    line.hidden = !words;
+    line.querySelector("a").setAttribute("href", link);
+    [step, words].forEach((text, place) => { line.querySelectorAll("span")[place].textContent = text; });
+  }
+
   async function look() {
     const { watched, state } = document.body.dataset;
     if (!watched || document.hidden) return;
     const answer = await fetch(watched);
-    if (!answer.ok || (await answer.json()).state === state) return;
+    if (!answer.ok) return;
+    const found = await answer.json();
+    if (found.at_work) showWork(...found.at_work);
+    if (found.state === state) return;
     if (document.activeElement && document.activeElement.matches("main input, main select")) return; // being filled in
     const page = await fetch(location.href);
     if (page.ok) replaceMain(new DOMParser().parseFromString(await page.text(), "text/html"));
