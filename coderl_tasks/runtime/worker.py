@@ -110,8 +110,10 @@ def _deploy(prefect_file: Path) -> None:
         done = subprocess.run(command, cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=False)
         if not done.returncode:
             return
-        # What another host makes at the same moment may be refused here.
-        if not tries_left or "409" not in done.stdout + done.stderr:
+        # 409: another host makes the same at this moment. 503: the server's database is busy, for longer than Prefect's
+        # own retries wait. To deploy again changes nothing that is there already.
+        said = done.stdout + done.stderr
+        if not tries_left or not ("409" in said or "503 Service Unavailable" in said):
             raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
 
 
