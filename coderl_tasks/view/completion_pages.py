@@ -29,6 +29,8 @@ SHADES = {
     "ratio": "trainer's log-probability less the sampler's",
     "advantage": "advantage",
 }
+LESS = {"base": ("logprobs", "base_logprobs"), "ratio": ("trainer_logprobs", "logprobs")}
+"""The shades that are one column less another."""
 NATS = 4.0  # of surprise at which a token has the strongest shade
 
 
@@ -325,8 +327,7 @@ def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
 def _shades(row: Mapping[str, Any]) -> dict[str, str]:
     """What tokens can be shaded by."""
     lacking = {"logprob": row["logprobs"] is None, "advantage": row["advantage"] is None}
-    for key, other in (("base", "base_logprobs"), ("ratio", "trainer_logprobs")):
-        lacking[key] = row[other] is None or row["logprobs"] is None
+    lacking |= {key: row[own] is None or row[other] is None for key, (own, other) in LESS.items()}
     return {key: text for key, text in SHADES.items() if not lacking[key]}
 
 
@@ -359,10 +360,9 @@ def _token_values(row: Mapping[str, Any], by: str) -> list[float | None]:
     n = len(row["completion_tokens"])
     if by == "logprob":
         return list(row["logprobs"])
-    if by == "base":
-        return [own - base for own, base in zip(row["logprobs"], row["base_logprobs"], strict=True)]
-    if by == "ratio":
-        return [trainer - own for own, trainer in zip(row["logprobs"], row["trainer_logprobs"], strict=True)]
+    if by in LESS:
+        own, other = LESS[by]
+        return [value - less for value, less in zip(row[own], row[other], strict=True)]
     if row["turn_advantages"] and row["turns"]:
         return [
             advantage

@@ -22,6 +22,7 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined
 from coderl_tasks.insight.viewer_link import view_command
 from coderl_tasks.insight.warning_signs import Watch, watched
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.steps import StepJournal, rollout_files
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
@@ -123,7 +124,9 @@ class RunData:
             return sorted({int(match[1]) for match in _RESUMED.finditer(text)})
 
     def at_work(self) -> tuple[int, str] | None:
-        """The step that is begun and not committed, and how far it is; None if there is none."""
+        """The step that is begun and not committed, and how far it is; None if there is none, or nobody works at it."""
+        if held_by(self.path) is None:
+            return None
         folder = last_entry(self.path / "steps")
         if folder is None or not folder.name.isdecimal() or (folder / "commit.json").is_file():
             return None

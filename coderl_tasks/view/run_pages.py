@@ -60,7 +60,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "run": name,
         "record": record,
         "state": data.state,
-        "at_work": data.at_work() if data.state == "running" else None,
+        "at_work": data.at_work(),
         "facts": facts(record),
         "comparison": comparison,
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,

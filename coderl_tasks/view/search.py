@@ -159,9 +159,8 @@ def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
     """How many completions of training are of each of `kinds` (verdicts, KINDS); None of a run that is older than what
     tells them."""
     files = [str(file) for file in rollout_files(data.path)]
-    counts: dict[str, int | None] = dict.fromkeys(kinds, 0)
     if not files:
-        return counts
+        return dict.fromkeys(kinds, 0)
     wanted = [_conditions(Wanted(verdict=kind), None, with_text=False) for kind in kinds]
     columns = ", ".join(f"count(*) FILTER (WHERE {where})" for where, _ in wanted)
     sql = f"SELECT {columns} FROM read_parquet(?, union_by_name = true)"

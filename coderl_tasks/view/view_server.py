@@ -113,9 +113,9 @@ class Viewer:
         name, data = self._named(request)
         if "commits" not in request.query_params:
             return JSONResponse({"state": state_of(data.path)})
-        at_work = data.at_work()
-        link, *words = (address("run", name, "step", str(at_work[0])), *at_work) if at_work else ("#", "", "")
-        return JSONResponse({"state": state_of(data.path, commits=True), "at_work": [link, *words]})
+        found = data.at_work()
+        at_work = [address("run", name, "step", str(found[0])), *found] if found else ["#", "", ""]
+        return JSONResponse({"state": state_of(data.path, commits=True), "at_work": at_work})
 
     def _live(self, data: RunData, name: str, *, commits: bool = False) -> dict[str, Any]:
         """What a page needs to notice that the run has gone on (`state_of`). Asked before the page is made: a step that

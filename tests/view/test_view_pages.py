@@ -17,6 +17,7 @@ import pytest
 from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
+from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.paths import POOLS
 from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.library import Library, NotThereError, state_of
@@ -728,8 +729,11 @@ def test_a_phase_of_a_step_changes_one_line_of_the_runs_page(served: Served, cli
     assert client.get(asked[1]).json() == {"state": committed, "at_work": ["#", "", ""]}
     (run / "steps" / "000900").mkdir()
     assert state_of(run) != whole
-    at_work = ["/run/ordinary/step/900", 900, "being sampled, 0 groups so far"]
-    assert client.get(asked[1]).json() == {"state": committed, "at_work": at_work}
+    assert client.get(asked[1]).json() == {"state": committed, "at_work": ["#", "", ""]}  # nobody works at it
+    with DirectoryLock(run):
+        at_work = ["/run/ordinary/step/900", 900, "being sampled, 0 groups so far"]
+        held = client.get(asked[1]).json()
+    assert held["at_work"] == at_work and held["state"] != committed  # the run has begun again
     (run / "steps" / "000900").rmdir()
 
 
