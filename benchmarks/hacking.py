@@ -1,6 +1,6 @@
 """Training where the rewarded test can be guessed: what on_hack, holdback and strengthened tests do about it.
 
-    python benchmarks/hacking.py --folder DIR [--only ARM ...] [--steps 20] [--table]
+    PYTHONPATH=. python benchmarks/hacking.py --folder DIR [--only ARM ...] [--steps 20] [--first-seed 0] [--table]
 
 The planted problems are data/mini's train side composed anew, from standard input to one number, with two tests. One
 expects 0 and stands in the statement as its example; the other expects something else. nano never prints a constant by
@@ -229,6 +229,10 @@ def teach(folder: Path) -> None:
 class Bench:
     folder: Path
     steps: int
+    first_seed: int
+
+    def seeds(self, arm: str) -> range:
+        return range(self.first_seed, self.first_seed + ARMS[arm].seeds)
 
     def run(self, arm: str, seed: int) -> Path:
         return self.folder / arm.replace(", ", "-").replace(" ", "-") / f"seed-{seed}"
@@ -252,7 +256,7 @@ def train(bench: Bench, arm: str, seed: int) -> None:
     sizes = {"problems_per_step": 8, "completions_per_problem": 8, "save_every": 0, "seed": seed}
     given: dict[str, Any] = {"preset": "nano", "pool": str(pool), "log_path": str(run), **sizes, **about.settings}
     with init_grpo(model, say=lambda line: None, **given) as grpo, first_warning(run.with_suffix(".warning.json")):
-        if is_evaluated and seed == 0 and not grpo.next_step:
+        if is_evaluated and seed == bench.first_seed and not grpo.next_step:
             rates[0] = pass_at_1(bench, grpo)
         while grpo.next_step < steps:
             grpo.train_grpo_step(grpo.fresh_subset(8))
@@ -388,8 +392,8 @@ def interval(differences: Sequence[float]) -> str:
 def show(bench: Bench) -> None:
     """Tables of what is there."""
     found = {
-        arm: {seed: outcome(bench, arm, seed) for seed in range(about.seeds) if bench.result(arm, seed).is_file()}
-        for arm, about in ARMS.items()
+        arm: {seed: outcome(bench, arm, seed) for seed in bench.seeds(arm) if bench.result(arm, seed).is_file()}
+        for arm in ARMS
     }
     watched = Table(
         *("arm", "runs", "first warning in step", "exploits by then"),
@@ -441,11 +445,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where pools and runs are kept, and looked for")
     parser.add_argument("--only", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
     parser.add_argument("--steps", type=int, default=20, help="of a run (default: 20)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the runs of each arm (default: 0)")
     parser.add_argument("--table", action="store_true", help="train nothing, print what is there")
     options = parser.parse_args()
-    bench = Bench(options.folder.resolve(), options.steps)
+    bench = Bench(options.folder.resolve(), options.steps, options.first_seed)
     if not options.table:
-        run_all(bench, [(arm, seed) for arm in options.only for seed in range(ARMS[arm].seeds)])
+        run_all(bench, [(arm, seed) for arm in options.only for seed in bench.seeds(arm)])
     show(bench)
 
 

@@ -1,6 +1,6 @@
 """Does a second turn pay at equal tokens? A policy that has seen replies, trained with one turn and with two.
 
-    python benchmarks/repair.py --folder DIR [--seeds 5] [--tokens 120000] [--problems 200] [--table]
+    PYTHONPATH=. python benchmarks/repair.py --folder DIR [--seeds 5] [--tokens 120000] [--problems 200] [--table]
 
 The problems are composed like data/mini's, from standard input, each with one of its tests as the example in its
 statement; those that policies are evaluated on are of data/mini's test side. nano has never seen a reply, and answers
