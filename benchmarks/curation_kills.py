@@ -4,10 +4,10 @@
 
 A real `coderl curate` of data/mini with the nano model is killed with SIGKILL at moments drawn from the seed: after so
 many sampling requests of that start, and then up to a second and a half later, so that starting up, sampling, grading
-and writing are all hit. With --strengthen also after so many problems whose tests it has strengthened. Servers are the
-embedded ones, or those that the environment names. A gateway in front of the Tinker server notes each sampling request;
-a request's seed names its problem and round, and so tells whether what is asked for was recorded before that start.
-What was in flight at a kill is asked for again: it was not recorded.
+and writing are all hit. With --strengthen the second half of the kills come after so many problems whose tests that
+start has strengthened. Servers are the embedded ones, or those that the environment names. A gateway in front of the
+Tinker server notes each sampling request; a request's seed names its problem and round, and so tells whether what is
+asked for was recorded before that start. What was in flight at a kill is asked for again: it was not recorded.
 
 Exit code 1 if a file of the pool differs from that of an undisturbed run, or a recorded round was asked for again.
 """
@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from rich.console import Console
@@ -41,7 +41,17 @@ from coderl_tasks.services import configured_sandboxes, embedded_sandbox, embedd
 
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
 DELAY_S = 1.5
+STRENGTHEN_DELAY_S = 0.2
+"""Shorter: all problems of a small curation are strengthened within seconds."""
 FINISH_S = 600.0
+
+
+class Moment(NamedTuple):
+    """When a start is killed: so many seconds after it has made so many requests and strengthened so many problems."""
+
+    requests: int
+    strengthened: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -94,20 +104,20 @@ class Curation:
         """How many problems' generated tests are recorded."""
         return sum(file.read_bytes().count(b"\n") for file in self.folder.glob("strengthened/*/checks.jsonl"))
 
-    def start(self, moment: tuple[int, float] | None) -> Start:
-        """Start the command and let it end, or kill it at `moment`: (requests and problems strengthened of this start,
-        seconds after them)."""
+    def start(self, moment: Moment | None) -> Start:
+        """Start the command and let it end, or kill it at `moment`."""
         before, first, tested = self.recorded(), len(self.gateway.seeds), self.strengthened()
         with tempfile.TemporaryFile("w+") as output:
             process = self.launch(self.environment, self.words, output)
             killed = False
             try:
                 if moment is not None:
-                    while len(self.gateway.seeds) - first + self.strengthened() - tested < moment[0]:
-                        if process.poll() is not None:
-                            break
+                    while process.poll() is None and (
+                        len(self.gateway.seeds) - first < moment.requests
+                        or self.strengthened() - tested < moment.strengthened
+                    ):
                         time.sleep(0.05)
-                process.wait(FINISH_S if moment is None else moment[1])
+                process.wait(FINISH_S if moment is None else moment.seconds)
             except subprocess.TimeoutExpired:
                 killed = True
             finally:
@@ -158,9 +168,15 @@ def kill_and_compare(
     harmed = Curation(folder / "harmed", gateway, environment, options, launch)
     starts: list[Start] = []
     first = len(gateway.seeds)
-    for kills_left in range(options.kills, 0, -1):
-        missing = undisturbed.requests - len(harmed.recorded()) + quiet.strengthened() - harmed.strengthened()
-        starts.append(harmed.start((draw.randint(0, 2 * missing // (kills_left + 1)), draw.uniform(0, DELAY_S))))
+    later = options.kills // 2 if options.strengthen else 0
+    for kills_left in range(options.kills - later, 0, -1):
+        missing = undisturbed.requests - len(harmed.recorded())
+        requests = draw.randint(0, 2 * missing // (kills_left + 1))
+        starts.append(harmed.start(Moment(requests, 0, draw.uniform(0, DELAY_S))))
+    for kills_left in range(later, 0, -1):
+        missing = quiet.strengthened() - harmed.strengthened()
+        strengthened = draw.randint(min(1, missing), max(1, 2 * missing // (kills_left + 1)))
+        starts.append(harmed.start(Moment(0, strengthened, draw.uniform(0, STRENGTHEN_DELAY_S))))
     starts.append(harmed.start(None))
     times = Counter(gateway.seeds[first:])
     return {
@@ -205,7 +221,7 @@ def show(outcome: dict[str, Any], arguments: argparse.Namespace) -> None:
         table.add_column(title, justify="right")
     for number, (*counts, killed) in enumerate(outcome["starts"], 1):
         table.add_row(*map(str, (number, *counts)), "killed" if killed else "done")
-    console = Console()
+    console = Console(width=120)
     console.print(table)
     console.print(f"requests {outcome['requests']}, undisturbed {outcome['undisturbed_requests']}")
     console.print(f"same bytes: {outcome['same_files']}")

@@ -469,7 +469,7 @@ def show(outcomes: list[dict[str, Any]], steps: int) -> None:
         table.add_column(title.replace("_", " "), justify="right")
     for outcome in outcomes:
         table.add_row(*(str(value or 0) for value in outcome.values()))
-    Console().print(table)
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":
