@@ -3,13 +3,14 @@ of the template of its name."""
 
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import CoderlError, DataError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
@@ -24,12 +25,14 @@ from coderl_tasks.insight.pool_view import (
     spending,
     spending_table,
 )
+from coderl_tasks.insight.problem_view import pool_file
 from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, pool_row, run_row, thin
 from coderl_tasks.insight.report import AUDIT_REPORT, facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
-from coderl_tasks.journal.recorded_json import config_changes, shown_setting
+from coderl_tasks.journal.recorded_json import config_changes, recorded_config, shown_setting
+from coderl_tasks.paths import POOLS
 from coderl_tasks.view.completion_pages import LinkedChange, Side, completion_link, linked_change
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
@@ -44,15 +47,17 @@ BARS_WIDTH = 560
 
 
 def library_page(library: Library, now: float) -> Page:
-    """The runs and pools there are, the newest first."""
-    runs = [
-        {"name": name, "age": age(now - path.stat().st_mtime)} | run_row(path) for name, path in library.runs().items()
-    ]
+    """The runs and pools there are, the newest first, those pools among them that the runs were trained on."""
+    paths = library.runs()
+    for path in paths.values():
+        with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
+            library.pool_of(pool_file({"pool": (recorded_config(path) or {}).get("pool")}))
+    runs = [{"name": name, "age": age(now - path.stat().st_mtime)} | run_row(path) for name, path in paths.items()]
     pools = [
         {"name": name, "age": age(now - path.stat().st_mtime)} | pool_row(path)
         for name, path in library.pools().items()
     ]
-    return {"title": "Runs and pools", "runs": runs, "pools": pools}
+    return {"title": "Runs and pools", "runs": runs, "pools": pools, "searched": POOLS if library.is_whole else None}
 
 
 def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:

@@ -35,6 +35,14 @@ HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "tur
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
 MOST_PROBLEMS = 256
+FAILURE_CHARS = 200
+_OUTPUT = (
+    pl.col("failed_output").str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
+)
+_GOT = pl.when(_OUTPUT == "").then(pl.lit("no output")).otherwise(pl.format("got {}", _OUTPUT))
+_FAILURE = pl.coalesce("reward_error", "reason", pl.format("test {}: {}", "first_failed", _GOT))
+_FAILURE = _FAILURE.str.slice(0, FAILURE_CHARS)
+"""Why a completion failed: what its row says, else what it printed or returned in the first test that it failed."""
 _RESUMED = re.compile(rb"\(resuming at step (\d+)\)")
 
 
@@ -175,14 +183,16 @@ class RunData:
         rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
         return rows.sort(ORDER).collect().to_dicts()
 
-    def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[int]:
-        """A hash of the program, without one of the answer, of each of `rows`, which are completions of a place by
-        `group_index` and `sample_index`, in an evaluation by `row`. NotThereError as `file_of`."""
+    def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, str | None]]:
+        """Of each of `rows`, which are completions of a place by `group_index` and `sample_index`, in an evaluation by
+        `row`: a hash of the program, without one of the answer, and the beginning of why it failed, None where nothing
+        says it. NotThereError as `file_of`."""
         names = ("group_index", "sample_index") if place.evaluation is None else ("row",)
         keys = [tuple(row[name] for name in names) for row in rows]
         some = self.scan(place).filter(pl.col(names[0]).is_in(sorted({key[0] for key in keys})))
-        hashes = some.select(*names, hash=pl.coalesce("code", "completion").hash()).collect()
-        known = {tuple(key): value for *key, value in hashes.iter_rows()}
+        program = pl.coalesce("code", "completion").hash()
+        found = some.select(*names, program.alias("program"), _FAILURE.alias("failure")).collect()
+        known = {tuple(key): (program, failure) for *key, program, failure in found.iter_rows()}
         return [known[key] for key in keys]
 
     def group(self, place: Place, group: int | None, sample: int) -> tuple[pl.DataFrame, int]:

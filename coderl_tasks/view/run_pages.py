@@ -185,8 +185,9 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
-    sampled in two steps or more. Each has step and counts of both, and the `p` of the fall (`stats.fisher_fall`); the
-    smallest p comes first, as of few completions chance alone makes large falls."""
+    sampled in two steps or more. Each has step and counts of both, the `p` of the fall (`stats.fisher_fall`), and `q`,
+    the false discovery rate among problems with this p or a smaller one (Benjamini and Hochberg, 1995); the smallest p
+    comes first, as of few completions chance alone makes large falls."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
@@ -198,7 +199,11 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
         | {"p": fisher_fall(*(row[f"{end}_{count}"] for end in ("first", "last") for count in ("passed", "graded")))}
         for row in again.filter(rates[1] < rates[0]).iter_rows(named=True)
     ]
-    return sorted(fallen, key=lambda row: (row["p"], row["problem_id"])), len(again)
+    fallen.sort(key=lambda row: (row["p"], row["problem_id"]))
+    q = 1.0
+    for rank, row in reversed([*enumerate(fallen, 1)]):
+        row["q"] = q = min(q, row["p"] * len(again) / rank)
+    return fallen, len(again)
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:

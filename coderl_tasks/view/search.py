@@ -104,20 +104,22 @@ def _search(data: RunData, wanted: Wanted, problems: list[str] | None, started: 
 
 
 def grouped(data: RunData, rows: Sequence[dict[str, Any]], evaluation: str) -> list[list[dict[str, Any]]]:
-    """The rows of a search: those with one problem, program (without one: answer), verdict, reward and text found
-    together, in the order of the first of each. A row whose step has no file any more is by itself."""
+    """The rows of a search: those with one problem, program (without one: answer), verdict, reward, `failure` (why
+    it failed, as `RunData.programs` has it, which is added to each row) and text found together, in the order of the
+    first of each. A row whose step has no file any more is by itself."""
     programs: dict[int, Any] = {}  # by the row's place in `rows`
     for step in {row["step"] for row in rows}:
         numbers = [number for number, row in enumerate(rows) if row["step"] == step]
         place = Place(evaluation=evaluation) if evaluation else Place(step)
         try:
-            hashes: Sequence[Any] = data.programs(place, [rows[number] for number in numbers])
+            found: Sequence[Any] = data.programs(place, [rows[number] for number in numbers])
         except NotThereError:
-            hashes = [(number,) for number in numbers]
-        programs |= zip(numbers, hashes, strict=True)
+            found = [((number,), None) for number in numbers]
+        for number, (program, failure) in zip(numbers, found, strict=True):
+            programs[number], rows[number]["failure"] = program, failure
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for number, row in enumerate(rows):
-        same = row["problem_id"], row["verdict"], row["reward"], row["found"], programs[number]
+        same = row["problem_id"], row["verdict"], row["reward"], row["found"], row["failure"], programs[number]
         groups.setdefault(same, []).append(row)
     return [*groups.values()]
 

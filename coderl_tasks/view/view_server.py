@@ -198,7 +198,7 @@ class Viewer:
     def _compare(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(names) < 2:
-            raise NotThereError("name two runs or more to compare: /compare?run=A&run=B")
+            raise WrongValueError("tick two runs or more in the list of all runs, or name them: /compare?run=A&run=B")
         return self.render(
             "compare_page",
             **other_pages.compare_page(

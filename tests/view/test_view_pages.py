@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import time
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,9 +19,10 @@ from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
 from coderl_tasks.journal.directory_lock import DirectoryLock
-from coderl_tasks.paths import POOLS
+from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.library import Library, NotThereError, state_of
+from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import run_page, visits_of, worse
@@ -28,7 +30,7 @@ from coderl_tasks.view.search import MOST_HITS, Wanted, failures, grouped, same_
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
-from tests.insight.recorded_runs import TOKENIZER
+from tests.insight.recorded_runs import TOKENIZER, curate
 from tests.view.conftest import Served, problem
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
@@ -126,6 +128,7 @@ def test_a_run_leads_to_its_steps(client: httpx.Client) -> None:
     page = read(client, "/run/ordinary")
     assert {f"/run/ordinary/step/{step}" for step in range(12)} <= set(page.links)
     assert {"/run/ordinary/eval/baseline", "/run/ordinary/eval/final"} <= set(page.links)
+    assert set(page.links) >= {"#curves", "#evaluations", "#steps", "#cost", "#checkpoints"}
     assert "Mean reward" in page.text and "There is no cap" in page.text
     assert "learning_rate" in page.text  # differs from the default
 
@@ -165,6 +168,8 @@ def test_the_problems_that_got_worse_are_named() -> None:
     found = [(row["problem_id"], row["first_passed"], row["last_passed"], row["last_step"]) for row in rows]
     assert (found, n_again) == ([("c", 10, 1, 2), ("a", 8, 6, 3)], 3)
     assert rows[0]["p"] < 0.001 and rows[1]["p"] == pytest.approx(0.314, abs=1e-3)  # scipy.stats.fisher_exact
+    # Of three problems; scipy.stats.false_discovery_control of the two p and of 1, of the one that rose.
+    assert rows[0]["q"] == pytest.approx(3 * rows[0]["p"]) and rows[1]["q"] == pytest.approx(1.5 * rows[1]["p"])
     once = pl.DataFrame([("d", 0, 1), ("d", 3, 0)], schema=columns, orient="row").with_columns(graded=1, group_index=1)
     assert [row["problem_id"] for row in worse(pl.concat([groups, once]))[0]] == ["c", "a", "d"]  # 1 of 1 proves little
     twice = groups.with_columns(group_index=1, passed=10 - pl.col("passed"))  # in each step a second group evens it out
@@ -182,16 +187,16 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     def shown(*, every: bool) -> Page:
         page = run_page(data, "ordinary", viewer.library, None, None, every=every)
         html = bytes(viewer.render("run_page", others=[], **page).body).decode()
-        return Page(html[html.index('<h2 id="worse">') : html.index("<h2>Steps")])
+        return Page(html[html.index('<h2 id="worse">') : html.index('<h2 id="steps">')])
 
     first, everything = shown(every=False), shown(every=True)
     text = " ".join(first.text.split())
     assert len(rows) > 3 and f"The 3 of {len(rows)} with the smallest p; all." in text
-    assert f"{n_again} problems were seen in several steps: chance alone gives up to {round(n_again / 20)} " in text
+    assert f"{n_again} problems were seen in several steps, so that chance alone makes some of these falls" in text
     for row, link in zip(rows[:3], first.links[:3], strict=True):
         assert link == f"/run/ordinary/problem?id={row['problem_id']}&step={row['last_step']}"
         assert f"{row['last_passed']} of {row['last_graded']}step {row['last_step']}{row['p']:.2g}" in text
-    assert text.count("may be chance") == sum(row["p"] >= 0.05 for row in rows[:3]) > 0
+    assert text.count("may be chance") == sum(row["q"] >= 0.05 for row in rows[:3]) > 0
     assert first.links[3:] == ["/run/ordinary?all=1#worse"]
     assert len(everything.links) == len(rows) and "smallest p" not in everything.text
 
@@ -360,7 +365,8 @@ def test_runs_are_compared(client: httpx.Client) -> None:
     assert "Settings that differ" in page.text and "max_steps" in page.text
     assert "problems gained / lost by live, p = 1 (McNemar, exact)" in page.text
     assert page.text.index("ordinary against live") < page.text.index("Curves") < page.text.index("gained and lost by")
-    read(client, "/compare?run=ordinary", 404)
+    assert re.search(r"\d+ settings differ: the difference is that of all of them together", page.text)
+    assert "Tick two runs or more" in read(client, "/compare?run=ordinary", 400).text
 
 
 def outcomes(run: Path, evaluation: str) -> dict[str, tuple[str, str | None]]:
@@ -498,6 +504,16 @@ def test_a_pool_that_was_moved_is_known_by_its_content(client: httpx.Client, ser
     assert "Inputs and expected" not in read(client, f"/run/moved/problem?id={row['problem_id']}").text
 
 
+def test_the_first_page_lists_the_pools_that_its_runs_were_trained_on(served: Served, tmp_path: Path) -> None:
+    pool = curate(tmp_path / "elsewhere")
+    run = shutil.copytree(served.folder / "ordinary", tmp_path / "run")
+    file = run / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pool": str(pool / POOL_FILE)}))
+    viewer = Viewer(Library([run, served.folder / "lost"]))
+    page = Page(bytes(viewer.render("library_page", **library_page(viewer.library, time.time())).body).decode())
+    assert {"/run/run", "/run/lost", "/pool/elsewhere"} <= set(page.links)
+
+
 def test_a_run_without_its_pool_says_where_it_was_looked_for(client: httpx.Client, served: Served) -> None:
     said = " ".join(read(client, "/run/lost").text.split())
     assert "The run recorded its pool as /nowhere/pool.parquet, which is not there" in said
@@ -535,6 +551,16 @@ def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, serve
     assert len(expected) > 2 * MOST_HITS and found == expected
 
 
+@pytest.mark.parametrize("verdict", ["wrong_answer", "runtime_error"])
+def test_what_is_found_by_its_verdict_says_why_it_failed(client: httpx.Client, served: Served, verdict: str) -> None:
+    page = " ".join(read(client, f"/run/ordinary/search?verdict={verdict}&first=0&last=0").text.split())
+    rows = RunData(served.folder / "ordinary").scan(Place(0)).filter(pl.col("verdict") == verdict).collect()
+    for row in rows.iter_rows(named=True):
+        failure = row["reason"] or f"test {row['first_failed']}: got {row['failed_output']}"
+        assert " ".join(failure.split()) in page
+    assert len(rows) > 0
+
+
 @pytest.mark.parametrize(
     "wanted", [Wanted(text="print", within="code"), Wanted(verdict="passed"), Wanted(text="print", evaluation="final")]
 )
@@ -555,7 +581,7 @@ def test_found_completions_with_the_same_program_stand_together(served: Served, 
                 row["row" if wanted.evaluation else "sample_index"],
             )
             program = members["code"][position]
-            result = row["problem_id"], row["verdict"], row["reward"], row["found"], program
+            result = row["problem_id"], row["verdict"], row["reward"], row["found"], row["failure"], program
             assert programs.setdefault(result, number) == number
     assert len(programs) == len(groups)
 
