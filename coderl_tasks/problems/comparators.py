@@ -38,9 +38,9 @@ import math
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from coderl_tasks.untrusted_text import printable
@@ -53,8 +53,10 @@ _DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]
 _WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
 _LONGEST_NUMBER = 4000
 """Digits a JSON integer may have to be read as int; longer ones become Decimal (int() is quadratic)."""
-MOST_PAIRS = 10**5
-"""Unequal elements, expected times found, that are all compared with each other where order does not matter."""
+MOST_PAIRS, MOST_PAIR_BYTES = 10**5, 1 << 25
+"""Unequal elements, expected times found, that are all compared with each other where order does not matter, and the
+sum of their lengths: whoever awaits a verdict waits meanwhile."""
+_STRUCTURE = ' ,[{"'
 
 
 Text = TypeVar("Text", str, bytes)
@@ -198,6 +200,17 @@ def value_difference(
     return None
 
 
+def _values_match(expected: Any, actual: Any) -> bool:
+    """Whether `value_difference` finds none, sooner."""
+    if expected == actual:
+        return True
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(expected) == len(actual) and all(map(_values_match, expected, actual))
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return expected.keys() == actual.keys() and all(_values_match(expected[key], actual[key]) for key in expected)
+    return _scalars_match(expected, actual)
+
+
 def shown(value: Any, length: int = 60) -> str:
     is_token = isinstance(value, bytes)
     text = printable(value[: length + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
@@ -250,13 +263,31 @@ def _unordered(
     if len(wanted) != len(got):
         return f"{what}: expected {len(wanted)}, got {len(got)}"
     wanted_counts, got_counts = Counter(wanted), Counter(got)
-    missing = sorted((wanted_counts - got_counts).elements(), key=_by_numbers)
-    more = sorted((got_counts - wanted_counts).elements(), key=_by_numbers)
+    missing, more = ([*left.elements()] for left in (wanted_counts - got_counts, got_counts - wanted_counts))
+    structures = Counter(map(_structure, more))
+    for each in missing:
+        if not structures[_structure(each)]:
+            return f"{what}: {shown(each)} is missing"
+        structures[_structure(each)] -= 1
+    missing, more = sorted(missing, key=_by_numbers), sorted(more, key=_by_numbers)
     unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)
     # Numbers that are close may match crosswise only.
-    if unlike is None or (len(missing) * len(more) <= MOST_PAIRS and _can_be_paired(missing, more, match)):
+    if unlike is None or (_are_few(missing, more) and _can_be_paired(missing, more, match)):
         return None
     return f"{what}: {shown(unlike)} is missing"
+
+
+def _structure(text: str | bytes) -> tuple[int, ...]:
+    """Counts that are the same of two elements that match."""
+    if isinstance(text, bytes):
+        return tuple(text.count(character.encode()) for character in _STRUCTURE)
+    return tuple(text.count(character) for character in _STRUCTURE)
+
+
+def _are_few(some: Collection[Text], others: Collection[Text]) -> bool:
+    """Whether so few elements that each may be compared with all others."""
+    lengths = len(others) * sum(map(len, some)) + len(some) * sum(map(len, others))
+    return len(some) * len(others) <= MOST_PAIRS and lengths <= MOST_PAIR_BYTES
 
 
 def _can_be_paired(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool]) -> bool:
@@ -273,7 +304,7 @@ def _same_set(
     """None if each element matches one of the other side, however often."""
     wanted_set, got_set = set(wanted), set(got)
     missing, more = wanted_set - got_set, got_set - wanted_set
-    if len(missing) * len(got_set) + len(more) * len(wanted_set) <= MOST_PAIRS:
+    if _are_few(missing, got_set) and _are_few(more, wanted_set):
         missing = {each for each in missing if not any(match(each, other) for other in got_set)}
         more = {other for other in more if not any(match(each, other) for each in wanted_set)}
     if missing:
@@ -287,16 +318,18 @@ def _by_numbers(text: str | bytes) -> list[tuple[bool, float, bytes]]:
     return [(False, float(token), b"") if is_number(token) else (True, 0.0, token) for token in tokens]
 
 
-def _same_line(wanted: bytes, got: bytes) -> bool:
-    return first_difference(wanted.decode("utf-8", "surrogatepass"), got) is None
-
-
 def _lines_difference(expected: str, actual: bytes) -> str | None:
     wanted, got = (
         [b" ".join(line.split()) for line in lines(text)]
         for text in (expected.encode("utf-8", "surrogatepass"), actual)
     )
-    return _unordered(wanted, got, _same_line, "lines")
+    tokens = cache(bytes.split)
+
+    def match(wanted_line: bytes, got_line: bytes) -> bool:
+        pair = tokens(wanted_line), tokens(got_line)
+        return len(pair[0]) == len(pair[1]) and all(map(tokens_match, *pair))
+
+    return _unordered(wanted, got, match, "lines")
 
 
 def _tokens_difference(expected: str, actual: bytes, agree: Agree = _unordered) -> str | None:
@@ -310,8 +343,10 @@ def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) 
     def texts(values: list[Any]) -> list[str]:
         return [json.dumps(value, sort_keys=True, default="integer {}".format) for value in values]
 
+    parsed = cache(parse_value)
+
     def match(wanted: str, got: str) -> bool:
-        return value_difference(parse_value(wanted), parse_value(got)) is None
+        return _values_match(parsed(wanted), parsed(got))
 
     return agree(texts(expected), texts(actual), match, "elements")
 

@@ -150,6 +150,11 @@ RIGHT: dict[str, tuple[Problem, str]] = {
     "numpy scalar": (TOTAL, "import numpy as np\ndef total(xs): return np.array(xs, dtype=int).sum()"),
     "float for an integer": (TOTAL, "def total(xs): return float(sum(xs))"),
     "nested tuples": (PAIRS, "def pairs(a, b): return ((a, b), (b, a + 0.0))"),
+    "views, numbers and queues": (
+        call_problem("f", ("[]", "[[0.5, 3], [1, 2], [1], [0]]")),
+        "from decimal import Decimal\nfrom fractions import Fraction\nfrom collections import deque\n"
+        "def f():\n    return deque([[Decimal('0.5'), Fraction(6, 2)], {1: 1, 2: 2}.keys(), {1: 1}.values(), deque([Decimal(0)])])",
+    ),
     "1 for true": (IS_EVEN, "def is_even(n): return 1 - n % 2"),
 }
 

@@ -198,6 +198,29 @@ PASSING = {
         "class TestF:\n    def setup_method(self):\n        self.x = 1\n    def test_it(self):\n        assert f(self.x) == 2",
         "def f(x):\n    return x + 1",
     ),
+    "pytest.approx of items": (
+        "import numpy as np, pytest\nfor a, b in [([0.1, 0.2], (0.1, 0.2)), ((1.0,), [1.0]), (np.array([1.0, 2.0]), [1.0, 2.0]), (range(3), [0, 1, 2])]:\n"
+        "    assert f(a) == pytest.approx(b) and pytest.approx(b) == f(a)\n"
+        "    assert f(a) != pytest.approx([5.0] * len(b)) and f(a) != pytest.approx([*b, 0.0])",
+        ECHO,
+    ),
+    "a class of named tuples": (
+        "assert isinstance(f(1), P) and not isinstance(f(1), Q) and isinstance(f(1), tuple) and f(1) == (1,) and f(1).x == 1",
+        "from collections import namedtuple\nP = namedtuple('P', 'x')\nQ = namedtuple('Q', 'x')\ndef f(x): return P(x)",
+    ),
+    "what pytest.raises says": (
+        "import pytest\nwith pytest.raises(expected_exception=ValueError) as e:\n    f(-1)\n"
+        "assert e.match('neg') and e.typename == 'ValueError' and e.type is ValueError and 'neg' in str(e.value)\n"
+        "@pytest.mark.parametrize(argnames='x', argvalues=[1, 2])\ndef test_it(x):\n    assert f(x) == x",
+        "def f(x):\n    if x < 0:\n        raise ValueError('neg')\n    return x",
+    ),
+    "a class that extends a builtin type": (
+        "import math\nassert f('')['a'] == 'a!' and f('') == {} and math.floor(g(2.5)) == 2 and float(g(2.5)) == 2.5 and round(g(2.5)) == 2\n"
+        "assert len(h(3)) == 3 and h(3)[1:] == [1, 2] and 2 in h(3) and [*h(3)] == [0, 1, 2] and bool(h(0)) is False\n"
+        "assert len(Odd([1])) == 7",
+        "class Memo(dict):\n    def __missing__(self, key): return key + '!'\nclass Metres(float): pass\nclass Row(list): pass\n"
+        "class Odd(list):\n    def __len__(self): return 7\ndef f(x): return Memo(x)\ndef g(x): return Metres(x)\ndef h(n): return Row(range(n))",
+    ),
     "unittest": (
         "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n"
         "    def setUp(self):\n        self.x = 1\n"
@@ -297,6 +320,10 @@ async def test_wrong_programs_fail_for_a_reason(
         ("import sys\nf(1)\nassert sys.stdout.getvalue() == '1'", "sys.stdout"),
         ("class B(A): pass\nassert B() and f(1)", "extends one of the program"),
         ("def test_it(tmp_path):\n    assert f(1)", "no fixture tmp_path"),
+        ("import asyncio\nassert asyncio.run(f(1)) == 1", "asyncio.run"),
+        ("import inspect\nassert len(inspect.signature(f).parameters) == 1", "inspect.signature"),
+        ("from dataclasses import dataclass, asdict\nassert asdict(f(1)) == {}", "asdict"),
+        ("import pytest\nwith pytest.raises(TypeError) as e:\n    f()\nassert e.getrepr()", "getrepr"),
     ],
 )
 async def test_a_test_that_fails_by_itself_is_no_verdict(
@@ -348,6 +375,39 @@ async def test_a_program_does_not_answer_for_what_the_test_takes_of_the_library(
         ),
     ):
         assert not (await embedded_judge.grade(problem(script), code)).passed, script
+
+
+@pytest.mark.parametrize("asked", ["type(f(1)) is P", "type(f(1)).__name__ == 'P'", "f(1).__class__.__name__ == 'P'"])
+@pytest.mark.parametrize("bases", ["", "(str)"])
+async def test_the_class_of_an_object_of_the_program_is_never_found_wrong(
+    embedded_judge: Judge, asked: str, bases: str
+) -> None:
+    code = f"class P{bases}: pass\ndef f(x):\n    return P()"
+    assert (await embedded_judge.grade(problem(f"assert {asked}"), code)).verdict is Verdict.CHECKER_ERROR
+    of_builtin = await embedded_judge.grade(problem("assert type(f(1)) is list"), code)
+    assert of_builtin.verdict is Verdict.WRONG_ANSWER, of_builtin
+
+
+STATEFUL = {
+    "a number": (
+        "x = f([3, 2])\nassert abs(3 + 2 * float(x)) < 1e-4 and abs(3 + 2 * float(x)) < 1e-4\nassert abs(3 + 2 * float(x)) < 1e-4",
+        "class X(float):\n    n = 0\n    def __float__(self):\n        X.n += 1\n        return -1.5\ndef f(xs):\n    return X(0.0)",
+    ),
+    "a list": (
+        "r = f([1, 1, 2, 2])\nassert sorted(r) == [1, 1, 2, 2]\nassert all(a != b for a, b in zip(r, r[1:]))",
+        "class L(list):\n    def __getitem__(self, k): return [] if isinstance(k, slice) else list.__getitem__(self, k)\ndef f(x): return L(x)",
+    ),
+    "the items of a list": (
+        "r = f([1, 1])\nassert sorted(r) == [1, 1]\nassert not [x for x in r if list(r).count(x) > 1]",
+        "class L(list):\n    n = 0\n    def __iter__(self):\n        L.n += 1\n        return list.__iter__(self) if L.n == 1 else iter([])\ndef f(x): return L(x)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+async def test_no_object_says_something_else_each_time_it_is_asked(embedded_judge: Judge, name: str) -> None:
+    grade = await embedded_judge.grade(problem(STATEFUL[name][0]), STATEFUL[name][1])
+    assert grade.verdict is Verdict.WRONG_ANSWER, grade
 
 
 async def test_an_operator_with_a_plain_value_is_no_verdict_on_a_class_that_the_test_names(

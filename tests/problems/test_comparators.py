@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coderl_tasks.problems import comparators
 from coderl_tasks.problems.comparators import comparator, parse_value
 
 TEXTS = [
@@ -107,3 +108,19 @@ def test_many_elements_that_differ_by_little_are_refused_without_trying_all_pair
     assert comparator("lines_any_order").text(wanted, got) == "lines: 0.5 is missing"
     close = "\n".join(f"{number}.50000001" for number in reversed(range(20_000))).encode()
     assert comparator("lines_any_order").text(wanted, close) is None
+
+
+@pytest.mark.parametrize("name", ["lines_any_order", "tokens_any_order", "set"])
+def test_long_elements_are_refused_without_comparing_them_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    match = comparators._values_match
+    monkeypatch.setattr(comparators, "_values_match", lambda *pair: compared.append(1) or match(*pair))
+    wanted = [[number, 1, 2, 3] for number in range(300)]
+    said = comparator(name).value(wanted, [[number + 1000] + [1] * 2000 for number in range(300)])
+    assert said is not None and said.endswith(" is missing") and compared == []
+    long = [[1] * 1000 + [number] for number in range(300)]
+    assert comparator(name).value(long, [[*row[:-1], row[-1] + 1000] for row in long]) is not None
+    assert len(compared) < 10_000
+    close = [[item + 1e-9 for item in row] for row in reversed([[*map(float, row)] for row in long])]
+    decimals = [[*map(float, row)] for row in long]
+    assert name == "set" or comparator(name).value(decimals, close) is None

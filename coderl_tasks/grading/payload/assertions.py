@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # they stand above this text where it runs
     import math
     import operator
     import sys
+    from collections import deque
     from typing import Any
 
     from coderl_tasks.grading.payload.values import (
@@ -64,8 +65,15 @@ REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
 COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
-LOOKS_ELSEWHERE = re.compile(r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b")
-"""Tests of what a program prints or reads, or that change what it calls: nothing of it is in this process."""
+LOOKS_ELSEWHERE = re.compile(
+    r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b|\basyncio\.run\b"
+    r"|\binspect\.\w+|\bfrom inspect import\b|\bpickle\.\w+|\bfrom pickle import\b"
+    r"|\bdataclasses\.(?:asdict|astuple|fields|is_dataclass|replace)\b"
+    r"|\bfrom dataclasses import\b[^\n]*\b(?:asdict|astuple|fields|is_dataclass|replace)\b"
+)
+"""Tests of what a program prints or reads, that change what it calls, or that look into its objects past what these do:
+nothing of it is in this process."""
+ASKS_FOR_CLASS = re.compile(r"\btype\s*\(.*\)\s*is\s+(?:not\s+)?([A-Za-z_]\w*)|\b__(?:class|name)__\b")
 USUAL_NAMES = {
     "np": "numpy", "Counter": "collections.Counter", "OrderedDict": "collections.OrderedDict",
     "defaultdict": "collections.defaultdict", "deque": "collections.deque", "Decimal": "decimal.Decimal",
@@ -79,6 +87,8 @@ CHANGES_SOMETHING = re.compile(
     r"|\b(?:builtins|class|decimal|delattr|getcontext|np|numpy|os|pytest|random|seed|setattr|sys|unittest)\b"
 )
 """What a test does or names that could be found by a later one in its process: attributes that it sets, modules."""
+SEQUENCE_TYPES = (list, tuple, range, deque)
+"""What `pytest.approx` takes for each other, item by item."""
 SAFE_FUNCTION_MODULES = ("builtins", "operator", "math", "_operator", "functools")
 
 
@@ -348,6 +358,9 @@ class Handle:  # without a docstring: it would be that of every object
         test_of(self).do("delattr", self, name)
 
     def __getitem__(self, key: Any) -> Any:
+        plain = own_value(self)
+        if plain is not self and not (isinstance(plain, dict) and key not in plain):  # its class may have __missing__
+            return plain[key]
         return test_of(self).do("getitem", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> Any:
@@ -357,7 +370,8 @@ class Handle:  # without a docstring: it would be that of every object
         test_of(self).do("delitem", self, key)
 
     def __iter__(self) -> Any:
-        return iter(test_of(self).do("iter", self))
+        plain = own_value(self)
+        return iter(test_of(self).do("iter", self) if plain is self else plain)
 
     def __next__(self) -> Any:
         return test_of(self).do("advance", self)
@@ -372,10 +386,12 @@ class Handle:  # without a docstring: it would be that of every object
         return any(one is item or one == item for one in items)
 
     def __len__(self) -> Any:
-        return test_of(self).do("len", self)
+        plain = own_value(self)
+        return test_of(self).do("len", self) if plain is self else len(plain)
 
     def __bool__(self) -> Any:
-        return test_of(self).do("bool", self)
+        plain = own_value(self)
+        return test_of(self).do("bool", self) if plain is self else bool(plain)
 
     def __str__(self) -> Any:
         return described(self) if test_of(self).is_over else test_of(self).do("str", self)
@@ -393,19 +409,24 @@ class Handle:  # without a docstring: it would be that of every object
         return hash(reference_of(self)) if test_of(self).is_over else test_of(self).do("hash", self)
 
     def __int__(self) -> Any:
-        return test_of(self).do("int", self)
+        plain = own_value(self)
+        return test_of(self).do("int", self) if plain is self else int(plain)
 
     def __float__(self) -> Any:
-        return test_of(self).do("float", self)
+        plain = own_value(self)
+        return test_of(self).do("float", self) if plain is self else float(plain)
 
     def __complex__(self) -> Any:
-        return test_of(self).do("complex", self)
+        plain = own_value(self)
+        return test_of(self).do("complex", self) if plain is self else complex(plain)
 
     def __index__(self) -> Any:
-        return test_of(self).do("index", self)
+        plain = own_value(self)
+        return test_of(self).do("index", self) if plain is self else operator.index(plain)
 
     def __round__(self, *digits: Any) -> Any:
-        return test_of(self).do("round", self, *digits)
+        plain = own_value(self)
+        return test_of(self).do("round", self, *digits) if plain is self else round(plain, *digits)
 
     def __enter__(self) -> Any:
         return test_of(self).do("enter", self)
@@ -428,6 +449,8 @@ class Handle:  # without a docstring: it would be that of every object
         return test_of(self).do("deepcopy", self)
 
     def __instancecheck__(self, other: Any) -> Any:
+        if isinstance(other, tuple) and hasattr(type(other), "_fields"):  # a named tuple of the program, made anew
+            return bool(test_of(self).do("getattr", self, "__name__") == type(other).__name__)
         return isinstance(other, Handle) and test_of(self).do("isinstance", other, self)
 
     def __subclasscheck__(self, other: Any) -> Any:
@@ -485,6 +508,14 @@ def plain_value(value: Any) -> Any:
     if type(now) is Handle:  # else it would be asked for its value, and so on
         raise MalformedValue(f"a {base} that is none")
     return now
+
+
+def own_value(value: Any) -> Any:
+    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested. Of
+    any other one nobody has asked for it, and it could say something else each time."""
+    if re.search(rf"\b{re.escape(type_name_of(value))}\b", test_of(value).script):
+        return value
+    return plain_value(value)
 
 
 def two_sided(name: Any, reflected: Any) -> Any:
@@ -693,6 +724,9 @@ def judged(test: Any, error: Any) -> Any:
     if is_certain or isinstance(error, faults) or not (test.position and isinstance(error, Exception)):
         return {"end": FAULT, "reason": f"the test fails by itself: {said}", "is_certain": is_certain}
     where = failing_line(test, error)
+    asked = ASKS_FOR_CLASS.search(where)
+    if asked is not None and asked[1] not in vars(builtins) and type(test.last) is Handle:
+        return {"end": FAULT, "reason": f"the class of an object of the program is another one here: {where}"}
     said = where if type(error) is AssertionError and not error.args else f"{said} at: {where}" if where else said
     return {"end": FAILED, "reason": said[:SHOWN_CHARS], "shown": shown(test.last)}
 
@@ -848,7 +882,9 @@ def fixture_value(name: Any, names: Any, generators: Any) -> Any:
 def pytest_module(test: Any) -> Any:
     """The part of pytest that tests of a function need; any other name ends the test as a fault of its own."""
     module: Any = PytestModule("pytest")
-    module.raises = lambda expected, *call, match=None, **kwargs: raises(test, expected, match, *call, **kwargs)
+    module.raises = lambda expected_exception, *call, match=None, **kwargs: raises(
+        test, expected_exception, match, *call, **kwargs
+    )
     module.approx = Approx
     module.fail = fail
     module.fixture = fixture
@@ -884,11 +920,11 @@ def fixture(function: Any = None, autouse: Any = False, **_: Any) -> Any:
 
 
 class Marks:
-    def parametrize(self, argnames: Any, values: Any, **_: Any) -> Any:
+    def parametrize(self, argnames: Any, argvalues: Any, **_: Any) -> Any:
         several = not isinstance(argnames, str) or "," in argnames
         names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
         names = [name for name in names if name]
-        rows = [tuple(value) if several or type(value) is Parameters else (value,) for value in values]
+        rows = [tuple(value) if several or type(value) is Parameters else (value,) for value in argvalues]
 
         def marked(function: Any) -> Any:
             function._parameters = [*getattr(function, "_parameters", []), (names, rows)]
@@ -909,9 +945,11 @@ class Marks:
 
 
 class raises:
-    def __init__(self, test: Any, expected: Any, match: Any, *call: Any, **kwargs: Any) -> None:
-        self.test, self.expected, self.match = test, expected, match
-        self.value = None
+    """What `pytest.raises` returns, and its `with` names."""
+
+    def __init__(self, test: Any, expected: Any, pattern: Any, *call: Any, **kwargs: Any) -> None:
+        self.test, self.expected, self.pattern = test, expected, pattern
+        self.value: Any = None
         if call:
             with self:
                 call[0](*call[1:], **kwargs)
@@ -928,14 +966,25 @@ class raises:
             raise AssertionError(f"did not raise {self.expected}")
         if not isinstance(error, self.expected):
             return False
-        self.value, self.type = error, type(error)
-        if self.match is not None and not re.search(self.match, str(error)):
-            raise AssertionError(f"{self.match!r} is not in {str(error)!r}")
+        self.value, self.type, self.typename = error, type(error), type(error).__name__
+        return self.pattern is None or self.match(self.pattern)
+
+    def match(self, pattern: Any) -> Any:
+        if not re.search(pattern, str(self.value)) and not self.test.is_rehearsal:
+            raise AssertionError(f"{pattern!r} is not in {str(self.value)!r}")
         return True
+
+    def __getattr__(self, name: Any) -> Any:
+        if name in ("type", "typename") or name.startswith("__"):  # before anything is raised
+            raise AttributeError(name)
+        raise Unsupported(f"{name} of what pytest.raises returns is not supported")
 
 
 class Approx:
     """A value that equals others within a tolerance, as pytest has it: 1e-6 of it, and 1e-12."""
+
+    __array_ufunc__ = None  # an array on the left leaves the comparison to this class
+    __array_priority__ = 100
 
     def __init__(self, expected: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> None:
         self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
@@ -961,9 +1010,9 @@ class Approx:
                 and expected.keys() == actual.keys()
                 and all(self.close(expected[key], actual[key]) for key in expected)
             )
-        if isinstance(expected, (list, tuple)):
+        if isinstance(expected, SEQUENCE_TYPES):
             return (
-                type(expected) is type(actual)
+                isinstance(actual, SEQUENCE_TYPES)
                 and len(expected) == len(actual)
                 and all(map(self.close, expected, actual))
             )

@@ -137,6 +137,8 @@ def value_of(checkers_folder: str, folder: str) -> list[Any]:
             texts.append(file.read().decode("utf-8", "replace"))
     sys.path.insert(0, checkers_folder)
     sys.setrecursionlimit(20_000)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
     try:
         with open("checker.py", "rb") as file:
             code = compile(file.read(), "checker.py", "exec", dont_inherit=True)

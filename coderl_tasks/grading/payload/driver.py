@@ -1081,7 +1081,7 @@ def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -
     value = function(*arguments)
     try:
         answer = '{"value": ' + encode(value) + "}"
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         answer = encode({"not_json": f"returned no JSON value: {error}"[:200]})
     with open(VALUE_DESCRIPTOR, "wb", closefd=False) as file:
         file.write(answer.encode())
@@ -1108,6 +1108,12 @@ def run_operations(code: CodeType, space: Record, test_input: str, descriptor: i
 def plain_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays, and the scalars of array libraries
         return value.tolist()
+    kind = type(value).__name__
+    if kind in ("dict_keys", "dict_values", "dict_items", "deque"):
+        return list(value)
+    if kind in ("Decimal", "Fraction"):
+        numerator, denominator = value.as_integer_ratio()
+        return numerator if denominator == 1 else float(value)
     raise TypeError(f"a {type(value).__name__}")
 
 
