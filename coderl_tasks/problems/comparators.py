@@ -23,7 +23,8 @@ Standard input problems, the whole standard output of a program:
    decimals get no tolerance for an integer. One too large for a float is text (rule 5).
 5. Everything else, `nan` and `inf` included, is compared byte by byte and case-sensitively.
 
-Call problems, the returned value as JSON (a tuple has become a list on the way):
+Call problems, the returned value as JSON (tuples, arrays, dictionary views and queues have become lists on the
+way, a Decimal or a Fraction a number):
 
 6. Integers are compared exactly, at any size. As in Python, `true` is 1, `3.0` is 3, and a string equals only itself.
 7. Where the expected number is written as a decimal, rule 4 holds; NaN equals NaN, an infinity equals itself.
@@ -263,13 +264,15 @@ def _unordered(
     if len(wanted) != len(got):
         return f"{what}: expected {len(wanted)}, got {len(got)}"
     wanted_counts, got_counts = Counter(wanted), Counter(got)
-    missing, more = ([*left.elements()] for left in (wanted_counts - got_counts, got_counts - wanted_counts))
+    missing = list((wanted_counts - got_counts).elements())
+    more = list((got_counts - wanted_counts).elements())
     structures = Counter(map(_structure, more))
     for each in missing:
         if not structures[_structure(each)]:
             return f"{what}: {shown(each)} is missing"
         structures[_structure(each)] -= 1
-    missing, more = sorted(missing, key=_by_numbers), sorted(more, key=_by_numbers)
+    missing.sort(key=_by_numbers)
+    more.sort(key=_by_numbers)
     unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)
     # Numbers that are close may match crosswise only.
     if unlike is None or (_are_few(missing, more) and _can_be_paired(missing, more, match)):
