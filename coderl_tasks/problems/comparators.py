@@ -268,9 +268,10 @@ def _unordered(
     more = list((got_counts - wanted_counts).elements())
     structures = Counter(map(_structure, more))
     for each in missing:
-        if not structures[_structure(each)]:
+        structure = _structure(each)
+        if not structures[structure]:
             return f"{what}: {shown(each)} is missing"
-        structures[_structure(each)] -= 1
+        structures[structure] -= 1
     missing.sort(key=_by_numbers)
     more.sort(key=_by_numbers)
     unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)

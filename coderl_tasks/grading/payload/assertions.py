@@ -385,14 +385,6 @@ class Handle:  # without a docstring: it would be that of every object
             raise Unsupported("membership in an object of the program that has no items") from None
         return any(one is item or one == item for one in items)
 
-    def __len__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("len", self) if plain is self else len(plain)
-
-    def __bool__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("bool", self) if plain is self else bool(plain)
-
     def __str__(self) -> Any:
         return described(self) if test_of(self).is_over else test_of(self).do("str", self)
 
@@ -407,26 +399,6 @@ class Handle:  # without a docstring: it would be that of every object
         if plain is not self:
             return hash(plain)
         return hash(reference_of(self)) if test_of(self).is_over else test_of(self).do("hash", self)
-
-    def __int__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("int", self) if plain is self else int(plain)
-
-    def __float__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("float", self) if plain is self else float(plain)
-
-    def __complex__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("complex", self) if plain is self else complex(plain)
-
-    def __index__(self) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("index", self) if plain is self else operator.index(plain)
-
-    def __round__(self, *digits: Any) -> Any:
-        plain = own_value(self)
-        return test_of(self).do("round", self, *digits) if plain is self else round(plain, *digits)
 
     def __enter__(self) -> Any:
         return test_of(self).do("enter", self)
@@ -513,9 +485,23 @@ def plain_value(value: Any) -> Any:
 def own_value(value: Any) -> Any:
     """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested. Of
     any other one nobody has asked for it, and it could say something else each time."""
-    if re.search(rf"\b{re.escape(type_name_of(value))}\b", test_of(value).script):
-        return value
-    return plain_value(value)
+    has_base = object.__getattribute__(value, "_coderl_base")  # looked at first: most objects have none
+    return plain_value(value) if has_base and not is_of_named_class(value) else value
+
+
+def is_of_named_class(value: Any) -> Any:
+    """Whether the test names the class of the program's object."""
+    return re.search(rf"\b{re.escape(type_name_of(value))}\b", test_of(value).script) is not None
+
+
+def reader(name: Any, function: Any) -> Any:
+    """A method that reads an object: the `function` of its own value, or what the program says."""
+
+    def method(self: Any, *others: Any) -> Any:
+        plain = own_value(self)
+        return test_of(self).do(name, self, *others) if plain is self else function(plain, *others)
+
+    return method
 
 
 def two_sided(name: Any, reflected: Any) -> Any:
@@ -531,7 +517,7 @@ def two_sided(name: Any, reflected: Any) -> Any:
         if plain is self:
             # An object of a class that the test names may well compute with plain values. Only the program could say
             # how, and would have to be shown the value, which may be what it is compared with.
-            if name not in COMPARED and re.search(rf"\b{re.escape(type_name_of(self))}\b", test_of(self).script):
+            if name not in COMPARED and is_of_named_class(self):
                 raise Unsupported("an operator between an object of the program and a plain value")
             return {"eq": False, "ne": True}.get(name, NotImplemented)
         function = divmod if name == "divmod" else getattr(operator, name)
@@ -547,6 +533,8 @@ for _name in BINARY:
     setattr(Handle, f"__r{_name}__", two_sided(NAMES.get(_name, _name), True))
 for _name in BINARY[:-1]:  # there is no idivmod
     setattr(Handle, f"__i{_name}__", two_sided("i" + NAMES.get(_name, _name).rstrip("_"), False))
+for _function in (len, bool, int, float, complex, operator.index, round):
+    setattr(Handle, f"__{_function.__name__}__", reader(_function.__name__, _function))
 for _name in UNARY:
     setattr(Handle, f"__{_name}__", lambda self, name=_name: test_of(self).do(name, self))
 

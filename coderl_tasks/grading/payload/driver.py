@@ -1111,7 +1111,7 @@ def plain_value(value: Any) -> Any:
     kind = type(value).__name__
     if kind in ("dict_keys", "dict_values", "dict_items", "deque"):
         return list(value)
-    if kind in ("Decimal", "Fraction"):
+    if kind in ("Decimal", "Fraction") and hasattr(value, "as_integer_ratio"):
         numerator, denominator = value.as_integer_ratio()
         return numerator if denominator == 1 else float(value)
     raise TypeError(f"a {type(value).__name__}")
