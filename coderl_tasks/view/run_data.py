@@ -71,7 +71,7 @@ class RunData:
         self.path = path
         self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
-        self._groups: dict[Path, tuple[tuple[int, int], pl.DataFrame]] = {}  # by file: what tells its version
+        self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
         self._problems: dict[tuple[str | None, str], tuple[Problem | None, str | None]] = {}
         self._statements: dict[str, str] = {}  # by problem, read from prompts
         self._lock = Lock()
@@ -87,6 +87,18 @@ class RunData:
                 self._kept[name] = known
         found: Value = known[1]
         return found
+
+    def of_files(self, name: str, value: Callable[[Path], Value]) -> list[Value]:
+        """`value(file)` of each file with rollouts of training (`rollout_files`), computed once for each version."""
+        known = self._of_files.get(name, {})
+        found: dict[Path, tuple[tuple[int, int], Value]] = {}
+        for file in rollout_files(self.path):
+            about = file.stat()
+            version = about.st_mtime_ns, about.st_size
+            kept = known.get(file)
+            found[file] = kept if kept is not None and kept[0] == version else (version, value(file))
+        self._of_files[name] = found
+        return [each for _, each in found.values()]
 
     @property
     def record(self) -> RunRecord:
@@ -106,16 +118,7 @@ class RunData:
         return self.of_state("groups", self._all_groups)
 
     def _all_groups(self) -> pl.DataFrame:
-        frames = []
-        for file in rollout_files(self.path):
-            about = file.stat()
-            version = about.st_mtime_ns, about.st_size
-            known = self._groups.get(file)
-            if known is None or known[0] != version:
-                known = version, groups_in(file)
-                self._groups[file] = known
-            frames.append(known[1])
-        return joined_groups(frames)
+        return joined_groups(self.of_files("groups", groups_in))
 
     def rates(self) -> pl.DataFrame:
         """By step the share of the graded completions that passed (`rate`), and `mean_reward`, each with its 95%

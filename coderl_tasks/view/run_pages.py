@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -17,7 +18,7 @@ from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
 from coderl_tasks.insight.timeline import Band, Event, Mark, Panel, Timeline
 from coderl_tasks.insight.token_uses import costs, costs_table
-from coderl_tasks.insight.warning_signs import WINDOW, Episode, acts
+from coderl_tasks.insight.warning_signs import WINDOW, Episode, Watch, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.stats import CONFIDENCE, fisher_fall
@@ -44,7 +45,7 @@ def verdict_tone(verdict: str | None) -> str:
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
     """`first` and `last` bound the steps of the curves; `every`: all metrics have curves, and all steps and all
     problems that got worse have a row."""
-    record = data.record
+    record, watch = data.record, data.watch
     shown = record.metrics
     if first is not None:
         shown = shown.filter(pl.col("step") >= first)
@@ -66,7 +67,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
         "bounds": (first, last),
         "every": every,
-        "warnings": [_warning(data, name, episode) for episode in data.watch.episodes],
+        "warnings": [_warning(watch, name, episode) for episode in watch.episodes],
         "acts": acts(record),
         "steps": list(steps.iter_rows(named=True)),
         "step_columns": step_columns(record),
@@ -121,12 +122,12 @@ def _pool(data: RunData, library: Library) -> tuple[str | None, str]:
         return None, str(error)
 
 
-def _warning(data: RunData, name: str, episode: Episode) -> tuple[Episode, str, str | None]:
+def _warning(watch: Watch, name: str, episode: Episode) -> tuple[Episode, str, str | None]:
     """A warning, its text, and where the completions are that it is about, if they are of one kind."""
     kinds = {"suspicious": "suspicious", "holdback_gap": "fails held-back tests", "truncation": "truncated"}
     kind = kinds.get(episode.rule.name)
     link = address("run", name, "search", verdict=kind, first=max(0, episode.begun - WINDOW + 1)) if kind else None
-    return episode, data.watch.text(episode), link
+    return episode, watch.text(episode), link
 
 
 def step_columns(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -155,14 +156,18 @@ def caps(record: RunRecord, spent: Sequence[Any]) -> list[tuple[str, float, floa
 
 def changed_settings(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The settings that differ from the defaults, of the run's preset where it has one: key, default, the run's."""
-    preset = config.get("preset")
+    usual = _usual_settings(str(config.get("preset") or ""))
+    known = {key: value for key, value in config.items() if key in usual}
+    return [(each.key, shown_setting(each.old), shown_setting(each.new)) for each in config_changes(usual, known)]
+
+
+@cache
+def _usual_settings(preset: str) -> dict[str, Any]:
     try:
         settings = TrainSettings.model_validate({"preset": preset} if preset else {})
     except ValueError:  # a preset of another version
         settings = TrainSettings()
-    usual = settings.model_dump(mode="json")
-    known = {key: value for key, value in config.items() if key in usual}
-    return [(each.key, shown_setting(each.old), shown_setting(each.new)) for each in config_changes(usual, known)]
+    return settings.model_dump(mode="json")
 
 
 def without_signal(groups: pl.DataFrame) -> dict[str, Any]:
@@ -269,14 +274,13 @@ def own_evaluations(record: RunRecord) -> list[EvalRecord]:
 
 def events(data: RunData, name: str) -> list[Event]:
     """What happened in a run, lane by lane."""
-    record = data.record
+    record, watch = data.record, data.watch
     found = [
         Event("evaluations", mark.step, mark.said, mark.link)
         for mark in (_mark(each, name) for each in record.evals.values())
     ]
     found += [
-        Event("warnings", each.begun, f"step {each.begun}: {data.watch.text(each)}", "#warnings")
-        for each in data.watch.episodes
+        Event("warnings", each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes
     ]
     found += [Event("acts", step, f"step {step}: {act}", "#acts") for step, act in acts(record)]
     found += [

@@ -19,6 +19,7 @@ from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
 from coderl_tasks.journal.directory_lock import DirectoryLock
+from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.library import Library, NotThereError, state_of
@@ -26,7 +27,7 @@ from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import run_page, visits_of, worse
-from coderl_tasks.view.search import MOST_HITS, Wanted, failures, grouped, same_failure, search
+from coderl_tasks.view.search import MOST_HITS, Wanted, counted, failures, grouped, same_failure, search
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
@@ -675,6 +676,19 @@ def test_a_run_counts_what_is_suspect_and_leads_to_it(client: httpx.Client, serv
     for link, n in zip(links, expected.values(), strict=False):
         listed = f"{min(n, MOST_HITS)} completions, found"
         assert listed in " ".join(read(client, link).text.split())
+
+
+def test_counts_follow_the_files_of_a_run(served: Served, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(served.folder / "hostile<b>&'run", run)
+    data, kinds = RunData(run), ["suspicious", "left out of its group"]
+    before, files = counted(data, kinds), rollout_files(run)
+    per_file = [pl.read_parquet(file)["suspicion"].count() for file in files]
+    assert before["suspicious"] == sum(per_file) > 0
+    for number, file in enumerate(files, 1):  # as of a version that did not look for suspicious completions
+        pl.read_parquet(file).drop("suspicion").write_parquet(file)
+        left = sum(per_file[number:]) if number < len(files) else None
+        assert counted(data, kinds) == {**before, "suspicious": left}
 
 
 def test_a_damaged_file_is_named(client: httpx.Client, served: Served, tmp_path: Path) -> None:
