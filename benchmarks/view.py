@@ -1,12 +1,18 @@
 """How long the pages of `coderl view` take over a run of a million rollouts, and how much memory.
 
     python benchmarks/view.py --folder FOLDER [--rows 1001600] [--batch 5008]
+    python benchmarks/view.py --folder FOLDER --beside-run PAIRS [--steps 40]
 
 Writes into FOLDER, if it is new or empty, a run of so many rollouts as benchmarks/queries.py writes it (200 steps
 of 313 groups of 16; one completion in a hundred has 24,000 tokens, the others 50 to 600) and a pool with its problems.
 Then `coderl view` serves it on two cores, and each page is asked for over HTTP: the first time in a fresh process, and
 the median of five times after that, in seconds by the clock; the processor's seconds of the server per request; the
 most memory that it has had resident. Last, what a page that is left open costs: a look per second for `--looks`.
+
+With `--beside-run` it trains nano twice per pair, with one seed and so with the same completions: once alone, once with
+the run's page open in `coderl view`, asked for as the page's script asks. It prints what the steps took, their ratio,
+and the viewer's share of the two cores, which tells more: the times of two equal runs differ by several percent. What
+the viewer takes to start and to open the page is a column by itself.
 """
 
 import argparse
@@ -17,6 +23,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from html import unescape
 from http.cookiejar import CookieJar
 from pathlib import Path
 from statistics import median
@@ -98,10 +105,9 @@ class Server:
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         self.get(printed.replace("/run/run?", "/?").removeprefix(self.origin))
 
-    def get(self, path: str) -> int:
-        """Asks for a page; how many bytes it has."""
+    def get(self, path: str) -> bytes:
         with self._opener.open(self.origin + path, timeout=300) as answer:
-            return len(answer.read())
+            return bytes(answer.read())
 
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -122,14 +128,84 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+SKIPPED = 5  # first steps, while the servers start
+
+
+def trained(pool: Path, run: Path, steps: int, *, watched: bool) -> tuple[float, float, float]:
+    """Trains nano for `steps`: the seconds of those after step SKIPPED. With its page open (`watched`) also what
+    `left_open` returns, else zeros."""
+    settings = ["preset=nano", f"pool={pool}", f"max_steps={steps}", "eval_every=-1", "save_every=0", "seed=3"]
+    command = [sys.executable, "-m", "coderl_tasks.cli", "train", *settings, f"log_path={run}"]
+    with (run.parent / f"{run.name}.log").open("wb") as log:
+        training = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    opening, share = 0.0, 0.0
+    while not (run / "steps" / f"{SKIPPED - 1:06d}" / "commit.json").exists() and training.poll() is None:
+        time.sleep(0.2)
+    if watched:
+        server = Server(run)
+        try:
+            opening, share = left_open(server, f"/run/{run.name}", training)
+        finally:
+            server.end()
+    if training.wait():
+        raise SystemExit(f"the training ended with status {training.returncode}: see {run}.log")
+    rows = pl.read_ndjson(run / "metrics.jsonl", infer_schema_length=None).drop_nulls("time_step_s")
+    return float(rows.filter(pl.col("step") > SKIPPED)["time_step_s"].sum()), opening, share
+
+
+def left_open(server: Server, page: str, training: "subprocess.Popen[bytes]") -> tuple[float, float]:
+    """Looks each second until the training ends, as view.js does. The server's seconds of CPU until the page is open,
+    and its share of the cores from then on."""
+    text = server.get(page).decode()
+    time.sleep(5.0)  # what else it imports once the page is shown
+    watched = unescape(text.partition('data-watched="')[2].partition('"')[0])
+    began, before, state = time.perf_counter(), server.cpu_s(), None
+    while training.poll() is None:
+        found = json.loads(server.get(watched))["state"]
+        if found != state:
+            state = found
+            server.get(page)
+        time.sleep(1.0)
+    return before, (server.cpu_s() - before) / (time.perf_counter() - began) / CORES
+
+
+def beside_run(folder: Path, pairs: int, steps: int) -> None:
+    pool = folder / "nano-pool"
+    if not (pool / POOL_FILE).is_file():
+        command = [sys.executable, "-m", "coderl_tasks.cli", "curate", "preset=nano", f"name={pool}"]
+        subprocess.run(command, check=True)
+    table = Table(title=f"seconds of {steps - SKIPPED - 1} steps of nano on {CORES} cores")
+    for title in ("pair", "alone", "with the page open", "ratio", "s of CPU to open", "the viewer's share"):
+        table.add_column(title, justify="right")
+    ratios, shares = [], []  # type: list[float], list[float]
+    for pair in range(pairs):
+        run, took = folder / f"nano-{os.getpid()}-{pair}", {}  # type: Path, dict[bool, float]
+        opening = share = 0.0
+        for watched in (False, True) if pair % 2 == 0 else (True, False):
+            name = f"{run.name}-{'watched' if watched else 'alone'}"
+            took[watched], *cpu = trained(pool, run.with_name(name), steps, watched=watched)
+            opening, share = cpu if watched else (opening, share)
+        ratios.append(took[True] / took[False])
+        shares.append(share)
+        cells = f"{took[False]:.1f}", f"{took[True]:.1f}", f"{ratios[-1]:.3f}", f"{opening:.1f}", f"{share:.2%}"
+        table.add_row(str(pair), *cells)
+    table.add_row("median", "", "", f"{median(ratios):.3f}", "", f"{median(shares):.2%}")
+    Console(width=120).print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="where the run is, or is to be written")
     parser.add_argument("--rows", type=int, default=1_001_600, help="rollouts of the run")
     parser.add_argument("--batch", type=int, default=5_008, help="rollouts per step")
     parser.add_argument("--looks", type=int, default=20, help="looks of the page that is left open, one per second")
+    parser.add_argument("--beside-run", type=int, metavar="PAIRS", help="instead: what an open page costs a run")
+    parser.add_argument("--steps", type=int, default=40, help="steps of each run of --beside-run")
     arguments = parser.parse_args()
     folder = arguments.folder
+    if arguments.beside_run:
+        beside_run(folder, arguments.beside_run, arguments.steps)
+        return
     if not any(folder.glob("*")):  # it is new or empty
         write_all(folder, arguments.rows, arguments.batch)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # the server inherits it
@@ -146,7 +222,7 @@ def main() -> None:
             before = server.cpu_s()
             later = [seconds(lambda path=path: server.get(path)) for _ in range(REPEATS)]  # type: ignore[misc]
             cpu = (server.cpu_s() - before) / REPEATS
-            size = server.get(path) / 1000
+            size = len(server.get(path)) / 1000
             table.add_row(
                 name, f"{first:.2f}", f"{median(later):.2f}", f"{cpu:.2f}", f"{size:.0f}", f"{server.peak_mb():.0f}"
             )
