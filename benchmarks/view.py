@@ -177,7 +177,7 @@ def beside_run(folder: Path, pairs: int, steps: int) -> None:
     table = Table(title=f"seconds of {steps - SKIPPED - 1} steps of nano on {CORES} cores")
     for title in ("pair", "alone", "with the page open", "ratio", "s of CPU to open", "the viewer's share"):
         table.add_column(title, justify="right")
-    ratios, shares = [], []  # type: list[float], list[float]
+    shares: list[float] = []
     for pair in range(pairs):
         run, took = folder / f"nano-{os.getpid()}-{pair}", {}  # type: Path, dict[bool, float]
         opening = share = 0.0
@@ -185,11 +185,11 @@ def beside_run(folder: Path, pairs: int, steps: int) -> None:
             name = f"{run.name}-{'watched' if watched else 'alone'}"
             took[watched], *cpu = trained(pool, run.with_name(name), steps, watched=watched)
             opening, share = cpu if watched else (opening, share)
-        ratios.append(took[True] / took[False])
         shares.append(share)
-        cells = f"{took[False]:.1f}", f"{took[True]:.1f}", f"{ratios[-1]:.3f}", f"{opening:.1f}", f"{share:.2%}"
+        alone, beside = took[False], took[True]
+        cells = f"{alone:.1f}", f"{beside:.1f}", f"{beside / alone:.3f}", f"{opening:.1f}", f"{share:.2%}"
         table.add_row(str(pair), *cells)
-    table.add_row("median", "", "", f"{median(ratios):.3f}", "", f"{median(shares):.2%}")
+    table.add_row("median", "", "", "", "", f"{median(shares):.2%}")
     Console(width=120).print(table)
 
 

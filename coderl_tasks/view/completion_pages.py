@@ -21,7 +21,7 @@ from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
 from coderl_tasks.view.search import same_failure
 
-SIBLINGS, CLUSTERS_OPEN = 200, 24
+SIBLINGS, CLUSTERS_OPEN, MOST_FAILURES = 200, 24, 3
 TOKENS_ON_PAGE = 2000
 SHADES = {
     "logprob": "log-probability",
@@ -88,6 +88,8 @@ def problem_page(
         ],
         "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated,
+        "failures": (kinds := failures_of(rows, problem))[:MOST_FAILURES],
+        "kinds_of_failure": len(kinds),
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
         "change": _changed(data, name, place, rows, problem, _other_place(data, place, against, visits, passed)),
@@ -211,6 +213,21 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
             -len(each["rows"]),
         ),
     )
+
+
+def failures_of(rows: Sequence[Mapping[str, Any]], problem: Problem | None) -> list[tuple[int, str, int | None, str]]:
+    """Why the graded ones of `rows` failed, the most frequent first: how many of them had the verdict, failed the test
+    first, and why, in words."""
+    columns = ("verdict", "first_failed", "failed_output", "reason", "reward_error")
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if is_graded(row) and row["verdict"] != Verdict.PASSED:
+            alike.setdefault(tuple(row[name] for name in columns), []).append(row)
+    counts: Counter[tuple[str, int | None, str]] = Counter()
+    for (verdict, test, *_), members in alike.items():
+        failed = failed_test(members[0], problem) or {"error": members[0]["reason"], "difference": None}
+        counts[verdict, test, failed["error"] or failed["difference"] or ""] += len(members)
+    return [(n, *kind) for kind, n in counts.most_common()]
 
 
 def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:

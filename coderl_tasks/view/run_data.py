@@ -35,7 +35,7 @@ HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "tur
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
 MOST_PROBLEMS = 256
-FAILURE_CHARS = 200
+FAILURE_CHARS, TITLE_CHARS = 200, 120
 _OUTPUT = (
     pl.col("failed_output").str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
 )
@@ -74,6 +74,7 @@ class RunData:
         self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
         self._problems: dict[tuple[str | None, str], tuple[Problem | None, str | None]] = {}
         self._statements: dict[str, str] = {}  # by problem, read from prompts
+        self._titles: tuple[tuple[Path, int] | None, dict[str, str]] = None, {}  # of which version of the pool
         self._lock = Lock()
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
@@ -262,6 +263,20 @@ class RunData:
             if not config.get("pool_sha256"):
                 raise
             raise ConfigError(f"{error}, or name it: {view_command(self.path)} POOL") from error
+
+    def titles(self) -> dict[str, str]:
+        """How the statement of each problem of the pool begins, by its id; empty if the pool cannot be read."""
+        try:
+            file = self.pool_file()
+            version = file, file.stat().st_mtime_ns
+            if self._titles[0] != version:
+                begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
+                is_cut = begun.str.len_chars() > TITLE_CHARS
+                title = pl.when(is_cut).then(begun.str.slice(0, TITLE_CHARS) + pl.lit("…")).otherwise(begun)
+                self._titles = version, dict(pl.scan_parquet(file).select("problem_id", title).collect().iter_rows())
+        except (CoderlError, OSError, pl.exceptions.PolarsError):
+            return {}
+        return self._titles[1]
 
     def prompted_statements(self) -> dict[str, str]:
         """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is

@@ -25,7 +25,7 @@ from coderl_tasks.stats import CONFIDENCE, fisher_fall
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
-from coderl_tasks.view.search import KINDS, counted, failures
+from coderl_tasks.view.search import counted, failures, is_of
 
 Page = dict[str, Any]
 LAST_STEPS, ROWS_ON_PAGE, WORST = 25, 400, 8
@@ -43,8 +43,8 @@ def verdict_tone(verdict: str | None) -> str:
 
 
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
-    """`first` and `last` bound the steps of the curves; `every`: all metrics have curves, and all steps and all
-    problems that got worse have a row."""
+    """`first` and `last` bound the steps of the curves and of the table; `every`: all metrics have curves, and all of
+    these steps and all problems that got worse have a row."""
     record, watch = data.record, data.watch
     shown = record.metrics
     if first is not None:
@@ -55,7 +55,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     spent = data.of_state("costs", lambda: costs(record))
     pool, no_pool = _pool(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
-    steps = record.metrics.reverse() if every else record.metrics.tail(LAST_STEPS).reverse()
+    most = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE
+    steps = (shown if every else shown.tail(most)).reverse()
     return {
         "title": name,
         "run": name,
@@ -71,7 +72,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "acts": acts(record),
         "steps": list(steps.iter_rows(named=True)),
         "step_columns": step_columns(record),
-        "n_steps": len(record.metrics),
+        "n_steps": len(shown),
+        "newest": record.metrics["step"].max() if len(record.metrics) else None,
         "evals": list(record.evals.values()),
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
@@ -81,6 +83,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "integrity": _integrity(data, name),
         "signals": without_signal(data.groups),
         "hardest": hardest(data.groups),
+        "titles": data.titles(),
         "worse": fallen if every else fallen[:WORST],
         "n_worse": len(fallen),
         "n_again": n_again,
@@ -334,7 +337,10 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "visits": visits_of(data.groups, step),
         "before": max((each for each in steps if each < step), default=None),
         "after": min((each for each in steps if each > step), default=None),
+        "newest": max(steps, default=None),
+        "steps_before": len(earlier),
         "groups": listed[:ROWS_ON_PAGE],
+        "titles": data.titles(),
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed),
         "skipped": Counter(each["why_skipped"] for each in skipped).most_common(),
@@ -396,7 +402,7 @@ def _kinds(name: str, step: int, rows: pl.DataFrame) -> list[tuple[str, int, int
     }
     found = []
     for said, kind in kinds.items():
-        some = rows.filter(pl.sql_expr(KINDS[kind]) if kind in KINDS else pl.col("verdict") == kind)
+        some = rows.filter(is_of(kind))
         link = address("run", name, "search", verdict=kind, first=step, last=step)
         found.append((said, len(some), int(some["n_completion_tokens"].sum()), link))
     return found

@@ -158,6 +158,11 @@ def _failure(rows: pl.DataFrame, verdict: str, error: str) -> Failure:
     return Failure(verdict, error, len(rows.filter(pl.col("verdict") == verdict, fits)))
 
 
+def is_of(kind: str) -> pl.Expr:
+    """Whether a completion is of `kind`, a verdict or one of KINDS."""
+    return pl.sql_expr(KINDS[kind]) if kind in KINDS else pl.col("verdict") == kind
+
+
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
     """How many completions of training are of each of `kinds` (verdicts, KINDS); None of a run that is older than what
     tells them."""
@@ -168,8 +173,7 @@ def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
 
 def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
     """`counted` of one file. A page asks for it after each commit: to open a DuckDB would take five times as long."""
-    wanted = [pl.sql_expr(KINDS[kind]) if kind in KINDS else pl.col("verdict") == kind for kind in kinds]
-    counts = [is_one.sum().alias(kind) for kind, is_one in zip(kinds, wanted, strict=True)]
+    counts = [is_of(kind).sum().alias(kind) for kind in kinds]
     try:
         return pl.scan_parquet(file).select(counts).collect().row(0, named=True)
     except (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError):  # newer than the file

@@ -6,6 +6,8 @@ import shlex
 import shutil
 import time
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +18,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.grading.suspicion import SIGNS
+from coderl_tasks.grading.verdict import UNGRADED
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
 from coderl_tasks.journal.directory_lock import DirectoryLock
@@ -132,6 +135,29 @@ def test_a_run_leads_to_its_steps(client: httpx.Client) -> None:
     assert set(page.links) >= {"#curves", "#evaluations", "#steps", "#cost", "#checkpoints"}
     assert "Mean reward" in page.text and "There is no cap" in page.text
     assert "learning_rate" in page.text  # differs from the default
+
+
+@pytest.mark.parametrize(("asked", "steps"), [("", range(12)), ("first=3&last=5", range(3, 6)), ("first=40", ())])
+def test_the_steps_that_are_chosen_are_in_the_table(client: httpx.Client, asked: str, steps: Sequence[int]) -> None:
+    html = client.get(f"/run/ordinary?{asked}").text
+    table = Page(html[html.index('<h2 id="steps">') : html.index('<h2 id="cost">')])
+    own = [link for link in table.links if "/step/" in link]
+    assert own == [f"/run/ordinary/step/{step}" for step in reversed(steps)]
+    assert ("As chosen below the curves" in table.text) is (0 < len(own) < 12)
+    assert ("None of these steps has been committed" in table.text) is not bool(own)
+
+
+def test_a_problem_is_known_by_the_beginning_of_its_statement(client: httpx.Client, served: Served) -> None:
+    data = RunData(served.folder / "ordinary")
+    statements = dict(pl.read_parquet(data.pool_file()).select("problem_id", "statement").iter_rows())
+    titles = data.titles()
+    assert titles.keys() == statements.keys() and data.titles() is titles
+    for problem_id, title in titles.items():
+        assert " ".join(statements[problem_id].split()).startswith(title.removesuffix("…"))
+        assert len(title) <= 121 and title.endswith("…") == (len(" ".join(statements[problem_id].split())) > 120)
+    step = read(client, "/run/ordinary/step/3").text
+    shown = [problem_id for problem_id in titles if f"{problem_id}{titles[problem_id]}" in step]
+    assert {*shown} == {*data.groups.filter(step=3)["problem_id"]} & titles.keys() != set()
 
 
 def test_a_run_counts_the_groups_without_a_signal(client: httpx.Client, served: Served) -> None:
@@ -284,6 +310,25 @@ def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Serv
     assert f"{without} completions, found" in " ".join(read(client, link).text.split())
 
 
+def test_a_problem_says_first_why_its_completions_failed(client: httpx.Client, served: Served) -> None:
+    data = RunData(served.folder / "fallen")
+    for problem_id, step in data.groups.select("problem_id", "step").iter_rows():
+        rows = data.problem_rows(Place(step), problem_id)
+        failed = [row for row in rows if row["verdict"] not in ("passed", None, *UNGRADED)]
+        text = " ".join(read(client, f"/run/fallen/problem?id={problem_id}&step={step}").text.split())
+        assert ("Failures: " in text) is bool(failed)
+        if failed:
+            [said] = re.findall(r"Failures: (.*?)\.? Their programs", text)
+            kinds = [
+                (int(n), verdict, test) for n, verdict, test in re.findall(r"(\d+) × (\w+)(?: at test (\d+))?", said)
+            ]
+            counts = Counter(
+                (row["verdict"], "" if row["first_failed"] is None else str(row["first_failed"])) for row in failed
+            )
+            assert [kind for kind in kinds if kind[0] > counts[kind[1:]]] == [], (said, counts)
+            assert sum(n for n, _, _ in kinds) == len(failed) or "more kinds" in said
+
+
 def test_failures_of_a_kind_are_joined_across_problems(client: httpx.Client, served: Served) -> None:
     page, data = read(client, "/run/ordinary/step/3"), RunData(served.folder / "ordinary")
     text = " ".join(page.text.split())
@@ -364,8 +409,10 @@ def test_an_evaluated_problem_says_why_its_tests_are_not_shown(client: httpx.Cli
 def test_runs_are_compared(client: httpx.Client) -> None:
     page = read(client, "/compare?run=ordinary&run=live")
     assert "Settings that differ" in page.text and "max_steps" in page.text
-    assert "problems gained / lost by live, p = 1 (McNemar, exact)" in page.text
-    assert page.text.index("ordinary against live") < page.text.index("Curves") < page.text.index("gained and lost by")
+    text = " ".join(page.text.split())
+    assert re.search(r"\+\d+ / -\d+problems gained / lost by B, p = 1 \(McNemar, exact\)", text)
+    assert re.search(r"[+-]\d+\.\d pointsPass@1 of B \([a-z0-9-]+\) less that of A \(final\), paired", text)
+    assert text.index("B compared with A") < text.index("Curves") < text.index("gained and lost by B, live")
     assert re.search(r"\d+ settings differ: the difference is that of all of them together", page.text)
     assert "Tick two runs or more" in read(client, "/compare?run=ordinary", 400).text
 
