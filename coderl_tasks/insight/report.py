@@ -103,30 +103,32 @@ def render_report(path: Path) -> str:
 
 
 def _render(template: str, page: dict[str, Any]) -> str:
-    """The HTML of a template with the variables `page`, of which each Table is put in as HTML of its own."""
+    """The HTML of a template with the variables `page`."""
+    environment = page_environment("coderl_tasks.insight")
+    environment.filters.update(
+        highlighted=highlighted,
+        diff=lambda text: Markup(highlight(text, DiffLexer(), FORMATTER)),
+    )
+    return environment.get_template(template).render(page)
 
-    def as_html(value: Any) -> Any:
-        return html_table(value) if isinstance(value, Table) else value  # jinja escapes other values
 
-    def percent(share: float | None, digits: int = 1) -> str:
-        return "–" if share is None else f"{share * 100:.{digits}f}%"
-
+def page_environment(package: str) -> Environment:
+    """The templates of `package`, into which each Table is put as HTML of its own; other values are escaped."""
     environment = Environment(
-        loader=PackageLoader("coderl_tasks.insight"),
+        loader=PackageLoader(package),
         autoescape=True,
-        finalize=as_html,
+        finalize=lambda value: html_table(value) if isinstance(value, Table) else value,
         undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent,
-        points=lambda share: f"{share * 100:+.1f}",  # a difference of shares, in hundredths
-        count=lambda number: f"{number:,}",
-        highlighted=highlighted,
-        diff=lambda text: Markup(highlight(text, DiffLexer(), FORMATTER)),
+        percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
+        points=lambda share: "–" if share is None else f"{share * 100:+.1f}",  # a difference of shares, in hundredths
+        count=lambda number: "–" if number is None else f"{number:,}",
+        gained_lost=lambda changed: Markup("+{:,} <small>/ -{:,}</small>").format(changed["gained"], changed["lost"]),
     )
-    return environment.get_template(template).render(page)
+    return environment
 
 
 def highlighted(text: str) -> Markup:

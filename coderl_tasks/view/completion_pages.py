@@ -69,6 +69,7 @@ def problem_page(
     if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
         missing = "the problem has other tests by now"
     clusters = clustered(rows, problem)
+    failures = failures_of(clusters)
     graded = [row for row in rows if is_graded(row)]
     passed = sum(row["verdict"] == Verdict.PASSED for row in graded)
     return {
@@ -88,8 +89,8 @@ def problem_page(
         ],
         "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated,
-        "failures": (kinds := failures_of(rows, problem))[:MOST_FAILURES],
-        "kinds_of_failure": len(kinds),
+        "failures": failures[:MOST_FAILURES],
+        "kinds_of_failure": len(failures),
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
         "change": _changed(data, name, place, rows, problem, _other_place(data, place, against, visits, passed)),
@@ -181,15 +182,17 @@ def _visits_timeline(
 
 
 def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[dict[str, Any]]:
-    """Completions with one verdict and one program (or, without one, one answer) together; failures first, the largest
-    first. A failing one has as `diff` what it takes to a program of the group that passes, the most similar one."""
+    """Completions with one verdict, one program (or, without one, one answer) and one test that failed first together;
+    failures first, the largest first. A failing one has as `diff` what it takes to a program of the group that passes,
+    the most similar one, and in words `why` the first of them failed."""
     by_program: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        by_program.setdefault((row["verdict"], row["code"] or row["completion"]), []).append(row)
-    passing = [members[0] for (verdict, _), members in by_program.items() if verdict == Verdict.PASSED]
+        by_program.setdefault((row["verdict"], row["code"] or row["completion"], row["first_failed"]), []).append(row)
+    passing = [members[0] for (verdict, *_), members in by_program.items() if verdict == Verdict.PASSED]
     clusters = []
-    for (verdict, program), members in by_program.items():
+    for (verdict, program, _), members in by_program.items():
         first = members[0]
+        failed = failed_test(first, problem)
         sibling = most_similar(program, passing) if verdict != Verdict.PASSED and first["code"] else None
         clusters.append(
             {
@@ -198,7 +201,8 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
                 "first": first,
                 "program": program,
                 "is_code": first["code"] is not None,
-                "failed": failed_test(first, problem),
+                "failed": failed,
+                "why": (failed["error"] or failed["difference"] if failed else first["reason"]) or "",
                 "sibling": sibling,
                 "diff": marked_text.difference(program, sibling["code"]) if sibling else None,
             }
@@ -215,18 +219,14 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     )
 
 
-def failures_of(rows: Sequence[Mapping[str, Any]], problem: Problem | None) -> list[tuple[int, str, int | None, str]]:
-    """Why the graded ones of `rows` failed, the most frequent first: how many of them had the verdict, failed the test
-    first, and why, in words."""
-    columns = ("verdict", "first_failed", "failed_output", "reason", "reward_error")
-    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if is_graded(row) and row["verdict"] != Verdict.PASSED:
-            alike.setdefault(tuple(row[name] for name in columns), []).append(row)
+def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, int | None, str]]:
+    """Why the graded completions of `clustered` failed, the most frequent first: how many of them had the verdict,
+    failed the test first, and why, in words."""
     counts: Counter[tuple[str, int | None, str]] = Counter()
-    for (verdict, test, *_), members in alike.items():
-        failed = failed_test(members[0], problem) or {"error": members[0]["reason"], "difference": None}
-        counts[verdict, test, failed["error"] or failed["difference"] or ""] += len(members)
+    for cluster in clusters:
+        first = cluster["first"]
+        if is_graded(first) and first["verdict"] != Verdict.PASSED:
+            counts[first["verdict"], first["first_failed"], cluster["why"]] += len(cluster["rows"])
     return [(n, *kind) for kind, n in counts.most_common()]
 
 

@@ -73,7 +73,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "steps": list(steps.iter_rows(named=True)),
         "step_columns": step_columns(record),
         "n_steps": len(shown),
-        "newest": record.metrics["step"].max() if len(record.metrics) else None,
+        "newest": record.metrics["step"].max(),
         "evals": list(record.evals.values()),
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
@@ -314,7 +314,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     if not len(groups) and row is None:
         raise NotThereError(_why_no_step(data, step))
     earlier = data.record.metrics.filter(pl.col("step") < step).tail(BEFORE)
-    steps = data.record.metrics["step"].to_list()
+    steps = data.record.metrics["step"]
     place = Place(step)
     rows = data.light_rows(place) if len(groups) else None
     listed = _step_groups(data, groups, rows, step)
@@ -335,9 +335,9 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "metrics": [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None],
         "row": row,
         "visits": visits_of(data.groups, step),
-        "before": max((each for each in steps if each < step), default=None),
-        "after": min((each for each in steps if each > step), default=None),
-        "newest": max(steps, default=None),
+        "before": steps.filter(steps < step).max(),
+        "after": steps.filter(steps > step).min(),
+        "newest": steps.max(),
         "steps_before": len(earlier),
         "groups": listed[:ROWS_ON_PAGE],
         "titles": data.titles(),

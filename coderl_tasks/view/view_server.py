@@ -18,7 +18,7 @@ import anyio.to_thread
 import duckdb
 import polars as pl
 import uvicorn
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
@@ -31,7 +31,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.drawing import LOOK
 from coderl_tasks.insight.record import CurationRecord, load_curation, naming_damaged_tables
-from coderl_tasks.insight.tables import Table, html_table
+from coderl_tasks.insight.report import page_environment
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.stats import student_t
 from coderl_tasks.untrusted_text import printable_lines
@@ -270,14 +270,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("coderl_tasks.view"),
-        autoescape=True,
-        finalize=lambda value: html_table(value) if isinstance(value, Table) else value,
-        undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment("coderl_tasks.view")
     environment.globals.update(
         address=address,
         completion_link=completion_pages.completion_link,
@@ -285,9 +278,6 @@ def _templates() -> Environment:
         signs=SIGNS,
     )
     environment.filters.update(
-        percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
-        points=lambda share: "–" if share is None else f"{share * 100:+.1f}",
-        count=lambda number: "–" if number is None else f"{number:,}",
         number=lambda value, form=".3g": "–" if value is None else format(value, form),
         seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
         tone=run_pages.verdict_tone,

@@ -113,16 +113,16 @@ def further_step(path: Path, step: int) -> None:
         graded_step(run, step, rows)
 
 
-def fallen_run(folder: Path) -> Path:
+def fallen_run(folder: Path, problem_id: str) -> Path:
     """A run without a final evaluation, and with a problem that step 1 solves and step 2 does not."""
-    path = write_run(folder / "fallen", steps=1, test_size=12, seed=3)
+    path = write_run(folder, steps=1, test_size=12, seed=3)
     shutil.rmtree(path / "evals" / "final")
     draw = random.Random(3)
     with RunDirectory.open(path, json.loads((path / "config.json").read_text())) as run:
         for step, verdicts in {1: ("passed", "wrong_answer"), 2: ("wrong_answer", "runtime_error")}.items():
             rows = [
                 rollout(
-                    "taco-0002",
+                    problem_id,
                     verdict,
                     draw,
                     step=step,
@@ -191,8 +191,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ordinary = with_pool(write_run(folder / "ordinary", steps=12, test_size=12), pool)
     live = with_pool(write_run(folder / "live", steps=3, test_size=4, seed=1), pool)
     moved = without_pool(write_run(folder / "moved", steps=2, test_size=3, seed=2), known_sha256(pool))
-    lost = without_pool(write_run(folder / "lost", steps=1, test_size=3, seed=4), "0" * 64)
-    fallen = with_pool(fallen_run(folder), pool)
+    # A name that dictionaries have as an attribute: templates look for both.
+    lost = without_pool(fallen_run(folder / "lost", "items"), "0" * 64)
+    fallen = with_pool(fallen_run(folder / "fallen", "taco-0002"), pool)
     hostile = hostile_run(folder)
     curated = curate(folder / "pools" / "curated", size=90)
     near = pool_with_near_duplicates(folder / "pools" / "near")

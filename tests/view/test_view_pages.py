@@ -1,6 +1,7 @@
 """The pages of `coderl view` over HTTP: what they say, whom they answer, and that a text stays a text."""
 
 import json
+import random
 import re
 import shlex
 import shutil
@@ -25,6 +26,7 @@ from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.problems.problem import Kind
+from coderl_tasks.view.completion_pages import clustered, failures_of
 from coderl_tasks.view.library import Library, NotThereError, state_of
 from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
@@ -34,8 +36,8 @@ from coderl_tasks.view.search import MOST_HITS, Wanted, counted, failures, group
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
-from tests.insight.recorded_runs import TOKENIZER, curate
-from tests.view.conftest import Served, problem
+from tests.insight.recorded_runs import TOKENIZER, curate, rollout
+from tests.view.conftest import N_TESTS, Served, problem
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
 OWN_TAGS = {"script": "/static/view.js", "link": "/static/", "img": "/static/icon.svg"}
@@ -326,7 +328,26 @@ def test_a_problem_says_first_why_its_completions_failed(client: httpx.Client, s
                 (row["verdict"], "" if row["first_failed"] is None else str(row["first_failed"])) for row in failed
             )
             assert [kind for kind in kinds if kind[0] > counts[kind[1:]]] == [], (said, counts)
-            assert sum(n for n, _, _ in kinds) == len(failed) or "more kinds" in said
+            hidden = re.search(r"; (\d+) more kind(s?)$", said)
+            assert (sum(n for n, _, _ in kinds) < len(failed)) is (hidden is not None)
+            assert hidden is None or (int(hidden[1]) > 1) is bool(hidden[2])
+
+
+def test_a_program_that_fails_another_test_each_time_has_a_failure_of_each() -> None:
+    draw, judged = random.Random(0), problem("a", "taco", "text")
+    wrong = [
+        rollout("a", "wrong_answer", draw, step=0, sample_index=n, first_failed=failed)
+        | {"code": "print(7)", "failed_output": "7", "tests_total": N_TESTS}
+        for n, failed in enumerate((2, 3, 2))
+    ]
+    violated = rollout("a", "format_error", draw, step=0, sample_index=3) | {"reason": "no closed block of code"}
+    refused = rollout("a", "infra_error", draw, step=0, sample_index=4)
+    found = failures_of(clustered([*wrong, violated, refused], judged))
+    assert found == [
+        (2, "wrong_answer", 2, "line 1, token 1: expected expected, got 7"),
+        (1, "wrong_answer", 3, "line 1, token 1: expected expected, got 7"),
+        (1, "format_error", None, "no closed block of code"),
+    ]
 
 
 def test_failures_of_a_kind_are_joined_across_problems(client: httpx.Client, served: Served) -> None:
@@ -560,6 +581,11 @@ def test_the_first_page_lists_the_pools_that_its_runs_were_trained_on(served: Se
     viewer = Viewer(Library([run, served.folder / "lost"]))
     page = Page(bytes(viewer.render("library_page", **library_page(viewer.library, time.time())).body).decode())
     assert {"/run/run", "/run/lost", "/pool/elsewhere"} <= set(page.links)
+
+
+def test_a_run_without_its_pool_names_problems_by_their_ids_alone(client: httpx.Client) -> None:
+    for page in ("/run/lost", "/run/lost/step/2", "/run/lost/problem?id=items"):
+        assert any("problem?id=items" in link for link in read(client, page).links), page
 
 
 def test_a_run_without_its_pool_says_where_it_was_looked_for(client: httpx.Client, served: Served) -> None:
