@@ -5,7 +5,6 @@ import threading
 from argparse import Namespace
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import (
     NANO_MODEL,
     coderl_home,
@@ -50,6 +49,8 @@ def serve(options: Namespace) -> int:
 
 def view(options: Namespace) -> int:
     """Shows runs and pools in the browser until it is stopped."""
+    from coderl_tasks.journal.run_names import record_path  # a second of imports, which no server of ours needs
+
     records = [record_path(record) for record in options.records]
     from coderl_tasks.view.library import Library  # which takes seconds to import
     from coderl_tasks.view.view_server import first_page, listen, page_address, serve, server

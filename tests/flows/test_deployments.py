@@ -195,13 +195,10 @@ async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
         return pool.type, artifact.data, [run.state_name for run in runs], logs
 
 
-async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancelled_and_loses_nothing(
-    up: Up, pool: Path, embedded: Services
-) -> None:
-    home = up.home
-    settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
-    waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
-    run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
+async def test_a_deployments_run_is_suspended_and_resumed(up: Up, pool: Path, embedded: Services) -> None:
+    path = up.home / "waiting"
+    settings = settings_of(pool, path) | {"max_steps": 1}
+    run = await arun_deployment("train/local", parameters={"settings": settings}, timeout=0)
     await state_is(run.id, "Suspended")
     await logged(run.id, "no answer from Tinker")
     said = await logged(run.id, "Resume in the UI, or")
@@ -212,16 +209,23 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
     async with up.tinker(embedded.tinker_url):
         await aresume_flow_run(run.id)
         await state_is(run.id, "Completed")
-        assert (home / "waiting/steps/000000/commit.json").is_file()
-        endless = {**settings, "log_path": str(home / "endless"), "max_steps": -1}
-        run = await arun_deployment("train/local", parameters={"settings": endless}, timeout=0)
-        await until(lambda: (home / "endless/steps/000000/commit.json").is_file())
-        killed = holder_of(home / "endless")
+        assert (path / "steps/000000/commit.json").is_file()
+
+
+async def test_a_killed_run_a_killed_and_a_stopped_worker_and_a_cancelled_run_lose_nothing(
+    up: Up, pool: Path, embedded: Services
+) -> None:
+    # One run, to which all of it happens: each start of one takes half a minute.
+    path = up.home / "endless"
+    assert embedded.tinker_url is not None
+    async with up.tinker(embedded.tinker_url):
+        run = await arun_deployment("train/local", parameters={"settings": settings_of(pool, path)}, timeout=0)
+        await another_step(path)
+        killed = holder_of(path)
         os.kill(killed, signal.SIGKILL)
-        await until(lambda: holder_of(home / "endless") != killed)  # another process goes on with it
-        steps = len(list(home.glob("endless/steps/*/commit.json")))
-        await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
-        kill_the_worker_of(holder_of(home / "endless"))
+        await until(lambda: holder_of(path) != killed)  # another process goes on with it
+        await another_step(path)
+        kill_the_worker_of(holder_of(path))
         while "the worker ended" not in (said := await asyncio.to_thread(up.next_line)):
             continue  # what the worker itself said before
         assert said == "the worker ended (SIGKILL): starting another one\n"
@@ -230,18 +234,45 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
             said.startswith("flow run endless: its worker coderl-")
             and " ended (SIGKILL); the next free worker resumes it" in said
         )
-        assert holder_of(home / "endless") not in processes_in(home)
-        steps = len(list(home.glob("endless/steps/*/commit.json")))
-        await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
+        assert holder_of(path) not in processes_in(up.home)
+        await another_step(path)
         await until(lambda: 'coderl_step{run="endless"}' in up.metrics())
         (again,) = [line for line in up.metrics().splitlines() if line.startswith("coderl_runs_begun_again ")]
         assert float(again.split()[1]) >= 2
-        await in_a_shell(up, said.split("`")[1].replace("prefect", "-m prefect").split())
-        await state_is(run.id, "Cancelled")
-        async with get_client() as client:
-            assert (await client.read_flow_run(run.id)).name == "endless"
-        await logged(run.id, f"to continue: coderl train log_path={home / 'endless'} resume=must")
-    DirectoryLock(home / "endless").release()  # nobody holds it any more
+        cancel = said.split("`")[1].replace("prefect", "-m prefect").split()
+
+        up.process.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.to_thread(up.process.communicate, timeout=DEADLINE_S)
+        assert up.process.returncode == 0
+        assert "flow run endless: its " in said and "; the next free worker resumes it, unless" in said
+        nothing_lives_in(up.home)
+        steps = committed(path)
+        up.start()
+        with used(up.api_url):  # with its new secret
+            await until(lambda: committed(path) > steps)
+            await in_a_shell(up, cancel)
+            await state_is(run.id, "Cancelled")
+            async with get_client() as client:
+                assert (await client.read_flow_run(run.id)).name == "endless"
+            await logged(run.id, f"to continue: coderl train log_path={path} resume=must")
+    DirectoryLock(path).release()  # nobody holds it any more
+
+
+def settings_of(pool: Path, run: Path) -> dict[str, Any]:
+    """Those of a run without end whose steps are short."""
+    sizes = {"eval_every": -1, "batch_size": 8, "group_size": 2, "max_steps": -1}
+    return {"preset": "nano", "pool": str(pool), "log_path": str(run), **sizes}
+
+
+def committed(run: Path) -> int:
+    """How many steps are committed."""
+    return len(list(run.glob("steps/*/commit.json")))
+
+
+async def another_step(run: Path) -> None:
+    """Wait until one more step is committed."""
+    steps = committed(run)
+    await until(lambda: committed(run) > steps)
 
 
 async def in_a_shell(up: Up, words: list[str]) -> None:
@@ -291,27 +322,6 @@ async def logged(run: UUID, words: str) -> str:
             assert time.monotonic() < deadline, text
             await asyncio.sleep(POLL_S)
     return text[text.index(words) :]
-
-
-async def test_a_stopped_worker_leaves_its_runs_to_the_next_one(up: Up, pool: Path, embedded: Services) -> None:
-    path = up.home / "stopped"
-    settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
-    settings |= {"log_path": str(path), "max_steps": -1}
-    assert embedded.tinker_url is not None
-    async with up.tinker(embedded.tinker_url):
-        run = await arun_deployment("train/local", parameters={"settings": settings}, timeout=0)
-        await until(lambda: (path / "steps/000000/commit.json").is_file())
-        up.process.send_signal(signal.SIGTERM)
-        said, _ = await asyncio.to_thread(up.process.communicate, timeout=DEADLINE_S)
-        assert up.process.returncode == 0
-        assert "flow run stopped: its " in said and "; the next free worker resumes it, unless" in said
-        nothing_lives_in(up.home)
-        steps = len(list(path.glob("steps/*/commit.json")))
-        up.start()
-        with used(up.api_url):  # with its new secret
-            await until(lambda: (path / f"steps/{steps:06d}/commit.json").is_file())
-            await in_a_shell(up, ["-m", "prefect", "flow-run", "cancel", str(run.id)])
-            await state_is(run.id, "Cancelled")
 
 
 def test_a_flow_run_starts_without_pytorch_and_ends_with_its_worker() -> None:

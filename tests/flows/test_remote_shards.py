@@ -134,7 +134,7 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
 
     dispatching = asyncio.create_task(curation())
     while not (first := await runs_of([StateType.SCHEDULED])):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
     async with get_client() as client:
         await client.set_flow_run_state(first[0], Cancelled(message="by a person"), force=True)
     assert (await dispatching).equals(profiled)

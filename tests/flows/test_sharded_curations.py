@@ -27,10 +27,12 @@ from flows.curate import curate
 from flows.profile_shard import profile_shard
 
 SIZES = {
-    "preset": "nano", "limit": 12, "shard_size": 4, "max_tests": 2, "profile_samples": 6, "profile_round": 2,
+    "preset": "nano", "limit": 8, "shard_size": 4, "max_tests": 2, "profile_samples": 6, "profile_round": 2,
     "check_solutions": False, "shard_deployment": "profile-shard/in-this-process",
 }  # fmt: skip
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet")
+POLL_S = 0.8
+"""Between two questions to the Prefect server, whose answers take CPU time that the shards need."""
 
 
 class Worker:
@@ -55,12 +57,12 @@ class Worker:
                     self.ran.append(run)
                     work = run_flow_async(profile_shard, flow_run=run, parameters=run.parameters, return_type="state")
                     tasks.add(asyncio.create_task(work))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(POLL_S)
 
 
 @pytest.fixture
 async def worker(servers: None, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
-    monkeypatch.setattr(remote_shards, "POLL_S", 0.3)
+    monkeypatch.setattr(remote_shards, "POLL_S", POLL_S)
     async with at_work() as worker:
         yield worker
 
@@ -100,7 +102,7 @@ async def test_a_profile_in_several_passes_is_the_same_over_shards(
     for file in FILES:
         assert (here / file).read_bytes() == (elsewhere / file).read_bytes(), file
     runs = len(worker.ran)
-    assert 3 < runs <= 3 * passes
+    assert 2 < runs <= 2 * passes
     (elsewhere / "manifest.json").unlink()  # as if it had been killed at its end
     await curate(settings_of(elsewhere, **changes, shards="deployment"))
     assert len(worker.ran) == runs, "every pass of every shard is recorded"
@@ -112,7 +114,7 @@ async def test_a_runs_policy_is_profiled_over_shards(worker: Worker, run: Path, 
         await curate(settings_of(tmp_path / name, from_run=str(run), shards=shards))
     for file in FILES:
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "elsewhere" / file).read_bytes(), file
-    assert len(worker.ran) == 3
+    assert len(worker.ran) == 2
 
 
 async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, s3: str, tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, 
             await curate(settings_of(capped, **options, max_usd=most))
         assert 0.8 * most < usd(capped) <= most
         assert all(run.parameters["settings"]["max_usd"] is not None for run in worker.ran[before:])
-        assert len(worker.ran) - before <= 3 + 3, "each shard has a part, and once all that is left"
+        assert len(worker.ran) - before <= 2 + 2, "each shard has a part, and once all that is left"
     await curate(settings_of(capped, **options, max_usd=2 * whole))
     assert usd(capped) == whole, "nothing was sampled twice"
     for file in FILES:
@@ -147,7 +149,7 @@ async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, 
 async def test_without_a_worker_shards_are_profiled_here_within_the_cap(
     servers: None, prefect_api: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(remote_shards, "POLL_S", 0.3)
+    monkeypatch.setattr(remote_shards, "POLL_S", POLL_S)
     monkeypatch.setattr(remote_shards, "TAKE_UP_S", 1.0)
     async with get_client() as client:
         await client.create_deployment(await client.create_flow(profile_shard), "in-this-process")

@@ -56,14 +56,14 @@ def test_no_run_imports_more_of_a_server_than_the_interface() -> None:
     assert {file: used - offered for file, used in found.items() if used - offered} == {}
 
 
-def test_the_interface_is_light_and_help_does_without_it() -> None:
+def test_the_interface_and_what_serves_are_light_and_help_does_without_them() -> None:
     program = """
 import sys
 from coderl_tasks.cli import main
 main(["--help"])
 assert "local_servers" not in sys.modules
-import local_servers.interface
-print([name for name in ("torch", "numpy", "aiohttp", "pydantic", "asyncio") if name in sys.modules])
+import local_servers.interface, coderl_tasks.cli.servers
+print([name for name in ("torch", "numpy", "polars", "aiohttp", "pydantic", "asyncio") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=PROJECT_ROOT)
     assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
