@@ -57,8 +57,8 @@ FIRST = (
 )
 """The panels that tell how a run went; a page has the others behind a heading."""
 NOTE_ON_CURVES = (
-    "Faint lines are single steps, clear lines a centred moving mean over a tenth of the run, bars Pass@1 with its 95% "
-    "interval."
+    "Faint lines are single steps, clear lines a centred moving mean over a tenth of the run, numbers at "
+    "the right the last step, bars Pass@1 with its 95% interval."
 )
 
 
@@ -93,8 +93,6 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
     flat = {}
     for title, panel in history_panels(run.metrics).items():
         curves = {each.label: np.array([value for _, value in each.known()]) for each in panel.series if each.known()}
-        if title == KL:  # of which values that are rounding alone count as 0
-            curves = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in curves.items()}
         level = all(np.ptp(values) <= FLAT * abs(values.max()) for values in curves.values())
         # Pass@1 of the evaluations is drawn too, and may move where the curve of training is level.
         if level and not (title == CORRECT and run.evals):
@@ -139,7 +137,14 @@ def _series(title: str, metrics: pl.DataFrame) -> list[Series]:
     names = {shown.curve: name for name, shown in SHOWN.items() if shown.panel == title}
     if title == SIGNAL:
         metrics, names = with_signal(metrics), {"found": "signal", "expected": "signal_expected"}
-    return [curve(metrics, name, label) for label, name in names.items()]
+    curves = [curve(metrics, name, label) for label, name in names.items()]
+    if title == KL:
+        curves = [replace(each, values=[_without_noise(value) for value in each.values]) for each in curves]
+    return curves
+
+
+def _without_noise(gap: float | None) -> float | None:
+    return 0.0 if gap is not None and abs(gap) < KL_NOISE else gap
 
 
 def curve(metrics: pl.DataFrame, name: str, label: str) -> Series:

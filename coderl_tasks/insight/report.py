@@ -28,7 +28,7 @@ from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder, said
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
-from coderl_tasks.insight.shown_metrics import SHOWN
+from coderl_tasks.insight.shown_metrics import SHOWN, in_form
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
@@ -126,7 +126,9 @@ def page_environment(package: str) -> Environment:
         percent=lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
         points=lambda share: "–" if share is None else f"{share * 100:+.1f}",  # a difference of shares, in hundredths
         count=lambda number: "–" if number is None else f"{number:,}",
-        gained_lost=lambda changed: Markup("+{:,} <small>/ -{:,}</small>").format(changed["gained"], changed["lost"]),
+        gained_lost=lambda changed: Markup('<span class="nowrap">+{:,} <small>/ -{:,}</small></span>').format(
+            changed["gained"], changed["lost"]
+        ),
     )
     return environment
 
@@ -407,7 +409,7 @@ def step_history_markdown(run: RunRecord) -> str:
     for name, shown in SHOWN.items():
         if shown.column and name in last.columns:  # not every metric has a column, and older runs lack some
             heading, form = shown.column
-            columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
+            columns.append(Column(heading, lambda row, name=name, form=form: in_form(row[name], form)))  # type: ignore[misc]
     table = Table(columns, last.reverse().rows(named=True))  # the newest first
     lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
     return "\n".join(lines + _sample_lines(run))

@@ -19,6 +19,7 @@ KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss",
 KL_BASE = "KL to the base model, nats per token"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
 KL_NOISE = 1e-6  # a gap below it is rounding: it is drawn as 0
+_GAP = ".1e"  # the format of a gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class Shown:
     panel: str = ""
     curve: str = ""
     is_fault: bool = False
+
+
+def in_form(value: Any, form: str) -> str:
+    """A value in the format of its column: a dash for None, and no digits of a gap that is rounding."""
+    if form == _GAP and value is not None and abs(value) < KL_NOISE:
+        return "<1e-6"
+    return "–" if value is None else format(value, form)
 
 
 def _groups_line(row: Row) -> str:
@@ -80,8 +88,8 @@ SHOWN = {
     # update
     "loss": Shown(panel=LOSS),
     "kl_sample_train": Shown(
-        line=lambda row: "kl <1e-6" if abs(row["kl_sample_train"]) < KL_NOISE else f"kl {row['kl_sample_train']:.1e}",
-        column=("kl sampler to trainer", ".1e"),
+        line=lambda row: f"kl {in_form(row['kl_sample_train'], _GAP)}",
+        column=("kl sampler to trainer", _GAP),
         panel=KL,
     ),
     "ratio_mean": Shown(panel="Importance ratio", curve="mean"),

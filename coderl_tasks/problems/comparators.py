@@ -89,7 +89,7 @@ def comparator(name: str) -> Comparator:
             return Comparator(
                 partial(_numbers_difference, close=close),
                 partial(value_difference, match=_numbers(close)),
-                (f"token by token ({_SPACE}; {by})", f"item by item ({by})"),
+                (f"{_BY_TOKENS} ({_SPACE}; {by})", f"item by item ({by})"),
             )
         raise ValueError(f"{name}: tolerances look like float:1e-6, or float:ABSOLUTE,RELATIVE")
     if arguments or kind not in _COMPARATORS:
@@ -355,10 +355,11 @@ def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) 
     return agree(texts(expected), texts(actual), match, "elements")
 
 
+_BY_TOKENS = "line by line and token by token"
 _SPACE, _DECIMALS = "white space separates tokens", f"a decimal may be off by {TOLERANCE:f}"
 _COMPARATORS: dict[str, Comparator] = {
     DEFAULT: Comparator(
-        first_difference, value_difference, (f"token by token ({_SPACE}; {_DECIMALS})", f"item by item ({_DECIMALS})")
+        first_difference, value_difference, (f"{_BY_TOKENS} ({_SPACE}; {_DECIMALS})", f"item by item ({_DECIMALS})")
     ),
     "exact": Comparator(
         _bytes_difference,
@@ -368,7 +369,7 @@ _COMPARATORS: dict[str, Comparator] = {
     "case_insensitive": Comparator(
         lambda wanted, got: first_difference(_lowered(wanted), got.lower()),
         lambda wanted, got: value_difference(_lowered(wanted), _lowered(got)),
-        (f"token by token, ignoring case ({_SPACE}; {_DECIMALS})", f"item by item, ignoring case ({_DECIMALS})"),
+        (f"{_BY_TOKENS}, ignoring case ({_SPACE}; {_DECIMALS})", f"item by item, ignoring case ({_DECIMALS})"),
     ),
     "lines_any_order": Comparator(
         _lines_difference, _elements_difference, ("line by line, in any order", "item by item, in any order")

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import polars as pl
+from markupsafe import Markup
 
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.drawing import Plot
@@ -69,7 +70,6 @@ def problem_page(
     if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
         missing = "the problem has other tests by now"
     clusters = clustered(rows, problem)
-    failures = failures_of(clusters)
     graded = [row for row in rows if is_graded(row)]
     passed = sum(row["verdict"] == Verdict.PASSED for row in graded)
     return {
@@ -89,8 +89,8 @@ def problem_page(
         ],
         "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated,
-        "failures": failures[:MOST_FAILURES],
-        "kinds_of_failure": len(failures),
+        "failures": failures_of(clusters),
+        "most_failures": MOST_FAILURES,
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
         "change": _changed(data, name, place, rows, problem, _other_place(data, place, against, visits, passed)),
@@ -193,7 +193,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     for (verdict, program, _), members in by_program.items():
         first = members[0]
         failed = failed_test(first, problem)
-        sibling = most_similar(program, passing) if verdict != Verdict.PASSED and first["code"] else None
+        sibling, diff = passing_sibling(verdict, first["code"], passing)
         clusters.append(
             {
                 "verdict": verdict,
@@ -204,7 +204,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
                 "failed": failed,
                 "why": (failed["error"] or failed["difference"] if failed else first["reason"]) or "",
                 "sibling": sibling,
-                "diff": marked_text.difference(program, sibling["code"]) if sibling else None,
+                "diff": diff,
             }
         )
     counts = Counter(row["verdict"] for row in rows)
@@ -217,6 +217,15 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
             -len(each["rows"]),
         ),
     )
+
+
+def passing_sibling(
+    verdict: str | None, program: str | None, passing: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any] | None, Markup | None]:
+    """Of the completions that pass the one whose program is most like that of a failing one, and what it takes to it;
+    None if none passes, or this one does or has no program."""
+    sibling = most_similar(program, passing) if verdict != Verdict.PASSED and program else None
+    return sibling, marked_text.difference(program, sibling["code"]) if sibling and program else None
 
 
 def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, int | None, str]]:
@@ -248,6 +257,8 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
     step_row = data.metrics_of(place.step) if place.step is not None else None
     siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
+    passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and environment in PROGRAMS]
+    sibling, diff = passing_sibling(row["verdict"], row["code"], passing)
     return {
         "title": f"{place.name}, completion {sample}",
         "run": name,
@@ -260,6 +271,7 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "tone": verdict_tone(row["verdict"]),
         "n_tokens": len(row["completion_tokens"] or []),
         "truncated": row["stop_reason"] == TRUNCATED,
+        "passing": (sibling["sample_index"], completion_link(name, place, sibling, row), diff) if sibling else None,
         "siblings": [each | {"link": completion_link(name, place, each, row)} for each in siblings[:SIBLINGS]],
         "position": position,
         "neighbours": _neighbours(data, name, place, row, siblings, position),

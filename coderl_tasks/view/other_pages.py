@@ -14,7 +14,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels, panel_of
+from coderl_tasks.insight.plots import FIRST, NOTE_ON_CURVES, evaluation_mark, history_panels, panel_of
 from coderl_tasks.insight.pool_view import (
     drops_table,
     flatten,
@@ -33,7 +33,7 @@ from coderl_tasks.insight.tables import age
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, recorded_config, shown_setting
 from coderl_tasks.paths import POOLS
-from coderl_tasks.view.completion_pages import LinkedChange, Side, completion_link, linked_change
+from coderl_tasks.view.completion_pages import Side, completion_link, linked_change
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page, own_evaluations
@@ -81,6 +81,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
         "title": " and ".join(records),
         "names": list(records),
         "letters": LETTERS,
+        "curves_note": NOTE_ON_CURVES,
         "first": first_name,
         "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
         "timeline": _compared_curves(records).plot(),
@@ -92,7 +93,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
                 "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
                 "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
                 "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
-                "change": _change(chosen, (first_name, name), comparison, problem_id),
+                "opened": _opened(chosen, (first_name, name), comparison, problem_id),
             }
             for name, comparison, why in pairs
         ],
@@ -153,11 +154,11 @@ def _flipped(
     return [pair | {"sides": [side.get(pair["problem_id"]) for side in sides]} for pair in pairs.iter_rows(named=True)]
 
 
-def _change(
+def _opened(
     chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, problem_id: str | None
-) -> LinkedChange | None:
-    """What changed in a problem between two runs; None if as many completions pass in both, or one of the runs does not
-    have it."""
+) -> dict[str, Any] | None:
+    """What changed in a problem between two runs, its statement, and its page in both; None if as many completions pass
+    in both, or one of the runs does not have it."""
     if comparison is None or problem_id is None:
         return None
     places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
@@ -165,7 +166,13 @@ def _change(
         Side(name, name, place, chosen[name].problem_rows(place, problem_id))
         for name, place in zip(names, places, strict=True)
     )
-    return linked_change(before, after, chosen[after.run].problem(problem_id, after.place)[0])
+    problem = chosen[after.run].problem(problem_id, after.place)[0]
+    change = linked_change(before, after, problem)
+    links = [
+        (side.run, address("run", side.run, "problem", id=problem_id, eval=side.place.evaluation))
+        for side in (before, after)
+    ]
+    return {"change": change, "statement": problem and problem.statement, "links": links} if change else None
 
 
 def pool_page(curation: CurationRecord, name: str, order: str) -> Page:

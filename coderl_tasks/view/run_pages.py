@@ -12,7 +12,7 @@ import polars as pl
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, evaluation_mark, history_panels
+from coderl_tasks.insight.plots import FIRST, NOTE_ON_CURVES, evaluation_mark, history_panels
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
@@ -66,6 +66,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "facts": facts(record),
         "comparison": comparison,
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
+        "curves_note": NOTE_ON_CURVES,
         "bounds": (first, last),
         "every": every,
         "warnings": [_warning(watch, name, episode) for episode in watch.episodes],
@@ -193,13 +194,15 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
-    sampled in two steps or more. Each has step and counts of both, the `p` of the fall (`stats.fisher_fall`), and `q`,
+    sampled in two steps or more. Each has step and counts of both, `between` how often it passed, in per cent, in each
+    step between them, the `p` of the fall (`stats.fisher_fall`), and `q`,
     the false discovery rate among problems with this p or a smaller one (Benjamini and Hochberg, 1995); the smallest p
     comes first, as of few completions chance alone makes large falls."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
-    ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"))
+    between = (pl.col("passed") / pl.col("graded")).slice(1, pl.len().cast(pl.Int64) - 2).alias("between")
+    ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"), between)
     again = ends.filter(pl.col("last_step") > pl.col("first_step"))
     rates = [pl.col(f"{end}_passed") / pl.col(f"{end}_graded") for end in ("first", "last")]
     fallen = [

@@ -32,6 +32,7 @@ from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.insight.drawing import LOOK
 from coderl_tasks.insight.record import CurationRecord, load_curation, naming_damaged_tables
 from coderl_tasks.insight.report import page_environment
+from coderl_tasks.insight.shown_metrics import in_form
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.stats import student_t
 from coderl_tasks.untrusted_text import printable_lines
@@ -278,7 +279,7 @@ def _templates() -> Environment:
         signs=SIGNS,
     )
     environment.filters.update(
-        number=lambda value, form=".3g": "–" if value is None else format(value, form),
+        number=lambda value, form=".3g": in_form(value, form),
         seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
         tone=run_pages.verdict_tone,
         rule=proof.rule_in_words,

@@ -27,8 +27,8 @@ from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.completion_pages import clustered, failures_of
-from coderl_tasks.view.library import Library, NotThereError, state_of
-from coderl_tasks.view.other_pages import library_page
+from coderl_tasks.view.library import Library, NotThereError, address, state_of
+from coderl_tasks.view.other_pages import compare_page, library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
 from coderl_tasks.view.run_pages import run_page, visits_of, worse
@@ -124,8 +124,8 @@ def test_it_only_shows(client: httpx.Client) -> None:
 
 
 def test_every_answer_has_the_policy(client: httpx.Client) -> None:
-    for address in ("/", "/run/ordinary", "/static/view.js", "/nothing", "/run/ordinary/state"):
-        answer = client.get(address)
+    for page in ("/", "/run/ordinary", "/static/view.js", "/nothing", "/run/ordinary/state"):
+        answer = client.get(page)
         assert {name: answer.headers[name] for name in HEADERS} == HEADERS
     assert "unsafe" not in HEADERS["Content-Security-Policy"]
 
@@ -196,6 +196,7 @@ def test_the_problems_that_got_worse_are_named() -> None:
     rows, n_again = worse(groups)
     found = [(row["problem_id"], row["first_passed"], row["last_passed"], row["last_step"]) for row in rows]
     assert (found, n_again) == ([("c", 10, 1, 2), ("a", 8, 6, 3)], 3)
+    assert [row["between"] for row in rows] == [[], [0.4]]
     assert rows[0]["p"] < 0.001 and rows[1]["p"] == pytest.approx(0.314, abs=1e-3)  # scipy.stats.fisher_exact
     # Of three problems; scipy.stats.false_discovery_control of the two p and of 1, of the one that rose.
     assert rows[0]["q"] == pytest.approx(3 * rows[0]["p"]) and rows[1]["q"] == pytest.approx(1.5 * rows[1]["p"])
@@ -267,18 +268,22 @@ def test_a_wrong_answer_is_explained_in_a_sentence(client: httpx.Client, served:
     row = rows.row(0, named=True)
     text = " ".join(read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text.split())
     assert (
-        "The program's output was compared with the expected one token by token (white space separates tokens; "
-        "a decimal may be off by 0.000001) and differs in line 1, token 1: expected expected, got 3." in text
+        "The program's output was compared with the expected one line by line and token by token (white space "
+        "separates tokens; a decimal may be off by 0.000001) and differs in line 1, token 1: expected expected, got 3."
+        in text
     )
     tested = " ".join(read(client, f"/run/ordinary/problem?id={row['problem_id']}&step=3").text.split())
-    assert "12 tests (stdin) The outcome of each test is compared with the expected one token by token" in tested
+    assert (
+        "12 tests (stdin) The outcome of each test is compared with the expected one line by line and token by token"
+        in tested
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "comparator", "checker", "difference", "sentence"),
     [
         ("stdin", "exact", "", "lines: expected 2, got 1", "The program's output was compared with the expected one "
-         "byte by byte (but for a line feed at the end) and differs in lines: expected 2, got 1."),
+         "byte by byte (but for a line feed at the end) and differs in the number of lines: expected 2, got 1."),
         ("call", "float:0.1,0", "", "value[1]: expected 1, got 2", "The returned value was compared with the expected "
          "one item by item (numbers may be off by 0.1, or by 0 times the expected one) and differs in value[1]: "),
         ("call", "tokens", "", NO_VALUE, "(a decimal may be off by 0.000001) and is no JSON value."),
@@ -291,6 +296,25 @@ def test_each_rule_of_comparison_has_words(
 ) -> None:
     judged = replace(problem("a", "taco", "text"), kind=kind, comparator=comparator, checker=checker)
     assert sentence in difference_in_words(judged, difference)
+
+
+def test_a_failing_completion_is_beside_the_most_similar_one_that_passes(client: httpx.Client, served: Served) -> None:
+    rows = pl.read_parquet(served.folder / "ordinary" / "steps" / "000003" / "scored.parquet")
+    seen = set()
+    for row in rows.iter_rows(named=True):
+        group, code = rows.filter(group_index=row["group_index"], verdict="passed"), row["code"]
+        has_sibling = row["verdict"] != "passed" and code is not None and len(group) > 0
+        if (row["verdict"], has_sibling) in seen:
+            continue
+        seen.add((row["verdict"], has_sibling))
+        text = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text
+        found = re.search(r"Difference to the program of completion (\d+), which passes", text)
+        assert (found is not None) is has_sibling
+        if found:
+            [passing] = group.filter(sample_index=int(found[1]))["code"]
+            assert all(f"-{line}" in text for line in code.splitlines() if line not in passing.splitlines())
+            assert all(f"+{line}" in text for line in passing.splitlines() if line not in code.splitlines())
+    assert {has_sibling for _, has_sibling in seen} == {True, False}
 
 
 def test_a_step_says_what_it_paid_for_nothing(client: httpx.Client, served: Served) -> None:
@@ -438,6 +462,29 @@ def test_runs_are_compared(client: httpx.Client) -> None:
     assert "Tick two runs or more" in read(client, "/compare?run=ordinary", 400).text
 
 
+def test_a_comparison_says_how_many_problems_it_does_not_list_and_what_the_opened_one_asks(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.view.other_pages.MOST_ROWS", 1)
+    known = problem("a", "taco", "Print <b>the</b> sum.")  # this machine has the evaluated problems of no made run
+    monkeypatch.setattr(RunData, "problem", lambda *_: (known, ""))
+    paths = [served.folder / "ordinary", served.folder / "fallen"]
+    viewer = Viewer(Library(paths))
+
+    def shown(problem_id: str | None) -> Page:
+        page = compare_page({path.name: viewer.data(path.name) for path in paths}, problem_id)
+        return Page(bytes(viewer.render("compare_page", **page).body).decode())
+
+    listed = shown(None)
+    text = " ".join(listed.text.split())
+    lost = int(re.findall(r"Lost \((\d+)\)", text)[0])
+    assert lost > 1 and f"The first 1 of {lost}." in text
+    problems = [link for link in listed.links if link.endswith("#changed")]
+    assert len(problems) == len(re.findall("The first 1 of", text)) and known.statement not in listed.text
+    [name] = re.findall("problem=([a-z0-9-]+)", problems[-1])
+    assert known.statement in shown(name).text
+
+
 def outcomes(run: Path, evaluation: str) -> dict[str, tuple[str, str | None]]:
     """The verdict and the program of each evaluated problem, by its name."""
     rows = pl.read_parquet(run / "evals" / evaluation / "rollouts.parquet")
@@ -463,7 +510,11 @@ def test_gained_and_lost_problems_lead_to_what_changed(
     names = {link: found for link in links for found in re.findall("(?:problem|id)=([a-z0-9-]+)", link)}
     assert {*names.values()} == flipped != set()
     for link, name in names.items():
-        text = read(client, link).text
+        opened = read(client, link)
+        text = opened.text
+        if "/compare?" in page:
+            pages = {address("run", run, "problem", id=name, eval=evaluation) for run, evaluation in sides}
+            assert pages <= {*opened.links}
         (_, old), (_, new) = before[name], after[name]
         if old is None or new is None:
             assert "The failing completion has no program" in text
