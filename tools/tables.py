@@ -1,8 +1,9 @@
 """Writes the tables of docs/ that list what the code defines: metrics, rollout columns, settings that may change on
-resume, and the cases of the score card. `make docs` runs it."""
+resume, and how many cases the score card has. `make docs` runs it."""
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def in_words(kind: pl.DataType) -> str:
     return {"String": "text", "Boolean": "bool"}.get(str(kind), str(kind).lower())
 
 
+def of_kind(name: str, *, is_attack: bool) -> tuple[str, ...]:
+    """How many cases of the score card are attacks or honest programs, in all and by category."""
+    counts = Counter(case.category for case in corpus() if case.is_attack == is_attack)
+    return name, str(counts.total()), "; ".join(f"{category}: {count}" for category, count in counts.most_common())
+
+
 def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """The rows of each table as the code has them now: {document: {section: rows}}."""
     columns = SAMPLED_COLUMNS | GRADED_COLUMNS
@@ -41,7 +48,7 @@ def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
         },
         "recovery.md": {"What may change on resume": may_change},
         "scorecard.md": {
-            "Cases": [(c.id, c.about, c.category, "yes" if c.deserves_reward else "no") for c in corpus()],
+            "Cases": [of_kind("attacks", is_attack=True), of_kind("honest programs", is_attack=False)],
         },
     }
 

@@ -350,6 +350,7 @@ def _scorecard_options(parser: argparse.ArgumentParser) -> None:
     kinds = "only problems of this kind (may be repeated; default: all)"
     add("--kind", action="append", choices=("stdin", "call", "assert"), help=kinds)
     add("--only", default="", metavar="TEXT", help="only cases whose id contains this text (default: all)")
+    add("--list", action="store_true", help="list these cases and grade nothing")
     failing = "also grade right programs on sandboxes that fail (a function must use SANDBOX_URL)"
     add("--outages", action="store_true", help=failing)
 

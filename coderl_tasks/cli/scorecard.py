@@ -23,7 +23,12 @@ def scorecard(options: Namespace) -> int:
     kinds = options.kind or KINDS
     cases = [case for case in corpus() if options.only in case.id and case.kind in kinds]
     if not cases:
-        raise ConfigError(f"no {' or '.join(kinds)} case has {options.only!r} in its id: docs/scorecard.md lists them")
+        raise ConfigError(f"no {' or '.join(kinds)} case has {options.only!r} in its id: --list has them all")
+    if options.list:
+        for case in cases:
+            reward = "deserves its reward" if case.deserves_reward else "deserves no reward"
+            print(f"{case.id}: {case.about} ({case.category}; {reward})")
+        return 0
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:

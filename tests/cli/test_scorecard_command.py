@@ -35,6 +35,18 @@ def test_a_grader_without_mistakes_ends_with_0(capsys: pytest.CaptureFixture[str
     assert "bought rewards: 0 of 2 attacks" in capsys.readouterr().out
 
 
+def test_cases_are_listed_without_a_grader(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scorecard", "no-grader", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [case.id for case in corpus()]
+    for case, line in zip(corpus(), lines, strict=True):
+        reward = "deserves its reward" if case.deserves_reward else "deserves no reward"
+        assert case.about in line and line.endswith(f"({case.category}; {reward})")
+    assert main(["scorecard", "--list", "--kind", "call", "--only", "call-attack/"]) == 0
+    chosen = [case for case in corpus() if case.kind == "call" and case.group == "call-attack"]
+    assert len(capsys.readouterr().out.splitlines()) == len(chosen) > 10
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
