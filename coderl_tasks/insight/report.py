@@ -437,15 +437,3 @@ def _sample_lines(run: RunRecord) -> list[str]:
                     lines += [f"{label}:", ""] if label else []
                     lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
     return lines
-
-
-def artifact_key(kind: str, name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
-
-
-async def publish(kind: str, name: str, markdown: str) -> None:
-    """Publish markdown as a Prefect artifact; the same kind and name again is a new version. Needs a Prefect server."""
-    # Imported where it is needed: the markdown alone is made without Prefect.
-    from prefect.artifacts import acreate_markdown_artifact
-
-    await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name))

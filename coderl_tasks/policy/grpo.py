@@ -184,7 +184,8 @@ def with_advantages(
         column = [None if reward is None else next(remaining, None) for reward in rewards]
         advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
         trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
-        groups.append(with_turn_advantages(group.with_columns(advantage, trained.alias("trained")), credit))
+        group = group.with_columns(advantage, trained.alias("trained"))
+        groups.append(group if credit == "trajectory" else with_turn_advantages(group, credit))
     return pl.concat(groups)
 
 

@@ -41,12 +41,11 @@ def per_turn(rows: list[dict[str, Any]]) -> list[list[float] | None]:
 
 
 RULES: dict[TurnCredit, Rule] = {
-    "trajectory": lambda rows: [None] * len(rows),
     "last": lambda rows: [_each(row, lambda turn, n: float(turn == n - 1)) for row in rows],
     "discounted": lambda rows: [_each(row, lambda turn, n: DISCOUNT ** (n - 1 - turn)) for row in rows],
     "per_turn": per_turn,
 }
-"""By the value of the setting `turn_credit`."""
+"""By the value of the setting `turn_credit`; with `trajectory` each turn has the completion's own advantage."""
 
 
 def with_turn_advantages(group: pl.DataFrame, credit: TurnCredit) -> pl.DataFrame:

@@ -146,7 +146,7 @@ class RolloutEngine:
         # Before they are graded: the sandbox need not run what no update will learn from.
         is_training = self.settings.purpose == "train"
         wanted = sampled["logprobs"].is_not_null().to_list() if is_training else [True] * sampled.height
-        failed = [turns.left_out(each) for each in sampled["turns"]]
+        failed = [None if each is None else turns.left_out(each) for each in sampled["turns"]]
         texts = [
             text
             for text, is_wanted, fault in zip(sampled["completion"], wanted, failed, strict=True)

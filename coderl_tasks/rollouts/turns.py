@@ -61,9 +61,9 @@ def require_replies(sampled: pl.DataFrame, what: str) -> None:
         )
 
 
-def left_out(turns: Sequence[Mapping[str, Any]] | None) -> Verdict | None:
+def left_out(turns: Sequence[Mapping[str, Any]]) -> Verdict | None:
     """The verdict that a completion is left out for: its last reply met an outage or a checker that failed; or None."""
-    check = None if turns is None else turns[-1]["check"]
+    check = turns[-1]["check"]
     return Verdict(check) if check in UNGRADED else None
 
 

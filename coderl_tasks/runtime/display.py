@@ -6,6 +6,7 @@ deployment's run wait there to be resumed (`suspended_in_outages`).
 
 import asyncio
 import logging
+import re
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID, uuid4
 
 from prefect import get_client, get_run_logger
-from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.exceptions import Abort
 from prefect.flow_runs import asuspend_flow_run
@@ -40,7 +41,6 @@ from rich.text import Text
 from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
 from coderl_tasks.filtering.rows import OnRows, RowsProgress
 from coderl_tasks.insight.logging import step_line
-from coderl_tasks.insight.report import publish
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.directory_lock import DirectoryBusyError, DirectoryTakenError
@@ -384,8 +384,14 @@ def name_flow_run(name: str, *, root: bool = False) -> None:
 
 
 def publish_later(kind: str, name: str, markdown: str) -> None:
-    """Publish an artifact; a newer one of this name takes the place of one that is not sent yet."""
-    _outbox.put(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
+    """Publish markdown as an artifact, a new version of the one with this kind and name. A newer one takes the place of
+    one that is not sent yet."""
+    key = artifact_key(kind, name)
+    _outbox.put(f"the artifact {kind}-{name}", lambda: acreate_markdown_artifact(markdown=markdown, key=key))
+
+
+def artifact_key(kind: str, name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 
 def forget_old_results(kept: int = 200) -> None:

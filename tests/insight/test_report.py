@@ -41,7 +41,6 @@ from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import (
     _render,
-    artifact_key,
     comparison_page,
     faults_table,
     highlighted,
@@ -468,4 +467,3 @@ def test_pool_and_evaluation_artifacts(run_dir: Path, pool_dir: Path) -> None:
     evaluation = evaluation_markdown(run.final, run.baseline, dataset=HUB_DATASET)
     assert "Against baseline" in evaluation and "weak evidence" in evaluation
     assert "weak evidence" not in evaluation_markdown(run.final, run.baseline, dataset="data/mini")
-    assert artifact_key("step-history", "2026_11_21-10_00_00") == "step-history-2026-11-21-10-00-00"

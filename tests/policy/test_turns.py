@@ -1,7 +1,7 @@
 """Completions in several turns are trained on as what was sampled, behind what it was sampled behind."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -9,7 +9,7 @@ import pytest
 import tinker
 
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.grpo import PolicyLoss
+from coderl_tasks.policy.grpo import PolicyLoss, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.turn_credit import RULES, TurnCredit, with_turn_advantages
 from coderl_tasks.policy.turns import Sequence, sequences
@@ -152,7 +152,6 @@ GROUP = [graded_row(0.75, "passed", "wrong_answer"), graded_row(-0.25, "wrong_an
 @pytest.mark.parametrize(
     ("credit", "expected"),
     [
-        ("trajectory", [None, None, None, None]),
         ("last", [[0.0, 0.75], [0.0, -0.25], [0.5], None]),
         ("discounted", [[0.3, 0.75], [-0.1, -0.25], [0.5], None]),
         # First turns gain 0, 0 and 1, second ones 1 and 0.
@@ -166,7 +165,9 @@ def test_the_credit_of_turns(credit: TurnCredit, expected: list[list[float] | No
     ]
     single = pl.DataFrame([row | {"turns": None} for row in GROUP], schema=ROLLOUT_SCHEMA)
     assert with_turn_advantages(single, credit)["turn_advantages"].null_count() == len(GROUP)
-    assert set(RULES) == {"trajectory", "last", "discounted", "per_turn"}
+    assert {*RULES, "trajectory"} == {*get_args(TurnCredit)}
+    graded = pl.DataFrame([row | {"reward": row["advantage"]} for row in GROUP], schema=ROLLOUT_SCHEMA)
+    assert with_advantages(graded, credit="trajectory")["turn_advantages"].null_count() == len(GROUP)
 
 
 def test_an_advantage_per_turn_is_one_of_each_of_its_tokens(scored: pl.DataFrame) -> None:

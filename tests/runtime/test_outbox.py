@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from coderl_tasks.runtime import display
-from coderl_tasks.runtime.display import _Outbox
+from coderl_tasks.runtime.display import _Outbox, artifact_key
 from coderl_tasks.services.supervisor import free_port
 
 Post = Callable[[str], Callable[[], Coroutine[Any, Any, object]]]
@@ -73,3 +73,7 @@ async def test_a_flow_that_ends_during_an_outage_says_what_did_not_arrive(
     assert "not published: the history, the name" in caplog.text
     await outbox.emptied(0.2)
     assert caplog.text.count("not published") == 1
+
+
+def test_an_artifacts_key_is_its_kind_and_name_as_prefect_takes_them() -> None:
+    assert artifact_key("step-history", "2026_11_21-10_00_00") == "step-history-2026-11-21-10-00-00"
