@@ -152,6 +152,17 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
                arg_max(pass_rate, [step, group_index]) AS last_rate,
                string_agg(step || ': ' || pass_rate, ', ' ORDER BY step, group_index) AS by_step
         FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id"""),
+    NamedQuery("worse", RUN, "Which training problems are solved less often now than at first?", """
+        WITH visits AS (
+            SELECT run, problem_id, split, step, count(*) AS graded, count(*) FILTER (verdict = 'passed') AS passed
+            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') GROUP BY run, problem_id, split, step
+        )
+        SELECT run, problem_id, split, min(step) AS first_step, arg_min(passed, step) AS first_passed,
+               arg_min(graded, step) AS first_graded, max(step) AS last_step, arg_max(passed, step) AS last_passed,
+               arg_max(graded, step) AS last_graded,
+               round(last_passed / last_graded - first_passed / first_graded, 3) AS change
+        FROM visits GROUP BY run, problem_id, split HAVING change < 0
+        ORDER BY run, change, problem_id"""),
     NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
         SELECT run, problem_id, first_failed AS test, count(*) AS programs,
                mode(verdict ORDER BY verdict) AS usual_verdict, round(avg(run_seconds), 3) AS cpu_seconds,

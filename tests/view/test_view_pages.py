@@ -213,6 +213,9 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     viewer = Viewer(Library([served.folder / "ordinary"]))
     data = viewer.data("ordinary")
     rows, n_again = worse(data.groups)
+    queried = query(served.folder / "ordinary", name="worse")
+    columns = ("problem_id", *(f"{end}_{what}" for end in ("first", "last") for what in ("step", "passed", "graded")))
+    assert {*queried.select(columns).rows()} == {tuple(row[name] for name in columns) for row in rows}
 
     def shown(*, every: bool) -> Page:
         page = run_page(data, "ordinary", viewer.library, None, None, every=every)
