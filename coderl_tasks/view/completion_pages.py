@@ -193,7 +193,6 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     for (verdict, program, _), members in by_program.items():
         first = members[0]
         failed = failed_test(first, problem)
-        sibling, diff = passing_sibling(verdict, first["code"], passing)
         clusters.append(
             {
                 "verdict": verdict,
@@ -203,29 +202,33 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
                 "is_code": first["code"] is not None,
                 "failed": failed,
                 "why": (failed["error"] or failed["difference"] if failed else first["reason"]) or "",
-                "sibling": sibling,
-                "diff": diff,
             }
         )
     counts = Counter(row["verdict"] for row in rows)
-    return sorted(
-        clusters,
+    clusters.sort(
         key=lambda each: (
             each["verdict"] == Verdict.PASSED,
             -counts[each["verdict"]],
             str(each["verdict"]),
             -len(each["rows"]),
-        ),
+        )
     )
+    for number, cluster in enumerate(
+        clusters
+    ):  # what is folded away is not compared: of many programs it takes seconds
+        is_open = number < CLUSTERS_OPEN
+        cluster["sibling"], cluster["diff"] = passing_sibling(cluster["first"], passing) if is_open else (None, None)
+    return clusters
 
 
 def passing_sibling(
-    verdict: str | None, program: str | None, passing: Sequence[dict[str, Any]]
+    row: Mapping[str, Any], passing: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any] | None, Markup | None]:
-    """Of the completions that pass the one whose program is most like that of a failing one, and what it takes to it;
-    None if none passes, or this one does or has no program."""
-    sibling = most_similar(program, passing) if verdict != Verdict.PASSED and program else None
-    return sibling, marked_text.difference(program, sibling["code"]) if sibling and program else None
+    """Of the completions that pass the one whose program is most like that of `row`, which fails, and what it takes to
+    it; None if none passes, or this one does, was not graded or has no program."""
+    code = row["code"] if is_graded(row) and row["verdict"] != Verdict.PASSED else None
+    sibling = most_similar(code, passing) if code else None
+    return sibling, marked_text.difference(code, sibling["code"]) if sibling else None
 
 
 def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, int | None, str]]:
@@ -258,7 +261,10 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     step_row = data.metrics_of(place.step) if place.step is not None else None
     siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and environment in PROGRAMS]
-    sibling, diff = passing_sibling(row["verdict"], row["code"], passing)
+    sibling, diff = passing_sibling(row, passing)
+    first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
+    shown = [each | {"link": completion_link(name, place, each, row)} for each in siblings[first : first + SIBLINGS]]
+    advantage = proof.advantage_of(members, position, config) if place.evaluation is None else None
     return {
         "title": f"{place.name}, completion {sample}",
         "run": name,
@@ -272,8 +278,9 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "n_tokens": len(row["completion_tokens"] or []),
         "truncated": row["stop_reason"] == TRUNCATED,
         "passing": (sibling["sample_index"], completion_link(name, place, sibling, row), diff) if sibling else None,
-        "siblings": [each | {"link": completion_link(name, place, each, row)} for each in siblings[:SIBLINGS]],
-        "position": position,
+        "siblings": shown,
+        "position": position - first,
+        "n_siblings": len(siblings),
         "neighbours": _neighbours(data, name, place, row, siblings, position),
         "problem": problem,
         "missing": missing,
@@ -289,8 +296,8 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "format": proof.format_decision(row, environment),
         "format_words": proof.format_in_words(row, config),
         "reward_words": proof.reward_in_words(row, config),
-        "advantage": proof.advantage_of(members, position, config) if place.evaluation is None else None,
-        "members": siblings[:SIBLINGS],
+        "advantage": advantage,
+        "again": advantage.again[first : first + SIBLINGS] if advantage else [],
         "faults": {key: value for key, value in (step_row or {}).items() if key.startswith("sandbox_faults") and value},
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
         "turns": _turns(row),

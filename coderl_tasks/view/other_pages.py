@@ -114,11 +114,16 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
             series = [replace(each, label=letter) for letter, each in zip(LETTERS, firsts, strict=False)]
             marks = _compared_marks(records) if title == CORRECT else ()
             panels.append(replace(panel_of(title), series=series, marks=marks))
-    first = next(iter(records))
+    steps = {name: {*record.metrics["step"]} for name, record in records.items()}
+
+    def owner(step: float) -> str:
+        """The first run that has the step."""
+        return next(name for name in records if int(step) in steps[name])
+
     return Timeline(
         panels,
-        link=lambda step: address("run", first, "step", str(int(step))),
-        said=lambda step: f"step {step:g}: leads to that step of {first}",
+        link=lambda step: address("run", owner(step), "step", str(int(step))),
+        said=lambda step: f"step {step:g}: leads to that step of {owner(step)}",
         name=f"Curves of {', '.join(records)}",
     )
 
@@ -140,11 +145,14 @@ def _flipped(
         return []
     better = pl.col("after") > pl.col("before") if gained else pl.col("after") < pl.col("before")
     pairs = comparison.pairs.filter(better).head(MOST_ROWS)
-    sides = []
-    for name, record in zip(names, (comparison.before, comparison.after), strict=True):
+    is_passed = pl.col("verdict") == Verdict.PASSED
+    sides: list[dict[str, dict[str, Any]]] = []
+    for name, record, is_better in ((names[0], comparison.before, not gained), (names[1], comparison.after, gained)):
         place = Place(evaluation=record.name)
         rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
-        found = rows.select("row", "problem_id", "verdict").sort("row", descending=True).collect()
+        # Of several completions the first of those that make the difference: the last one in this order stays.
+        makes_it = (is_passed if is_better else ~is_passed).fill_null(value=False)
+        found = rows.sort(makes_it, "row", descending=[False, True]).select("row", "problem_id", "verdict").collect()
         sides.append(
             {
                 row["problem_id"]: row | {"link": completion_link(name, place, row)}

@@ -19,7 +19,7 @@ COMPARED_CHARS = 4000  # of a program: what finds the most similar one takes the
 @dataclass(frozen=True, slots=True)
 class Change:
     """A completion `before` and one `after`, of which one passes and the other fails; the test that `failed`, as
-    `failed_test` returns it; the `diff` of the programs, None where one has none."""
+    `failed_test` returns it; the `diff` of the programs, or of answers that are none; None where one side alone is."""
 
     before: Row
     after: Row
@@ -42,11 +42,11 @@ def program_change(before: Sequence[Row], after: Sequence[Row], problem: Problem
     passed, failed = (before, after) if is_lost else (after, before)
     failing = next(row for row in failed if is_graded(row) and row["verdict"] != Verdict.PASSED)
     passing = [row for row in passed if row["verdict"] == Verdict.PASSED]
-    similar = most_similar(failing["code"] or "", passing)
+    similar = most_similar(text_of(failing), passing)
     assert similar is not None  # the higher rate is not 0
     old, new = (similar, failing) if is_lost else (failing, similar)
-    has_both = old["code"] is not None and new["code"] is not None
-    diff = marked_text.difference(old["code"], new["code"]) if has_both else None
+    alike = (old["code"] is None) == (new["code"] is None)
+    diff = marked_text.difference(text_of(old), text_of(new)) if alike else None
     return Change(old, new, is_lost, failed_test(failing, problem), diff)
 
 
@@ -55,11 +55,16 @@ def _pass_rate(rows: Sequence[Row]) -> float | None:
     return sum(graded) / len(graded) if graded else None
 
 
-def most_similar(program: str, rows: Sequence[Row]) -> Row | None:
-    """The completion whose program is most like `program`; None if there is none."""
+def text_of(row: Row) -> str:
+    """What is compared of a completion: its program, or the whole answer where no program was looked for or found."""
+    return row["code"] or row["completion"] or ""
+
+
+def most_similar(text: str, rows: Sequence[Row]) -> Row | None:
+    """The completion whose program, or answer, is most like `text`; None if there is none."""
 
     def ratio(row: Row) -> float:
-        matcher = SequenceMatcher(None, program[:COMPARED_CHARS], row["code"][:COMPARED_CHARS], autojunk=False)
+        matcher = SequenceMatcher(None, text[:COMPARED_CHARS], text_of(row)[:COMPARED_CHARS], autojunk=False)
         return matcher.quick_ratio()
 
     return max(rows, key=ratio, default=None)

@@ -133,6 +133,10 @@ class Format:
 
 def format_decision(row: Mapping[str, Any], environment: str) -> Format:
     text, code = row["completion"] or "", row["code"]
+    if row["verdict"] is None:
+        return Format("not looked at, as the completion was not graded", None, None)
+    if environment == "custom":
+        return Format("the whole answer, which compute_reward reads", None, None)
     if environment not in PROGRAMS:
         return Format("the answer that was extracted" if code else "no answer was found", None, None)
     again = extract_code(text)

@@ -72,7 +72,7 @@ class RunData:
         self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
         self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
-        self._problems: dict[tuple[str | None, str], tuple[Problem | None, str | None]] = {}
+        self._problems: dict[tuple[object, str], tuple[Problem | None, str | None]] = {}
         self._statements: dict[str, str] = {}  # by problem, read from prompts
         self._titles: tuple[tuple[Path, int] | None, dict[str, str]] = None, {}  # of which version of the pool
         self._lock = Lock()
@@ -234,24 +234,31 @@ class RunData:
 
     def problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
         """A problem with its tests, and why it is not at hand, if it is not."""
-        key = (place.evaluation, problem_id)
-        if key not in self._problems:  # a data set is read whole for one problem
-            if len(self._problems) >= MOST_PROBLEMS:
-                self._problems.clear()
-            self._problems[key] = self._read_problem(problem_id, place)
-        return self._problems[key]
+        kept = self._problems
+        try:
+            # A pool may come and go, and be made again. A data set is read whole for one problem.
+            source = self._pool_version() if place.evaluation is None else place.evaluation
+            if (source, problem_id) not in kept:
+                if len(kept) >= MOST_PROBLEMS:
+                    kept.clear()
+                kept[source, problem_id] = self._read_problem(problem_id, place)
+            return kept[source, problem_id]
+        except (CoderlError, OSError) as error:
+            if place.evaluation is not None:
+                raise
+            return None, str(error)
 
     def _read_problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
-        config = self.config_of(place)
         if place.evaluation is not None:
-            found, missing = problems_at_hand(config, {problem_id})
+            found, missing = problems_at_hand(self.config_of(place), {problem_id})
             problem = found[problem_id].whole() if problem_id in found else None
         else:
-            try:
-                problem, missing = problem_in_pool(self.pool_file(), problem_id), None
-            except (CoderlError, OSError) as error:
-                return None, str(error)
+            problem, missing = problem_in_pool(self.pool_file(), problem_id), None
         return problem, None if problem else missing or "the problem is not there any more"
+
+    def _pool_version(self) -> tuple[Path, int]:
+        file = self.pool_file()
+        return file, file.stat().st_mtime_ns
 
     def pool_file(self) -> Path:
         """The file of the run's pool, as `pool_file` finds it also among the pools that are shown. ConfigError, with
@@ -267,8 +274,7 @@ class RunData:
     def titles(self) -> dict[str, str]:
         """How the statement of each problem of the pool begins, by its id; empty if the pool cannot be read."""
         try:
-            file = self.pool_file()
-            version = file, file.stat().st_mtime_ns
+            file, _ = version = self._pool_version()
             if self._titles[0] != version:
                 begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
                 is_cut = begun.str.len_chars() > TITLE_CHARS

@@ -21,6 +21,7 @@ from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, Watch, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.stats import CONFIDENCE, fisher_fall
 from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
@@ -51,7 +52,9 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         shown = shown.filter(pl.col("step") >= first)
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
-    comparison = compare_evals(record.baseline, record.latest)
+    ends = record.baseline, record.latest
+    # People remove the rollouts of old evaluations, which are large.
+    comparison = compare_evals(*ends) if all(each and each.rollouts is not None for each in ends) else None
     spent = data.of_state("costs", lambda: costs(record))
     pool, no_pool = _pool(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
@@ -349,7 +352,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         "skipped": Counter(each["why_skipped"] for each in skipped).most_common(),
         "skipped_tokens": sum(each["tokens"] for each in skipped),
         "tokens": tokens,
-        "kinds": _kinds(name, step, rows) if rows is not None else [],
+        "kinds": _kinds(name, step, rows, data.record.config) if rows is not None else [],
         "failures": [(each, each.link(name, place)) for each in failures(rows)] if rows is not None else [],
         "sort": sort if sort in SORTS else "rate",
         "sorts": SORTS,
@@ -395,11 +398,12 @@ def _why_no_step(data: RunData, step: int) -> str:
     return f"step {step} has not been scored{' yet' * (step >= n)}: the run has {n:,} step{'s' * (n != 1)}"
 
 
-def _kinds(name: str, step: int, rows: pl.DataFrame) -> list[tuple[str, int, int, str]]:
+def _kinds(name: str, step: int, rows: pl.DataFrame, config: Mapping[str, Any]) -> list[tuple[str, int, int, str]]:
     """The kinds of completions of a step that are worth a look: what they are, how many, their tokens, a search."""
+    what = "program" if config.get("environment", "code") in PROGRAMS else "answer"
     kinds = {
         "truncated": "truncated",
-        "without a program": str(Verdict.FORMAT_ERROR),
+        f"without a{'n' * (what == 'answer')} {what}": str(Verdict.FORMAT_ERROR),
         "suspicious": "suspicious",
         "pass, but fail the tests held back": "fails held-back tests",
     }
@@ -429,13 +433,10 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
         .agg(pl.col("passed").sum(), pl.col("graded").sum())
         .iter_rows()
     }
-    verdicts: dict[int, list[tuple[str, int]]] = {}
+    verdicts: dict[int, list[tuple[str | None, int]]] = {}
     spread: dict[int, float | None] = {}
     if rows is not None:
-        counted = (
-            rows.group_by("group_index", pl.col("verdict").fill_null("not graded")).len().sort("len", descending=True)
-        )
-        for group, verdict, n in counted.iter_rows():
+        for group, verdict, n in rows.group_by("group_index", "verdict").len().sort("len", descending=True).iter_rows():
             verdicts.setdefault(group, []).append((verdict, n))
         spread = dict(rows.group_by("group_index").agg(pl.col("reward").std()).iter_rows())
     listed = []
@@ -447,6 +448,7 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
             | {
                 "rate": rate,
                 "before": before,
+                "is_new": group["problem_id"] not in past,
                 "change": None if rate is None or before is None else rate - before,
                 "verdicts": sorted(verdicts.get(group["group_index"], []), key=lambda each: each[0] != "passed"),
                 "spread": spread.get(group["group_index"]),

@@ -272,7 +272,7 @@ def _rows(
     try:
         answer = connection.execute(sql, [*before, names, *values])
     except duckdb.BinderException:
-        if wanted.verdict in KINDS:
+        if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
             return []  # of a run that is older than the column
         raise
     columns = [column[0] for column in answer.description or ()]

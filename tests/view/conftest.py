@@ -94,7 +94,8 @@ def graded_step(run: RunDirectory, step: int, rows: list[dict[str, Any]]) -> Non
     frame = pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
     mean = pl.col("reward").mean().over("group_index")
     frame = frame.with_columns(advantage=pl.col("reward") - mean)
-    frame = frame.with_columns(trained=(pl.col("advantage").abs() > 1e-8).any().over("group_index").fill_null(False))
+    has_signal = (pl.col("advantage").abs() > 1e-8).any().over("group_index").fill_null(False)
+    frame = frame.with_columns(trained=has_signal & pl.col("advantage").is_not_null())
     run.step(step).write("scored", frame.select(ROLLOUT_SCHEMA.keys()))
     row = {"step": step, **rollout_metrics(frame), "n_datums": frame.height, "loss": 0.0, "kl_sample_train": 0.0}
     run.step(step).write_commit(Commit(step, row))

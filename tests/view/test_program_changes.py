@@ -9,7 +9,7 @@ RIGHT, NEAR, FAR = "a = 1\nb = 2\nprint(a + b)", "a = 1\nb = 2\nprint(a - b)", "
 
 def completion(verdict: str | None, code: str | None, first_failed: int | None = None) -> dict[str, Any]:
     about = {"failed_output": None, "reward_error": None, "reason": None, "tests_total": 5}
-    return about | {"verdict": verdict, "code": code, "first_failed": first_failed}
+    return about | {"verdict": verdict, "code": code, "completion": f"It is:\n{code}", "first_failed": first_failed}
 
 
 PASSED, FAILED = completion("passed", RIGHT), completion("wrong_answer", NEAR, 2)
