@@ -5,6 +5,7 @@ output are read where the problems lie (the pool, or the data set that was evalu
 """
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ from coderl_tasks.untrusted_text import printable, printable_lines
 MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
 NO_VALUE = "no JSON value"
 """The difference of a call that returned none."""
+_COUNTS = re.compile(r"^(line \d+, )?(lines|tokens)(?=: expected \d+, got \d+$)")
+"""A difference of which only the numbers are known."""
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -57,6 +60,7 @@ def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, An
         return failed
     test, is_wrong = problem.tests[index], row["verdict"] == Verdict.WRONG_ANSWER
     difference = _difference(problem, test.expected, got) if is_wrong else None
+    difference = difference and _COUNTS.sub(r"\1number of \2", difference)
     return failed | {"input": test.input, "expected": test.expected, "difference": difference}
 
 

@@ -107,11 +107,8 @@ def difference_in_words(problem: Problem, difference: str | None) -> str:
         where = "and is wrong"
     elif difference == NO_VALUE:
         where = f"and is {difference}"
-    elif difference.startswith("after "):
-        where = f"and differs {difference}"
     else:
-        what_differs = difference.replace("lines: expected", "the number of lines: expected")
-        where = f"and differs in {what_differs}"
+        where = f"and differs {'' if difference.startswith('after ') else 'in '}{difference}"
     return f"The {what} was {rule_in_words(problem)} {where}."
 
 

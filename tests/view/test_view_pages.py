@@ -285,8 +285,9 @@ def test_a_wrong_answer_is_explained_in_a_sentence(client: httpx.Client, served:
 @pytest.mark.parametrize(
     ("kind", "comparator", "checker", "difference", "sentence"),
     [
-        ("stdin", "exact", "", "lines: expected 2, got 1", "The program's output was compared with the expected one "
-         "byte by byte (but for a line feed at the end) and differs in the number of lines: expected 2, got 1."),
+        ("stdin", "exact", "", "number of lines: expected 2, got 1", "The program's output was compared with the "
+         "expected one byte by byte (but for a line feed at the end) and differs in number of lines: expected 2, "
+         "got 1."),
         ("call", "float:0.1,0", "", "value[1]: expected 1, got 2", "The returned value was compared with the expected "
          "one item by item (numbers may be off by 0.1, or by 0 times the expected one) and differs in value[1]: "),
         ("call", "tokens", "", NO_VALUE, "(a decimal may be off by 0.000001) and is no JSON value."),
