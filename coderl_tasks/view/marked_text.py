@@ -103,5 +103,5 @@ def level(value: float | None, most: float) -> str:
     """The class of a shade for a value from 0 (none) to `most` and above; of a negative one the other colour's."""
     if value is None:
         return "t-none"
-    place = min(LEVELS - 1, int(abs(value) / most * LEVELS)) if most > 0 else 0
+    place = min(LEVELS - 1, int(min(1.0, abs(value) / most) * LEVELS)) if most > 0 else 0
     return f"t{place}" if value >= 0 else f"u{place}"

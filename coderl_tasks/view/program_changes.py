@@ -1,8 +1,9 @@
 """How programs for one problem differ: a failing one from a passing one, of one place or of two."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup
@@ -13,7 +14,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.view import marked_text
 
 Row = dict[str, Any]
-COMPARED_CHARS = 4000  # of a program: what finds the most similar one takes the square of it
+COMPARED_CHARS = 4000  # of a program, in search of the most similar one
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,17 @@ def text_of(row: Row) -> str:
 
 
 def most_similar(text: str, rows: Sequence[Row]) -> Row | None:
-    """The completion whose program, or answer, is most like `text`; None if there is none."""
+    """The completion whose program, or answer, is most like `text`, by the characters that both have; None if there is
+    none."""
+    own = _characters(text)
 
     def ratio(row: Row) -> float:
-        matcher = SequenceMatcher(None, text[:COMPARED_CHARS], text_of(row)[:COMPARED_CHARS], autojunk=False)
-        return matcher.quick_ratio()
+        other = _characters(text_of(row))
+        return 2 * (own & other).total() / max(1, own.total() + other.total())
 
     return max(rows, key=ratio, default=None)
+
+
+@lru_cache(512)
+def _characters(text: str) -> Counter[str]:
+    return Counter(text[:COMPARED_CHARS])

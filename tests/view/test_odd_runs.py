@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from coderl_tasks.evaluation.pass_at_1 import summarize
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA
-from coderl_tasks.view.completion_pages import CLUSTERS_OPEN, SIBLINGS, clustered
+from coderl_tasks.view.completion_pages import CLUSTERS_OPEN, SIBLINGS
 from coderl_tasks.view.library import Library
 from coderl_tasks.view.view_server import Viewer
 from tests.insight.recorded_runs import rollout
@@ -89,6 +89,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         graded_step(run, 0, same + long + ungraded)
         graded_step(run, 1, group("t-2", MIXED, step=1))
         graded_step(run, 2, group("t-1", MIXED * (SIBLINGS // 2), step=2))
+        many = group("t-3", ("passed",) + ("wrong_answer",) * (2 * CLUSTERS_OPEN), step=3)
+        graded_step(run, 3, [row | {"code": f"print({number})"} for number, row in enumerate(many)])
     with opened("rounds") as run:
         evaluate(run, "final", *(group(f"t-{n}", MIXED) for n in range(3)))
     with opened("once") as run:
@@ -180,12 +182,13 @@ def test_a_large_group_says_which_completions_it_lists(read: Read) -> None:
     assert "✓ worked out again for the group: the same" in html
 
 
-def test_many_programs_are_compared_as_far_as_they_are_shown() -> None:
-    rows = group("t-0", ("passed",) + ("wrong_answer",) * (2 * CLUSTERS_OPEN))
-    for number, row in enumerate(rows):
-        row["code"] = f"print({number})"
-    found = clustered(rows, None)
-    assert [cluster["diff"] is not None for cluster in found] == [n < CLUSTERS_OPEN for n in range(len(found))]
+def test_of_many_programs_the_first_are_shown_and_compared(read: Read) -> None:
+    html = read("/run/programs/problem?id=t-3&step=3", as_text=False)
+    html = html[html.index('id="completions"') :]
+    programs = re.findall(r"<pre>.*?</pre>", html, re.S)
+    assert len(programs) == 2 * CLUSTERS_OPEN == 2 * html.count("which passes"), "each with its difference"
+    assert f"{CLUSTERS_OPEN + 1} more programs" in html
+    assert len(set(re.findall(r'href="(/run/programs/step/3/0/[0-9]+)"', html))) == 2 * CLUSTERS_OPEN + 1
 
 
 def test_curves_lead_to_steps_that_there_are(read: Read) -> None:
