@@ -117,8 +117,8 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
     steps = {name: {*record.metrics["step"]} for name, record in records.items()}
 
     def owner(step: float) -> str:
-        """The first run that has the step."""
-        return next(name for name in records if int(step) in steps[name])
+        """The first run that has the step. Of long runs a point is the mean of neighbouring steps."""
+        return next((name for name in records if int(step) in steps[name]), next(iter(records)))
 
     return Timeline(
         panels,
