@@ -57,8 +57,8 @@ FIRST = (
 )
 """The panels that tell how a run went; a page has the others behind a heading."""
 NOTE_ON_CURVES = (
-    "Faint lines are single steps, clear lines a centred moving mean over a tenth of the run, numbers at "
-    "the right the last step, bars Pass@1 with its 95% interval."
+    "Faint lines are single steps (of a long run means of neighbouring ones), clear lines a centred moving mean over a "
+    "tenth of the run, numbers at the right the end of the faint line, bars Pass@1 with its 95% interval."
 )
 
 

@@ -184,7 +184,8 @@ def with_advantages(
         column = [None if reward is None else next(remaining, None) for reward in rewards]
         advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
         trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
-        group = group.with_columns(advantage, trained.alias("trained"))
+        whole = pl.lit(None, ROLLOUT_SCHEMA["turn_advantages"]).alias("turn_advantages")
+        group = group.with_columns(advantage, trained.alias("trained"), whole)
         groups.append(group if credit == "trajectory" else with_turn_advantages(group, credit))
     return pl.concat(groups)
 

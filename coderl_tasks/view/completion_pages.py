@@ -260,7 +260,11 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
     step_row = data.metrics_of(place.step) if place.step is not None else None
     siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
-    passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and environment in PROGRAMS]
+    passing = [
+        each
+        for each in siblings
+        if each["verdict"] == Verdict.PASSED and each["code"] is not None and environment in PROGRAMS
+    ]
     sibling, diff = passing_sibling(row, passing)
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
     shown = [each | {"link": completion_link(name, place, each, row)} for each in siblings[first : first + SIBLINGS]]

@@ -81,8 +81,10 @@ def _marked(text: str, start: int, end: int) -> Markup:
 def difference(before: str | None, after: str | None) -> Markup:
     """A unified diff of two texts, coloured; empty if they are the same."""
     old, new = (visible(text).splitlines() for text in (before, after))
-    if old == new and before != after:
-        return Markup("(no difference to be seen in the first {:,} characters)").format(MOST_CHARS)
+    if old == new and (before or "") != (after or ""):
+        if max(len(before or ""), len(after or "")) > MOST_CHARS:
+            return Markup("(no difference in the first {:,} characters)").format(MOST_CHARS)
+        return Markup("(they differ in line ends or in characters that show nothing)")
     lines = difflib.unified_diff(old, new, lineterm="", n=3)
     # Without the lines that name the files, and where the difference begins if that is at the first line.
     shown = "".join(f"{line}\n" for line in list(lines)[2:] if not line.startswith("@@ -1,"))

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
 from coderl_tasks.insight.plots import FIRST, NOTE_ON_CURVES, evaluation_mark, history_panels, panel_of
@@ -146,12 +146,13 @@ def _flipped(
     better = pl.col("after") > pl.col("before") if gained else pl.col("after") < pl.col("before")
     pairs = comparison.pairs.filter(better).head(MOST_ROWS)
     is_passed = pl.col("verdict") == Verdict.PASSED
+    is_failed = ~is_passed & ~pl.col("verdict").is_in([*UNGRADED])
     sides: list[dict[str, dict[str, Any]]] = []
     for name, record, is_better in ((names[0], comparison.before, not gained), (names[1], comparison.after, gained)):
         place = Place(evaluation=record.name)
         rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
         # Of several completions the first of those that make the difference: the last one in this order stays.
-        makes_it = (is_passed if is_better else ~is_passed).fill_null(value=False)
+        makes_it = (is_passed if is_better else is_failed).fill_null(value=False)
         found = rows.sort(makes_it, "row", descending=[False, True]).select("row", "problem_id", "verdict").collect()
         sides.append(
             {

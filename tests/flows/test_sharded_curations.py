@@ -20,7 +20,7 @@ from prefect.flow_engine import run_flow_async
 
 from coderl_tasks.addresses import joined
 from coderl_tasks.errors import BudgetReachedError
-from coderl_tasks.journal.ledger import cost_price, profile_tokens
+from coderl_tasks.journal.ledger import Tokens, cost_price, profile_tokens
 from coderl_tasks.runtime import remote_shards
 from coderl_tasks.settings import CurateSettings
 from flows.curate import curate
@@ -132,7 +132,9 @@ async def test_a_cap_holds_over_shards_and_a_higher_one_goes_on(worker: Worker, 
     uncapped, capped = tmp_path / "uncapped", tmp_path / "capped"
     await curate(settings_of(uncapped, **options))
     whole = usd(uncapped)
-    dearest = 0.1 * whole  # more than any of the eight groups reserves
+    completion = 2 * settings_of(tmp_path, **options).max_tokens
+    dearest = price.usd(Tokens(prompt=200, cached=200, completion=completion))  # prompts have at most 200 tokens
+    assert dearest is not None
     for share in (0.3, 0.7):
         most = share * whole
         before = len(worker.ran)

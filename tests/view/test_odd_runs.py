@@ -81,7 +81,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         graded_step(run, 0, [row | {"code": None if row["code"] is None else "42"} for row in rows])
     with opened("programs") as run:
         same = group("t-0", ("passed", "wrong_answer", "infra_error"), step=0)
-        same[1]["code"] = same[0]["code"]
+        same[1] |= {"code": same[0]["code"], "failed_output": " " * 400 + "42\n"}
         long = group("t-1", ("passed", "wrong_answer"), step=0, group_index=1)
         long[0]["code"], long[1]["code"] = f"{LONG}print(1)", f"{LONG}print(2)"
         nothing = dict.fromkeys(GRADED_SCHEMA) | {"logprobs": None, "trained": False}
@@ -92,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         many = group("t-3", ("passed",) + ("wrong_answer",) * (2 * CLUSTERS_OPEN), step=3)
         graded_step(run, 3, [row | {"code": f"print({number})"} for number, row in enumerate(many)])
     with opened("rounds") as run:
-        evaluate(run, "final", *(group(f"t-{n}", MIXED) for n in range(3)))
+        evaluate(run, "final", *(group(f"t-{n}", ("infra_error", *MIXED)) for n in range(3)))
     with opened("once") as run:
         graded_step(run, 0, group("t-0", MIXED, step=0))
         evaluate(run, "final", *(group(f"t-{n}", (verdict,)) for n, verdict in enumerate(MIXED)))
@@ -164,7 +164,8 @@ def test_the_same_program_with_another_verdict_is_named_as_such(read: Read) -> N
     text = read("/run/programs/step/0/0/1")
     assert "Completion 0 has the same program and passes." in text and "Difference to" not in text
     assert "which passes" not in read("/run/programs/step/0/0/2"), "nobody's failure is compared"
-    assert "(no difference to be seen in the first 20,000 characters)" in read("/run/programs/step/0/1/1")
+    assert "42" in text and "(white space alone)" not in text, "only a part of the output is shown"
+    assert "(no difference in the first 20,000 characters)" in read("/run/programs/step/0/1/1")
 
 
 def test_a_completion_that_was_not_graded_is_no_mismatch_and_no_failure(read: Read) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from coderl_tasks.view.marked_text import MOST_CHARS, difference
 from coderl_tasks.view.program_changes import program_change
 
 RIGHT, NEAR, FAR = "a = 1\nb = 2\nprint(a + b)", "a = 1\nb = 2\nprint(a - b)", "import sys\nsys.exit(3)"
@@ -47,3 +48,10 @@ def test_what_is_as_good_as_before_or_was_not_graded_has_not_changed() -> None:
     assert program_change([PASSED], [completion("infra_error", NEAR)], None) is None
     assert program_change([PASSED], [completion(None, NEAR)], None) is None
     assert program_change([PASSED], [], None) is None
+
+
+def test_what_a_difference_does_not_show_is_said() -> None:
+    assert difference("print(1)\n", "print(1)\n") == difference(None, "") == ""
+    assert difference("print(1)", "print(1)\n") == "(they differ in line ends or in characters that show nothing)"
+    long = "#" * MOST_CHARS
+    assert difference(f"{long}a", f"{long}b") == "(no difference in the first 20,000 characters)"
