@@ -213,9 +213,8 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
             -len(each["rows"]),
         )
     )
-    for number, cluster in enumerate(
-        clusters
-    ):  # what is folded away is not compared: of many programs it takes seconds
+    for number, cluster in enumerate(clusters):
+        # What is folded away is not compared: of many programs it takes seconds.
         is_open = number < CLUSTERS_OPEN
         cluster["sibling"], cluster["diff"] = passing_sibling(cluster["first"], passing) if is_open else (None, None)
     return clusters

@@ -238,11 +238,12 @@ class RunData:
         try:
             # A pool may come and go, and be made again. A data set is read whole for one problem.
             source = self._pool_version() if place.evaluation is None else place.evaluation
-            if (source, problem_id) not in kept:
+            found = kept.get((source, problem_id))
+            if found is None:
                 if len(kept) >= MOST_PROBLEMS:
                     kept.clear()
-                kept[source, problem_id] = self._read_problem(problem_id, place)
-            return kept[source, problem_id]
+                found = kept[source, problem_id] = self._read_problem(problem_id, place)
+            return found
         except (CoderlError, OSError) as error:
             if place.evaluation is not None:
                 raise

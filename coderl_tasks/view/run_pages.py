@@ -197,10 +197,9 @@ def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
-    sampled in two steps or more. Each has step and counts of both, `between` how often it passed, in per cent, in each
-    step between them, the `p` of the fall (`stats.fisher_fall`), and `q`,
-    the false discovery rate among problems with this p or a smaller one (Benjamini and Hochberg, 1995); the smallest p
-    comes first, as of few completions chance alone makes large falls."""
+    sampled in two steps or more. Each has step and counts of both, the pass rates of the steps `between`, the `p` of
+    the fall (`stats.fisher_fall`), and `q`, the false discovery rate among problems with this p or a smaller one
+    (Benjamini and Hochberg, 1995); the smallest p comes first, as of few completions chance alone makes large falls."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
