@@ -51,6 +51,13 @@ class PairedPassAt1:
     ci_high: float
     changed: Mapping[str, Any]
 
+    def outcome(self, before: str, after: str) -> str:
+        """What the interval says, in a sentence about the sides of these names."""
+        if self.ci_low <= 0 <= self.ci_high:
+            return f"The interval includes 0: these problems do not show which of {before} and {after} is better."
+        amount = "more" if self.difference > 0 else "fewer"
+        return f"The interval excludes 0: {after} solves {amount} of these problems than {before}."
+
     @property
     def p_text(self) -> str:
         """The p-value of `changed`, to follow its counts; empty without one."""

@@ -1,12 +1,13 @@
 """The figures of runs: a run's history, one question per panel; Pass@1 before and after."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from coderl_tasks.evaluation.paired import MOST_IN_COMMON
 from coderl_tasks.insight import shown_metrics
 from coderl_tasks.insight.drawing import (
     CHARACTER,
@@ -58,7 +59,8 @@ FIRST = (
 """The panels that tell how a run went; a page has the others behind a heading."""
 NOTE_ON_CURVES = (
     "Faint lines are single steps (of a long run means of neighbouring ones), clear lines a centred moving mean over a "
-    "tenth of the run, numbers at the right the end of the faint line, bars Pass@1 with its 95% interval."
+    "tenth of the run, numbers at the right where it ends. Bars are Pass@1 with its 95% interval; an open circle is an "
+    "evaluation on fewer problems, which others are not to be compared with by eye."
 )
 
 
@@ -79,7 +81,7 @@ def history_plots(run: RunRecord) -> dict[str, Plot]:
 
 
 def _panels_of(run: RunRecord) -> dict[str, Panel]:
-    return history_panels(thin(run.metrics), list(map(evaluation_mark, run.evals.values())))
+    return history_panels(thin(run.metrics), evaluation_marks([*run.evals.values()]))
 
 
 def _small(title: str, panel: Panel) -> Plot:
@@ -187,13 +189,16 @@ def _seconds(metrics: pl.DataFrame) -> list[Series]:
     return [drawn.get(label, Series(label)) for label in (*PHASES, "step", "other")]
 
 
-def evaluation_mark(record: EvalRecord, link: str | None = None) -> Mark:
-    """Pass@1 of an evaluation in the panel CORRECT."""
-    low, high = record.interval
-    said = (
-        f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {record.summary['n']}"
-    )
-    return Mark(record.step, record.pass_at_1, low, high, said, link, "Pass@1")
+def evaluation_marks(records: Sequence[EvalRecord], link: Callable[[EvalRecord], str] | None = None) -> list[Mark]:
+    """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than the largest one."""
+    most = max((record.summary["n"] for record in records), default=0)
+    marks = []
+    for record in records:
+        (low, high), n = record.interval, record.summary["n"]
+        said = f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {n}"
+        leads_to, is_open = link and link(record), n < MOST_IN_COMMON * most
+        marks.append(Mark(record.step, record.pass_at_1, low, high, said, leads_to, "Pass@1", is_open=is_open))
+    return marks
 
 
 def pass_at_1_plot(

@@ -308,7 +308,7 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def run_row(folder: Path) -> dict[str, Any]:
-    """What a list says of the run in `folder`: columns of RUN_SCHEMA, of a damaged one only the state."""
+    """What lists say of the run in `folder`: columns of RUN_SCHEMA and `learning_rate`; of a damaged one the state."""
     try:
         config = recorded_config(folder) or {}  # none in a run that was never started
         # Loaded for its evaluations alone: without any there is nothing to read.
@@ -320,6 +320,7 @@ def run_row(folder: Path) -> dict[str, Any]:
     return {
         "state": state,
         "model": config.get("model_name"),
+        "learning_rate": config.get("learning_rate"),
         "steps": committed_steps(folder),
         "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
         "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),

@@ -130,6 +130,7 @@ def page_environment(package: str) -> Environment:
             changed["gained"], changed["lost"]
         ),
     )
+    environment.globals["note_on_curves"] = plots.NOTE_ON_CURVES
     return environment
 
 
@@ -167,7 +168,6 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "pass_plot": plots.pass_at_1_plot(comparison.rates) if comparison else None,
         "history": [history[title] for title in titles[:n_first]],
         "more_history": [history[title] for title in titles[n_first:]],
-        "note_on_curves": plots.NOTE_ON_CURVES,
         "flat": list(plots.flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
@@ -210,7 +210,6 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "split_table": diagnosis.comparison_table(comparison) if comparison else None,
         "pass_plot": plots.pass_at_1_plot(comparison.rates, SIDES) if comparison else None,
         "history": plots.history_pairs(runs, SIDES),
-        "note_on_curves": plots.NOTE_ON_CURVES,
         "flat": [text for text in flat_of_first if text in flat_of_second],
         "verdicts": [verdict_table(run) for run in runs],
         "samples": answers,

@@ -30,6 +30,7 @@ PANEL, TALL, GAP, LANE, AXIS = 70, 150, 32, 20, 24
 LEAST_APART = 13  # of two labels at a panel's right edge, which are 11 units high
 LONGEST_HEADING = 19  # characters of a line, left of the ticks
 SMOOTHED_FROM = 8
+MOST_NAMED, TICKS_APART = 8, 22  # steps on the axis; from the middle of one number to that of the next
 Point = tuple[float, float]
 Band = Sequence[tuple[float, float, float]]
 
@@ -68,10 +69,16 @@ class Series:
         pairs = zip(self.steps, self.values, strict=True)
         return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
 
+    def clear_line(self) -> list[float] | None:
+        """The values of the clear line, one per known step; None where the known values are the only line."""
+        return None if self.is_area else smoothed([value for _, value in self.known()])
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A value with its interval that stands for itself, as an evaluation's; `label` is for the last mark of a panel."""
+    """A value with its interval that stands for itself, as an evaluation's; `label` is for the last mark of a panel.
+    One that `is_open`, of fewer problems, is no point of the others' curve; `shift` moves it right, in pixels, so that
+    marks of one step stand side by side."""
 
     step: int
     value: float
@@ -81,6 +88,8 @@ class Mark:
     link: str | None = None
     label: str = ""
     colour: int = 1
+    is_open: bool = False
+    shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +121,9 @@ class Panel:
         labels = []
         for colour, series in enumerate(self.series):
             if known := series.known():
-                place = sum(series.band[-1][1:]) / 2 if series.is_area else known[-1][1]
-                labels.append((place, colour, f"{series.label} {number(known[-1][1], self.form)}".strip()))
+                end = (series.clear_line() or [known[-1][1]])[-1]
+                place = sum(series.band[-1][1:]) / 2 if series.is_area else end
+                labels.append((place, colour, f"{series.label} {number(end, self.form)}".strip()))
         for mark in self.marks[-1:]:
             if mark.label:
                 labels.append((mark.value, mark.colour, f"{mark.label} {number(mark.value, self.form)}"))
@@ -158,7 +168,7 @@ class Timeline:
             parts += _panel(panel, frame, top + GAP, panel_height)
             top += panel_height + GAP
         if ends:
-            parts += _axis(frame, top)
+            parts += _axis(frame, top, steps)
         else:
             parts.append(text((frame.left + frame.end) / 2, height / 2, "no steps yet", "middle"))
         return Plot(Markup().join(parts), width, height, self.name, "img" if self.link is None else "group")
@@ -229,11 +239,10 @@ def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Ma
 
 
 def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:
-    place = frame.x(mark.step)
+    place = frame.x(mark.step) + mark.shift
     ends = line("whisker", place, y(mark.low), place, y(mark.high))
-    drawn = Markup('<g class="s{}">{}{}</g>').format(
-        mark.colour % N_COLOURS, ends, circle("", place, y(mark.value), 4.5)
-    )
+    point = circle("open" if mark.is_open else "", place, y(mark.value), 4.0 if mark.is_open else 4.5)
+    drawn = Markup('<g class="s{}">{}{}</g>').format(mark.colour % N_COLOURS, ends, point)
     return _linked(mark.link, mark.said, drawn, "event")
 
 
@@ -247,8 +256,8 @@ def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) 
         yield _path(f"{'area' if series.is_area else 'band'} {colour}", around)
     if series.is_area:
         return
-    known = series.known()
-    points, smooth = [place(*point) for point in known], smoothed(pl.Series([value for _, value in known]))
+    known, smooth = series.known(), series.clear_line()
+    points = [place(*point) for point in known]
     yield _path(f"line {colour}" if smooth is None else f"line {colour} faint", points)
     if smooth is None:
         yield from (circle(colour, *point, 2.5) for point in points)
@@ -256,27 +265,30 @@ def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) 
     yield _path(f"line {colour}", [place(step, value) for (step, _), value in zip(known, smooth, strict=True)])
 
 
-def smoothed(values: pl.Series) -> pl.Series | None:
+def smoothed(values: Sequence[float]) -> list[float] | None:
     """The centred moving mean of a curve over a tenth of it; None for one of too few points to be smoother than they
     are."""
     if len(values) < SMOOTHED_FROM:
         return None
     # An odd number of steps, else the mean would be of a time between two of them.
-    return values.rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1)
+    return pl.Series(values).rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1).to_list()
 
 
 def _path(kind: str, points: Sequence[Point]) -> Markup:
     return Markup('<path class="{}" d="M{}"/>').format(kind, "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
 
 
-def _axis(frame: Frame, top: float) -> Iterable[Markup]:
+def _axis(frame: Frame, top: float, steps: Sequence[float]) -> Iterable[Markup]:
+    """Few steps are each named, as far as there is room; of many the round ones are."""
     yield text(0, top + 18, "step", "tick")
     if frame.first < 0:
         yield text(frame.x(frame.first) - 8, top + 18, "base", "tick middle")
-    for tick in ticks(max(frame.first, 0), frame.last, frame.width // 150):
-        is_apart = frame.first >= 0 or frame.x(tick) - frame.x(frame.first) > 14  # from "base"
-        if float(tick).is_integer() and is_apart:
-            yield text(frame.x(tick), top + 18, f"{tick:.0f}", "tick middle")
+    last = frame.x(frame.first) - 8 if frame.first < 0 else -math.inf  # the text before, which may be "base"
+    places = steps if len(steps) <= MOST_NAMED else ticks(max(frame.first, 0), frame.last, frame.width // 150)
+    for tick in places:
+        if float(tick).is_integer() and frame.x(tick) - last > TICKS_APART:
+            last = frame.x(tick)
+            yield text(last, top + 18, f"{tick:.0f}", "tick middle")
 
 
 def _apart(labels: Sequence[tuple[float, int, str]], bottom: float) -> Iterable[tuple[float, int, str]]:

@@ -17,7 +17,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
-from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change
+from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change, text_of
 from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
 from coderl_tasks.view.search import same_failure
@@ -187,7 +187,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     the most similar one, and in words `why` the first of them failed."""
     by_program: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        by_program.setdefault((row["verdict"], row["code"] or row["completion"], row["first_failed"]), []).append(row)
+        by_program.setdefault((row["verdict"], text_of(row), row["first_failed"]), []).append(row)
     passing = [members[0] for (verdict, *_), members in by_program.items() if verdict == Verdict.PASSED]
     clusters = []
     for (verdict, program, _), members in by_program.items():

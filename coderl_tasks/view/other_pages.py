@@ -5,6 +5,7 @@ import re
 import shlex
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -14,8 +15,10 @@ from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, NOTE_ON_CURVES, evaluation_mark, history_panels, panel_of
+from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, panel_of
 from coderl_tasks.insight.pool_view import (
+    NOTE_ON_LABELS,
+    NOTE_ON_RATES,
     drops_table,
     flatten,
     funnel,
@@ -26,7 +29,7 @@ from coderl_tasks.insight.pool_view import (
     spending_table,
 )
 from coderl_tasks.insight.problem_view import pool_file
-from coderl_tasks.insight.record import CurationRecord, RunRecord, light_frame, pool_row, run_row, thin
+from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord, light_frame, pool_row, run_row, thin
 from coderl_tasks.insight.report import AUDIT_REPORT, facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.tables import age
@@ -44,17 +47,20 @@ LETTERS = "ABCDEF"
 """What compared runs are called in the curves: their names may be long, or the same but for their ends."""
 _ROW_OF = re.compile(r"row (\d+) of ([^\s,]+)(?![^\s,])(?! test)")  # those of the test side are in no file of the pool
 BARS_WIDTH = 560
+MARKS_APART = 10  # pixels between the evaluations of two runs at one step
 
 
 def library_page(library: Library, now: float) -> Page:
     """The runs and pools there are, the newest first, those pools among them that the runs were trained on."""
     paths = library.runs()
-    for path in paths.values():
+    trained: dict[str | None, list[str]] = {}  # the runs by the name of their pool
+    for name, path in paths.items():
         with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
-            library.pool_of(pool_file({"pool": (recorded_config(path) or {}).get("pool")}))
+            pool = library.pool_of(pool_file({"pool": (recorded_config(path) or {}).get("pool")}))
+            trained.setdefault(pool, []).append(name)
     runs = [{"name": name, "age": age(now - path.stat().st_mtime)} | run_row(path) for name, path in paths.items()]
     pools = [
-        {"name": name, "age": age(now - path.stat().st_mtime)} | pool_row(path)
+        {"name": name, "age": age(now - path.stat().st_mtime), "runs": trained.get(name, [])} | pool_row(path)
         for name, path in library.pools().items()
     ]
     return {"title": "Runs and pools", "runs": runs, "pools": pools, "searched": POOLS if library.is_whole else None}
@@ -81,7 +87,6 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
         "title": " and ".join(records),
         "names": list(records),
         "letters": LETTERS,
-        "curves_note": NOTE_ON_CURVES,
         "first": first_name,
         "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
         "timeline": _compared_curves(records).plot(),
@@ -94,6 +99,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
                 "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
                 "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
                 "opened": _opened(chosen, (first_name, name), comparison, problem_id),
+                "titles": chosen[name].titles(comparison.after.name) if comparison else {},
             }
             for name, comparison, why in pairs
         ],
@@ -129,12 +135,17 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
 
 
 def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
-    return [
-        replace(mark, said=f"{name}, {mark.said}", label="", colour=colour)
-        for colour, (name, record) in enumerate(records.items())
-        for each in own_evaluations(record)
-        if each.step >= 0 and (mark := evaluation_mark(each, address("run", name, "eval", each.name)))
-    ]
+    """The evaluations of each run in its colour, side by side where two runs have one at the same step."""
+    marks = []
+    for colour, (name, record) in enumerate(records.items()):
+        shift = MARKS_APART * (colour - (len(records) - 1) / 2)
+        for mark in evaluation_marks(own_evaluations(record), partial(_evaluation_address, name)):
+            marks.append(replace(mark, said=f"{name}, {mark.said}", label="", colour=colour, shift=shift))
+    return marks
+
+
+def _evaluation_address(name: str, record: EvalRecord) -> str:
+    return address("run", name, "eval", record.name)
 
 
 def _flipped(
@@ -204,6 +215,9 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         "histogram": pass_rate_plot(profile, curation.band, BARS_WIDTH)
         if len(profile) and "posterior" in profile.columns
         else None,
+        "profiled": len(profile),
+        "rates_note": NOTE_ON_RATES,
+        "labels_note": NOTE_ON_LABELS if parts and sum(parts[-1].few) else "",
         "make_up": make_up_table(parts) if parts else None,
         "spending": spending_table(spent) if spent else None,
         "problems": _listed_problems(curation.pool, order),
@@ -316,6 +330,7 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         "hits": hits,
         "rows": rows,
         "groups": grouped(data, rows, wanted.evaluation),
+        "titles": data.titles(wanted.evaluation or None) if rows else {},
         "rest": rest,
     }
 

@@ -20,7 +20,8 @@ COMPARED_CHARS = 4000  # of a program, in search of the most similar one
 @dataclass(frozen=True, slots=True)
 class Change:
     """A completion `before` and one `after`, of which one passes and the other fails; the test that `failed`, as
-    `failed_test` returns it; the `diff` of the programs, or of answers that are none; None where one side alone is."""
+    `failed_test` returns it; the `diff` from the failing program to the passing one, or of answers that are none; None
+    where one side alone is."""
 
     before: Row
     after: Row
@@ -47,7 +48,7 @@ def program_change(before: Sequence[Row], after: Sequence[Row], problem: Problem
     assert similar is not None  # the higher rate is not 0
     old, new = (similar, failing) if is_lost else (failing, similar)
     alike = (old["code"] is None) == (new["code"] is None)
-    diff = marked_text.difference(text_of(old), text_of(new)) if alike else None
+    diff = marked_text.difference(text_of(failing), text_of(similar)) if alike else None
     return Change(old, new, is_lost, failed_test(failing, problem), diff)
 
 

@@ -158,10 +158,10 @@ def reward_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if format_score is None or correctness is None or environment == "custom":
         return f"what compute_reward returned: {row['reward']:g}"
     if environment == "gsm8k":
-        return f"0.2 × (format + 1) + 0.8 × correct = 0.2 × {format_score + 1:g} + 0.8 × {correctness:g}"
+        return f"0.2 × (format score + 1) + 0.8 × correct = 0.2 × {format_score + 1:g} + 0.8 × {correctness:g}"
     coefficient = float(config.get("format_coef", FORMAT_COEF))
     of = f"{row['tests_passed']}/{row['tests_total']}" if config.get("reward") == "fraction" else f"{correctness:g}"
-    return f"format_coef × format + correct = {coefficient:g} × {format_score:g} + {of}"
+    return f"format_coef × format score + correct = {coefficient:g} × {format_score:g} + {of}"
 
 
 def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -175,8 +175,8 @@ def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         (0.2, "0.2") if environment == "gsm8k" else (float(config.get("format_coef", FORMAT_COEF)), "format_coef")
     )
     if score < 0:
-        return f"format violated: costs {name} × {-score:g} = {cost * -score:g}"
-    return f"format ok; a violation costs {cost:g}"
+        return f"format violated, score {score:g}: costs {name} × {-score:g} = {cost * -score:g}"
+    return f"format ok, score 0; a violation scores −1, which costs {cost:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from coderl_tasks.stats import student_t
 from coderl_tasks.view.library import NotThereError, last_entry, state_of
 
 Value = TypeVar("Value")
+Version = tuple[Path, int]  # a file, and when it was written
 HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion", "test_seconds")
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
@@ -74,7 +75,7 @@ class RunData:
         self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
         self._problems: dict[tuple[object, str], tuple[Problem | None, str | None]] = {}
         self._statements: dict[str, str] = {}  # by problem, read from prompts
-        self._titles: tuple[tuple[Path, int] | None, dict[str, str]] = None, {}  # of which version of the pool
+        self._titles: dict[str | None, tuple[Version, dict[str, str]]] = {}  # by evaluation, None: training
         self._lock = Lock()
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
@@ -237,29 +238,25 @@ class RunData:
         kept = self._problems
         try:
             # A pool may come and go, and be made again. A data set is read whole for one problem.
-            source = self._pool_version() if place.evaluation is None else place.evaluation
+            source = _version(self.pool_file()) if place.evaluation is None else place.evaluation
             found = kept.get((source, problem_id))
             if found is None:
                 if len(kept) >= MOST_PROBLEMS:
                     kept.clear()
-                found = kept[source, problem_id] = self._read_problem(problem_id, place)
+                found = kept[source, problem_id] = self._read_problem(problem_id, place, source)
             return found
         except (CoderlError, OSError) as error:
             if place.evaluation is not None:
                 raise
             return None, str(error)
 
-    def _read_problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
-        if place.evaluation is not None:
+    def _read_problem(self, problem_id: str, place: Place, source: Version | str) -> tuple[Problem | None, str | None]:
+        if isinstance(source, str):
             found, missing = problems_at_hand(self.config_of(place), {problem_id})
             problem = found[problem_id].whole() if problem_id in found else None
         else:
-            problem, missing = problem_in_pool(self.pool_file(), problem_id), None
+            problem, missing = problem_in_pool(source[0], problem_id), None
         return problem, None if problem else missing or "the problem is not there any more"
-
-    def _pool_version(self) -> tuple[Path, int]:
-        file = self.pool_file()
-        return file, file.stat().st_mtime_ns
 
     def pool_file(self) -> Path:
         """The file of the run's pool, as `pool_file` finds it also among the pools that are shown. ConfigError, with
@@ -272,18 +269,38 @@ class RunData:
                 raise
             raise ConfigError(f"{error}, or name it: {view_command(self.path)} POOL") from error
 
-    def titles(self) -> dict[str, str]:
-        """How the statement of each problem of the pool begins, by its id; empty if the pool cannot be read."""
+    def titles(self, evaluation: str | None = None) -> dict[str, str]:
+        """How the statement of each problem of the pool begins, or of those of `evaluation`, by its id; empty if the
+        pool cannot be read, or the prompts of the evaluation."""
         try:
-            file, _ = version = self._pool_version()
-            if self._titles[0] != version:
+            place = Place(evaluation=evaluation)
+            version = _version(self.pool_file() if evaluation is None else self.file_of(place))
+            kept = self._titles.get(evaluation)
+            if kept is None or kept[0] != version:
+                statements = pl.scan_parquet(version[0]) if evaluation is None else self._evaluated_statements(place)
                 begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
                 is_cut = begun.str.len_chars() > TITLE_CHARS
                 title = pl.when(is_cut).then(begun.str.slice(0, TITLE_CHARS) + pl.lit("…")).otherwise(begun)
-                self._titles = version, dict(pl.scan_parquet(file).select("problem_id", title).collect().iter_rows())
+                kept = version, dict(statements.select("problem_id", title).collect().iter_rows())
+                self._titles[evaluation] = kept
         except (CoderlError, OSError, pl.exceptions.PolarsError):
             return {}
-        return self._titles[1]
+        return kept[1]
+
+    def _evaluated_statements(self, place: Place) -> pl.LazyFrame:
+        """The statements of an evaluation's problems (problem_id, statement) as its prompts have them."""
+        decode = self.decode()
+        known = self._statements_at(place, decode, {}) if decode is not None else {}
+        return pl.LazyFrame(
+            {"problem_id": [*known], "statement": [*known.values()]},
+            schema={"problem_id": pl.String, "statement": pl.String},
+        )
+
+    def _statements_at(self, place: Place, decode: Decode, known: Mapping[str, str]) -> dict[str, str]:
+        """The statements of the problems of a place but for those `known`, from their prompts."""
+        prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
+        lacking = prompts.filter(~pl.col("problem_id").is_in([*known])).unique("problem_id").collect()
+        return {name: statement_in(decode(tokens)) for name, tokens in lacking.iter_rows()}
 
     def prompted_statements(self) -> dict[str, str]:
         """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is
@@ -299,9 +316,7 @@ class RunData:
         places = [Place(step) for step in last_steps["step"].unique().sort()]
         places += [Place(evaluation=each.name) for each in self.record.evals.values() if each.rollouts is not None]
         for place in places:
-            prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
-            lacking = prompts.filter(~pl.col("problem_id").is_in([*self._statements])).unique("problem_id").collect()
-            found = {name: statement_in(decode(tokens)) for name, tokens in lacking.iter_rows()}
+            found = self._statements_at(place, decode, self._statements)
             self._statements = self._statements | found  # a new one: other threads may iterate over the last
         return self._statements
 
@@ -316,6 +331,10 @@ class RunData:
     def decode(self) -> Decode | None:
         """The model's tokens as text; None if its tokenizer is not on this machine."""
         return _decoder(str(self.record.config.get("model_name", "")))
+
+
+def _version(file: Path) -> Version:
+    return file, file.stat().st_mtime_ns
 
 
 def problem_in_pool(file: Path, problem_id: str) -> Problem | None:

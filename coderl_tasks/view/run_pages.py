@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
 from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, NOTE_ON_CURVES, evaluation_mark, history_panels
+from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
@@ -69,7 +69,6 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "facts": facts(record),
         "comparison": comparison,
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
-        "curves_note": NOTE_ON_CURVES,
         "bounds": (first, last),
         "every": every,
         "warnings": [_warning(watch, name, episode) for episode in watch.episodes],
@@ -78,7 +77,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "step_columns": step_columns(record),
         "n_steps": len(shown),
         "newest": record.metrics["step"].max(),
-        "evals": list(record.evals.values()),
+        "evals": [(each, _paired(each, record.baseline)) for each in record.evals.values()],
+        "baseline": record.baseline.name if record.baseline else None,
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
         "changes": changed_settings(record.config),
@@ -94,6 +94,25 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
+
+
+class Paired(NamedTuple):
+    """A paired difference with its interval, on the `shared` problems; None where these are all of both evaluations."""
+
+    difference: float
+    low: float
+    high: float
+    shared: int | None
+
+
+def _paired(record: EvalRecord, baseline: EvalRecord | None) -> Paired | None:
+    """The difference from the baseline that an evaluation has recorded; None if it has none."""
+    found = record.summary.get("compare") or {}
+    if baseline is None or found.get("to") != baseline.name or found.get("difference") is None:
+        return None
+    n = found.get("n")
+    shared = None if record.summary["n"] == baseline.summary["n"] == n else n
+    return Paired(found["difference"], found["ci_low"], found["ci_high"], shared)
 
 
 INTEGRITY = {
@@ -262,7 +281,7 @@ def _band(rates: pl.DataFrame, name: str) -> Band:
 def _panels(
     metrics: pl.DataFrame, bands: Mapping[str, Band], evals: Sequence[EvalRecord], name: str, *, every: bool
 ) -> list[Panel]:
-    panels = history_panels(metrics, [_mark(each, name) for each in evals])
+    panels = history_panels(metrics, _marks(evals, name))
     for title, band in bands.items():
         first, *others = panels[title].series
         panels[title] = replace(panels[title], series=[replace(first, band=band), *others])
@@ -270,8 +289,8 @@ def _panels(
     return [panels[title] for title in titles if title in panels and panels[title].ends()]
 
 
-def _mark(record: EvalRecord, name: str) -> Mark:
-    return evaluation_mark(record, address("run", name, "eval", record.name))
+def _marks(records: Sequence[EvalRecord], name: str) -> list[Mark]:
+    return evaluation_marks(records, lambda record: address("run", name, "eval", record.name))
 
 
 def own_evaluations(record: RunRecord) -> list[EvalRecord]:
@@ -283,10 +302,8 @@ def own_evaluations(record: RunRecord) -> list[EvalRecord]:
 def events(data: RunData, name: str) -> list[Event]:
     """What happened in a run, lane by lane."""
     record, watch = data.record, data.watch
-    found = [
-        Event("evaluations", mark.step, mark.said, mark.link)
-        for mark in (_mark(each, name) for each in record.evals.values())
-    ]
+    marks = _marks([*record.evals.values()], name)
+    found = [Event("evaluations", mark.step, mark.said, mark.link) for mark in marks]
     found += [
         Event("warnings", each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes
     ]
@@ -432,11 +449,12 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
         .agg(pl.col("passed").sum(), pl.col("graded").sum())
         .iter_rows()
     }
-    verdicts: dict[int, list[tuple[str | None, int]]] = {}
+    verdicts: dict[int, list[tuple[str | None, int, int]]] = {}  # with the first completion that has it
     spread: dict[int, float | None] = {}
     if rows is not None:
-        for group, verdict, n in rows.group_by("group_index", "verdict").len().sort("len", descending=True).iter_rows():
-            verdicts.setdefault(group, []).append((verdict, n))
+        counts = rows.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
+        for group, *of_verdict in counts.sort("n", descending=True).iter_rows():
+            verdicts.setdefault(group, []).append((*of_verdict,))
         spread = dict(rows.group_by("group_index").agg(pl.col("reward").std()).iter_rows())
     listed = []
     for group in groups.iter_rows(named=True):
@@ -457,8 +475,10 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
 
 
 def half_of(gained: Sequence[Mapping[str, Any]]) -> int:
-    """On how few of the problems that an evaluation gained half of the gain lies."""
+    """On how few of the problems that an evaluation gained half of the gain lies; 0 if each gained as much."""
     gains = sorted((pair["after"] - pair["before"] for pair in gained), reverse=True)
+    if not gains or gains[0] == gains[-1]:
+        return 0
     return next((n for n in range(len(gains) + 1) if 2 * sum(gains[:n]) >= sum(gains)), 0)
 
 
@@ -468,10 +488,11 @@ def other_evaluations(record: RunRecord, evaluation: str) -> dict[str, EvalRecor
 
 
 def compared_with(record: RunRecord, evaluation: str, against: str | None) -> EvalRecord | None:
-    """The evaluation that `evaluation` is compared with: `against`, else the baseline, else the first other one."""
+    """The evaluation that `evaluation` is compared with: `against`, else the baseline, else the newest other one."""
     others = other_evaluations(record, evaluation)
     baseline = record.baseline.name if record.baseline else None
-    return next((others[name] for name in (against, baseline, *others) if name in others), None)
+    newest = reversed(others)  # the baseline itself is compared with where the run ended
+    return next((others[name] for name in (against, baseline, *newest) if name in others), None)
 
 
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
@@ -507,6 +528,7 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
         "half": half_of(flips["gained"]),
+        "titles": data.titles(evaluation),
         "flips": flips,
         "rows": listed[:ROWS_ON_PAGE],
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),

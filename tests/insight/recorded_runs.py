@@ -13,6 +13,7 @@ from coderl_tasks.curation.labels import learn_prior, with_labels
 from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.curation.solutions import SolutionCheck, Status
 from coderl_tasks.curation.stopping_rule import difficulty
+from coderl_tasks.evaluation.paired import compared
 from coderl_tasks.journal.atomic import write_parquet, write_rows
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -236,14 +237,19 @@ def write_run(folder: Path, steps: int = STEPS, seed: int = 0, test_size: int = 
             rows.append(write_step(run, step, draw, steps))
             if step % 10 == 9 and step + 1 < steps:
                 skill = 0.50 + 0.25 * (1 - math.exp(-3 * step / steps))
-                during = write_evaluation(run, f"step-{step:06d}", skill, test_size // 3)
+                name = f"step-{step:06d}"
+                during = write_evaluation(run, name, skill, test_size // 3)
+                files = (folder / "evals" / each / "rollouts.parquet" for each in ("baseline", name))
+                before, after = map(pl.read_parquet, files)
+                compare = compared(before, after, to="baseline", sides=(first, during))
+                write_evaluation(run, name, skill, test_size // 3, **compare)
                 rows.append({"step": step, "eval/mean_correct": during["pass_at_1"]})
                 name = f"{step:06d}"
                 paths = {"state_path": f"tinker://s/weights/{name}", "sampler_path": f"tinker://s/sampler/{name}"}
                 record_checkpoint(folder, name, {"step": step, "dataset_offset": step * GROUPS}, paths)
         last = write_evaluation(run, "final", 0.74, test_size)
         gain = last["pass_at_1"] - first["pass_at_1"]
-        compare = {"to": "baseline", "difference": gain, "ci_low": gain - 0.06, "ci_high": gain + 0.06}
+        compare = {"to": "baseline", "difference": gain, "ci_low": gain - 0.06, "ci_high": gain + 0.06, "n": last["n"]}
         write_evaluation(run, "final", 0.74, test_size, compare=compare)
         rows.append({"step": steps - 1, "eval/mean_correct": last["pass_at_1"]})
         write_rows(run.metrics.path, rows)

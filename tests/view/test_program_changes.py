@@ -24,7 +24,9 @@ def test_a_lost_problem_has_the_failed_test_and_the_difference() -> None:
         FAILED,
     )  # of those that passed the most similar one
     assert found.failed["index"] == 2
-    assert found.diff.striptags() == "a = 1 b = 2 -print(a + b) +print(a - b)"
+    assert (
+        found.diff.striptags() == "a = 1 b = 2 -print(a - b) +print(a + b)"
+    )  # from the failing one to the passing one, as below
 
 
 def test_a_gained_problem_has_them_too() -> None:

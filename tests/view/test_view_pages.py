@@ -20,8 +20,10 @@ import pytest
 
 from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.grading.verdict import UNGRADED
+from coderl_tasks.insight.diagnosis import PairedPassAt1
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
+from coderl_tasks.insight.tables import Estimate
 from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
@@ -31,7 +33,7 @@ from coderl_tasks.view.library import Library, NotThereError, address, state_of
 from coderl_tasks.view.other_pages import compare_page, library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
-from coderl_tasks.view.run_pages import run_page, visits_of, worse
+from coderl_tasks.view.run_pages import compared_with, half_of, run_page, visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, counted, failures, grouped, same_failure, search
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
@@ -162,6 +164,18 @@ def test_a_problem_is_known_by_the_beginning_of_its_statement(client: httpx.Clie
     assert {*shown} == {*data.groups.filter(step=3)["problem_id"]} & titles.keys() != set()
 
 
+def test_an_evaluated_problem_is_known_by_the_beginning_of_its_statement(client: httpx.Client, served: Served) -> None:
+    data = RunData(served.folder / "moved")  # no data set of evaluated problems is at hand: prompts have the statements
+    titles = data.titles("final")
+    expected = data.light_rows(Place(evaluation="final"))["problem_id"]
+    assert titles.keys() == {*expected} and data.titles("final") is titles != data.titles()
+    listed = read(client, "/run/moved/eval/final").text
+    assert all(f"{name}{title}" in listed for name, title in titles.items())
+    found = read(client, "/run/moved/search?q=filter&eval=final").text
+    assert any(f"{name}{title}" in found for name, title in titles.items())
+    assert RunData(served.folder / "ordinary").titles("final") == {}, "there its tokenizer is missing"
+
+
 def test_a_run_counts_the_groups_without_a_signal(client: httpx.Client, served: Served) -> None:
     groups = RunData(served.folder / "fallen").groups
     counts = groups.filter(~pl.col("has_signal")).group_by("why_skipped").len().rows()
@@ -225,7 +239,7 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     first, everything = shown(every=False), shown(every=True)
     text = " ".join(first.text.split())
     assert len(rows) > 3 and f"The 3 of {len(rows)} with the smallest p; all." in text
-    assert f"{n_again} problems were seen in several steps, so that chance alone makes some of these falls" in text
+    assert f"{n_again} problems were seen in several steps, so chance alone makes about " in text
     for row, link in zip(rows[:3], first.links[:3], strict=True):
         assert link == f"/run/ordinary/problem?id={row['problem_id']}&step={row['last_step']}"
         assert f"{row['last_passed']} of {row['last_graded']}step {row['last_step']}{row['p']:.2g}" in text
@@ -251,10 +265,11 @@ def test_the_proof_has_each_test_in_its_state(client: httpx.Client, served: Serv
     failed = row["first_failed"]
     assert f"Test {failed} failed" in text
     assert f"Test {failed} ran as number {failed + 1}, and grading stops" in text
-    assert "format ok; a violation costs 0.1" in text
+    assert "format ok, score 0; a violation scores −1, which costs 0.1" in text
+    assert "format_coef × format score + correct = 0.1 × 0 + 0 = 0" in " ".join(text.split())
     violated = rows.filter(pl.col("verdict") == "format_error").row(0, named=True)
     no_code = read(client, f"/run/ordinary/step/3/{violated['group_index']}/{violated['sample_index']}").text
-    assert "format violated: costs format_coef × 1 = 0.1" in no_code
+    assert "format violated, score -1: costs format_coef × 1 = 0.1" in no_code
     assert text.count("20 ms") == failed + 1  # of each test that ran
     assert "http://sandbox.example:8080; no request had to be sent again" in " ".join(text.split())
     assert f"expected {failed}" in text
@@ -312,7 +327,7 @@ def test_a_failing_completion_is_beside_the_most_similar_one_that_passes(client:
             continue
         seen.add((row["verdict"], has_sibling))
         text = read(client, f"/run/ordinary/step/3/{row['group_index']}/{row['sample_index']}").text
-        found = re.search(r"Difference to the program of completion (\d+), which passes", text)
+        found = re.search(r"From this program \(−\) to that of completion (\d+), which passes \(\+\)", text)
         assert (found is not None) is has_sibling
         if found:
             [passing] = group.filter(sample_index=int(found[1]))["code"]
@@ -426,13 +441,65 @@ def test_the_kind_of_a_failure_is_its_verdict_and_the_error() -> None:
     assert same_failure(rows, 0) is same_failure(rows, 1) is None
 
 
+def test_a_run_says_what_evaluations_of_fewer_problems_gained(client: httpx.Client, served: Served) -> None:
+    html = client.get("/run/ordinary").text
+    rows = Page(html[html.index('<h2 id="evaluations">') : html.index("<h2>Hardest")]).text.split()
+    shared = json.loads((served.folder / "ordinary/evals/step-000009/summary.json").read_text())["compare"]
+    assert f"{100 * shared['difference']:+.1f}" in rows and " ".join(rows).count("on the 8 shared") == 1
+    assert html.count('<circle class="open"') == 1 and "open circle" in html
+
+
+def test_a_comparison_has_an_outcome_in_words(client: httpx.Client) -> None:
+    share = Estimate(0.5, 0.4, 0.6)
+    said = [
+        PairedPassAt1(10, share, share, difference, low, high, {}).outcome("A", "B")
+        for difference, low, high in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1), (0.1, -0.1, 0.3), (0.0, 0.0, 0.0))
+    ]
+    assert "B solves more of these problems than A" in said[0] and "B solves fewer" in said[1]
+    assert said[2] == said[3] == "The interval includes 0: these problems do not show which of A and B is better."
+    for page, sides in (
+        ("/run/ordinary", ("baseline", "final")),
+        ("/run/ordinary/eval/final", ("baseline", "final")),
+        ("/compare?run=ordinary&run=live", ("ordinary", "live")),
+    ):
+        text = read(client, page).text
+        assert re.search("The interval (in|ex)cludes 0: ", text) and all(side in text for side in sides)
+        assert re.search(r"p is the chance that the \d+ problems which changed", text)
+
+
+def test_a_baseline_is_compared_with_the_newest_evaluation(served: Served) -> None:
+    record = RunData(served.folder / "ordinary").record
+    found = [compared_with(record, name, against) for name, against in (("baseline", None), ("final", None))]
+    assert [each and each.name for each in found] == ["final", "baseline"]
+    against = compared_with(record, "baseline", "step-000009")
+    assert against is not None and against.name == "step-000009"
+
+
+def test_half_of_a_gain_lies_on_few_problems_only_where_they_gain_unequally() -> None:
+    def gained(*gains: float) -> list[dict[str, float]]:
+        return [{"before": 0.0, "after": gain} for gain in gains]
+
+    assert half_of(gained(1.0, 0.25, 0.25, 0.25)) == 1 and half_of(gained(0.5, 0.5, 0.25, 0.25)) == 2
+    assert half_of(gained(1.0, 1.0, 1.0)) == half_of([]) == 0
+
+
+def test_a_step_leads_to_a_completion_of_each_verdict(client: httpx.Client, served: Served) -> None:
+    rows = RunData(served.folder / "ordinary").light_rows(Place(3)).sort("sample_index")
+    firsts = rows.group_by("group_index", "verdict").first()
+    links = {link for link in read(client, "/run/ordinary/step/3").links if re.fullmatch(r"/run/.*/3/\d+/\d+", link)}
+    assert links == {
+        f"/run/ordinary/step/3/{group}/{sample}"
+        for group, sample in firsts.select("group_index", "sample_index").iter_rows()
+    }
+
+
 def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
     page = read(client, "/run/ordinary/eval/final")
     lost, gained = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
     assert gained > 0
     text = " ".join(read(client, "/run/ordinary/eval/step-000009").text.split())
-    assert "On the 8 problems that both evaluations have. baseline: " in text
-    assert re.search(r"n=24, Pass@1 on all of these \d+\.\d%", text)
+    assert "On the 8 problems that both evaluations have." in text
+    assert re.search(r"baselinetinker://.* n=24, Pass@1 on all of these \d+\.\d%", text)
     link = next(link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link))
     text = read(client, link).text
     assert "Why this reward" in text and lost >= 0
@@ -463,6 +530,11 @@ def test_runs_are_compared(client: httpx.Client) -> None:
     assert re.search(r"[+-]\d+\.\d pointsPass@1 of B \([a-z0-9-]+\) less that of A \(final\), paired", text)
     assert text.index("B compared with A") < text.index("Curves") < text.index("gained and lost by B, live")
     assert re.search(r"\d+ settings differ: the difference is that of all of them together", page.text)
+    html = client.get("/compare?run=ordinary&run=live").text
+    places = re.findall(
+        r'aria-label="(ordinary|live), evaluation baseline[^"]*"[^>]*><g [^>]*><path class="whisker" d="M([\d.]+)', html
+    )
+    assert [name for name, _ in places] == ["ordinary", "live"] and places[0][1] != places[1][1]
     assert "Tick two runs or more" in read(client, "/compare?run=ordinary", 400).text
 
 
@@ -519,12 +591,14 @@ def test_gained_and_lost_problems_lead_to_what_changed(
         if "/compare?" in page:
             pages = {address("run", run, "problem", id=name, eval=evaluation) for run, evaluation in sides}
             assert pages <= {*opened.links}
-        (_, old), (_, new) = before[name], after[name]
-        if old is None or new is None:
+        (verdict, failing), (_, passing) = before[name], after[name]
+        if verdict == "passed":
+            passing, failing = failing, passing
+        if failing is None or passing is None:
             assert "The failing completion has no program" in text
             continue
-        assert all(f"-{line}" in text for line in old.splitlines() if line not in new.splitlines())
-        assert all(f"+{line}" in text for line in new.splitlines() if line not in old.splitlines())
+        assert all(f"-{line}" in text for line in failing.splitlines() if line not in passing.splitlines())
+        assert all(f"+{line}" in text for line in passing.splitlines() if line not in failing.splitlines())
         assert re.search(r"The completion of .* passes all tests; that of .* fails test \d+", text)
 
 
@@ -536,7 +610,7 @@ def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_t
         "The completion of step 1 passes all tests; that of step 2 fails test 4" in text
         and "Input4 Expectedexpected 4 Got3" in text
     )
-    assert "-print(sum(v for v in values if v % 2 == 0)) +print(sum(values))" in text
+    assert "-print(sum(values)) # < & > +print(sum(v for v in values if v % 2 == 0))" in text
     assert {"/run/fallen/step/1/0/0", "/run/fallen/step/2/0/0"} <= set(page.links)
     assert " between " not in read(client, "/run/fallen/problem?id=taco-0002&step=1").text
 
@@ -546,6 +620,9 @@ def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
     drops = {link for link in page.links if "/drops?" in link}
     text = "".join(read(client, link).text for link in drops)
     assert "3 tests" in text and "test 4 <script>alert(1)</script>" in text
+    said = " ".join(page.text.split())
+    assert re.search(r"All \d+ profiled problems are counted; shaded is the band that was kept", said)
+    assert "In brackets: how many of these labels are expected to be wrong" in said
     problem = next(link for link in page.links if "/pool/curated/problem?" in link)
     assert "Read n, then n integers" in read(client, problem).text
 
@@ -639,6 +716,8 @@ def test_the_first_page_lists_the_pools_that_its_runs_were_trained_on(served: Se
     viewer = Viewer(Library([run, served.folder / "lost"]))
     page = Page(bytes(viewer.render("library_page", **library_page(viewer.library, time.time())).body).decode())
     assert {"/run/run", "/run/lost", "/pool/elsewhere"} <= set(page.links)
+    assert page.links.count("/run/run") == 2 and page.links.count("/run/lost") == 1, "the pool names its run"
+    assert page.text.count("0.0004") == 2  # the learning rates
 
 
 def test_a_run_without_its_pool_names_problems_by_their_ids_alone(client: httpx.Client) -> None:
