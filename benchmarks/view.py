@@ -35,7 +35,7 @@ from rich.table import Table
 
 import coderl_tasks
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.paths import POOL_FILE
+from coderl_tasks.paths import POOL_FILE, PROJECT_ROOT
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.view.library import address
 
@@ -57,7 +57,9 @@ def write_all(folder: Path, rows: int, batch: int) -> None:
     pool.parent.mkdir()
     write_parquet(pool, problems_frame(problems))
     config = folder / "run" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"pool": str(pool), "group_size": batch // GROUP}))
+    # A tokenizer that is there: pages decode prompts, also where most of the drawn tokens are none of its own.
+    own = {"pool": str(pool), "group_size": batch // GROUP, "model_name": str(PROJECT_ROOT / "data" / "nano")}
+    config.write_text(json.dumps(json.loads(config.read_text()) | own))
 
 
 def pages(run: Path) -> dict[str, str]:
@@ -80,6 +82,7 @@ def pages(run: Path) -> dict[str, str]:
         "completion": f"/run/run/step/{middle}/0/0",
         "completion of 24,000 tokens": f"/run/run/step/{middle}/{long[0]}/{long[1]}",
         "evaluation": "/run/run/eval/final",
+        "search in an evaluation": found(verdict="passed", eval="final"),
         "completion of an evaluation": "/run/run/eval/final/7",
         "search: verdict": found(verdict="time_limit"),
         "search: problem": found(problem=problem),

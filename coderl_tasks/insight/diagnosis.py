@@ -25,10 +25,12 @@ from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord, is_ru
 from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown
 from coderl_tasks.settings import HUB_DATASET
+from coderl_tasks.stats import CONFIDENCE
 
 WARM_UP_STEPS = 5
 FORMAT_THRESHOLD, TREND_P = 0.95, 0.05
 TREND_MIN_STEPS, TREND_FAILS_FROM = 8, 30
+FEWEST_RESAMPLED = 20  # problems with several completions each, below which a bootstrap's interval proves nothing
 
 
 def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
@@ -53,10 +55,16 @@ class PairedPassAt1:
 
     def outcome(self, before: str, after: str) -> str:
         """What the interval says, in a sentence about the sides of these names."""
+        p = self.changed.get("mcnemar_p")
+        if p is None and self.n < FEWEST_RESAMPLED:
+            return f"{self.n} problems in common are too few to tell which of {before} and {after} is better."
         if self.ci_low <= 0 <= self.ci_high:
             return f"The interval includes 0: these problems do not show which of {before} and {after} is better."
-        amount = "more" if self.difference > 0 else "fewer"
-        return f"The interval excludes 0: {after} solves {amount} of these problems than {before}."
+        if p is not None and p >= 1 - CONFIDENCE:
+            return f"The interval excludes 0 narrowly, p does not: {before} and {after} may be equally good."
+        does = ("solves more", "solves fewer") if p is not None else ("passes more often", "passes less often")
+        which, on = does[self.difference < 0], "of these problems" if p is not None else "on these problems"
+        return f"The interval excludes 0: {after} {which} {on} than {before}."
 
     @property
     def p_text(self) -> str:
@@ -104,14 +112,20 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         return PairedPassAt1(len(pairs), *sides, difference, low, high, changed=paired.changed(pairs))
 
     compare = after.summary.get("compare") or {}
-    is_recorded = compare.get("to") == before.name  # so that a report shows the interval that the run showed
-    recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
+    recorded: Any = [compare.get(key) for key in ("difference", "ci_low", "ci_high")]
+    if compare.get("to") != before.name or not _are_of_one_run(before, after) or None in recorded:
+        recorded = None  # else a report shows the interval that the run showed
     splits = pairs["split"].unique(maintain_order=True)
     by_split = {split: pass_at_1(split, pairs.filter(split=split)) for split in splits}
     earlier, later = (record.summary | {"step": record.step} for record in (before, after))  # not all summaries have it
     sides = (_side_text(before, pairs.height), _side_text(after, pairs.height))
     warning = paired.unlike(earlier, later, pairs.height)
     return Comparison(before, after, pass_at_1("all", pairs, recorded), by_split, pairs, sides, warning)
+
+
+def _are_of_one_run(*records: EvalRecord) -> bool:
+    """Whether evaluations lie in one folder: those of two runs have the same names."""
+    return len({record.rollouts and record.rollouts.parents[1] for record in records}) == 1
 
 
 def _shared_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:

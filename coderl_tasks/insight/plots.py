@@ -58,9 +58,10 @@ FIRST = (
 )
 """The panels that tell how a run went; a page has the others behind a heading."""
 NOTE_ON_CURVES = (
-    "Faint lines are single steps (of a long run means of neighbouring ones), clear lines a centred moving mean over a "
-    "tenth of the run, numbers at the right where it ends. Bars are Pass@1 with its 95% interval; an open circle is an "
-    "evaluation on fewer problems, which others are not to be compared with by eye."
+    "Faint lines are single steps of training (of a long run means of neighbouring ones), clear lines a centred moving "
+    "mean over a tenth of the run, numbers at the right where it ends. A healthy run stays above the dotted line of "
+    "the format, and near that of the KL. Circles are Pass@1 of evaluations with its 95% interval; an open one is on "
+    "fewer problems, and so not comparable by eye."
 )
 
 
@@ -81,7 +82,7 @@ def history_plots(run: RunRecord) -> dict[str, Plot]:
 
 
 def _panels_of(run: RunRecord) -> dict[str, Panel]:
-    return history_panels(thin(run.metrics), evaluation_marks([*run.evals.values()]))
+    return history_panels(thin(run.metrics), evaluation_marks([*run.evals.values()], most_evaluated(run)))
 
 
 def _small(title: str, panel: Panel) -> Plot:
@@ -189,9 +190,15 @@ def _seconds(metrics: pl.DataFrame) -> list[Series]:
     return [drawn.get(label, Series(label)) for label in (*PHASES, "step", "other")]
 
 
-def evaluation_marks(records: Sequence[EvalRecord], link: Callable[[EvalRecord], str] | None = None) -> list[Mark]:
-    """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than the largest one."""
-    most = max((record.summary["n"] for record in records), default=0)
+def most_evaluated(*runs: RunRecord) -> int:
+    """How many problems the largest evaluation has that one of the runs made."""
+    return max((int(record.summary["n"]) for run in runs for record in run.own_evals), default=0)
+
+
+def evaluation_marks(
+    records: Sequence[EvalRecord], most: int, link: Callable[[EvalRecord], str] | None = None
+) -> list[Mark]:
+    """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than `most`."""
     marks = []
     for record in records:
         (low, high), n = record.interval, record.summary["n"]

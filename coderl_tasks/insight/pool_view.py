@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from coderl_tasks.curation.stopping_rule import DIFFICULTIES
+from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.insight.bars import BarRow, columns_of_bars, rows_of_bars
 from coderl_tasks.insight.drawing import FULL, HALF, Plot, short_name
 from coderl_tasks.insight.named_queries import PROFILED
@@ -158,6 +158,11 @@ def note_on_generated_tests(pool: pl.DataFrame) -> str:
 
 
 NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
+NOTE_ON_BOUNDS = f"Hard is a pass rate below {HARD_BELOW:.0%}, easy one from {EASY_FROM:.0%}."
+NOTE_ON_SPENDING = (
+    f"Sampling a problem stops where more samples would hardly change what becomes of it. Beside it: {FIXED_SAMPLES} "
+    "samples for each problem, and the share of these that was needed."
+)
 NOTE_ON_RATES = (
     "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate that it "
     "may have, by a prior learned from all of them."

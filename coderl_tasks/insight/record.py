@@ -102,11 +102,18 @@ class RunRecord:
     def final(self) -> EvalRecord | None:
         return self.evals.get(FINAL)
 
+    @cached_property
+    def own_evals(self) -> list[EvalRecord]:
+        """Those that the run made: evaluations of `coderl evaluate` have settings, perhaps problems, of their own."""
+        folder = self.path / "evals"
+        return [each for each in self.evals.values() if not (folder / each.name / "settings.json").is_file()]
+
     @property
     def latest(self) -> EvalRecord | None:
-        """The final evaluation, else the newest one of a trained policy."""
-        trained = [record for record in self.evals.values() if record.step >= 0]
-        return self.final or (trained[-1] if trained else None)
+        """The final evaluation, else the newest one of a trained policy, those that the run made before others."""
+        trained = [each for each in [*self.evals.values()][::-1] if each.step >= 0]
+        own = (each for each in reversed(self.own_evals) if each.step >= 0)
+        return self.final or next(own, None) or (trained[0] if trained else None)
 
     @property
     def planned_steps(self) -> int | None:

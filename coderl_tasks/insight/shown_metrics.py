@@ -102,7 +102,7 @@ SHOWN = {
     "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
     "sandbox_faults": Shown(line="sandbox faults {}", column=("sandbox faults", "d"), is_fault=True),
     "samples_skipped": Shown(line="samples skipped {}", column=("samples skipped", "d"), is_fault=True),
-    "duplicate_rate": Shown(column=("duplicates", ".1%"), is_fault=True),
+    "duplicate_rate": Shown(column=("excess duplicates", ".1%"), is_fault=True),
     "clone_groups": Shown(line="groups of clones {}", is_fault=True),
     "replies_failed": Shown(line="replies failed {}", column=("replies failed", "d"), is_fault=True),
     "suspicious": Shown(line="suspicious programs {}", column=("suspicious", "d"), is_fault=True),

@@ -168,7 +168,7 @@ class Timeline:
             parts += _panel(panel, frame, top + GAP, panel_height)
             top += panel_height + GAP
         if ends:
-            parts += _axis(frame, top, steps)
+            parts += _axis(frame, top, steps or sorted({*ends}))
         else:
             parts.append(text((frame.left + frame.end) / 2, height / 2, "no steps yet", "middle"))
         return Plot(Markup().join(parts), width, height, self.name, "img" if self.link is None else "group")
@@ -286,7 +286,8 @@ def _axis(frame: Frame, top: float, steps: Sequence[float]) -> Iterable[Markup]:
     last = frame.x(frame.first) - 8 if frame.first < 0 else -math.inf  # the text before, which may be "base"
     places = steps if len(steps) <= MOST_NAMED else ticks(max(frame.first, 0), frame.last, frame.width // 150)
     for tick in places:
-        if float(tick).is_integer() and frame.x(tick) - last > TICKS_APART:
+        apart = max(TICKS_APART, CHARACTER * len(f"{tick:.0f}") + 6)
+        if tick >= 0 and float(tick).is_integer() and frame.x(tick) - last > apart:
             last = frame.x(tick)
             yield text(last, top + 18, f"{tick:.0f}", "tick middle")
 

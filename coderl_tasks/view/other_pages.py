@@ -1,24 +1,21 @@
-"""The pages beside those of a run: what there is, runs compared, a pool, a search. Each function returns the variables
+"""The pages beside those of a run: what there is, a pool, a search. Each function returns the variables
 of the template of its name."""
 
 import re
 import shlex
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
-from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, panel_of
 from coderl_tasks.insight.pool_view import (
+    NOTE_ON_BOUNDS,
     NOTE_ON_LABELS,
     NOTE_ON_RATES,
+    NOTE_ON_SPENDING,
     drops_table,
     flatten,
     funnel,
@@ -29,17 +26,15 @@ from coderl_tasks.insight.pool_view import (
     spending_table,
 )
 from coderl_tasks.insight.problem_view import pool_file
-from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord, light_frame, pool_row, run_row, thin
-from coderl_tasks.insight.report import AUDIT_REPORT, facts
-from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
+from coderl_tasks.insight.record import CurationRecord, light_frame, pool_row, run_row
+from coderl_tasks.insight.report import AUDIT_REPORT
 from coderl_tasks.insight.tables import age
-from coderl_tasks.insight.timeline import Mark, Series, Timeline
-from coderl_tasks.journal.recorded_json import config_changes, recorded_config, shown_setting
+from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.paths import POOLS
-from coderl_tasks.view.completion_pages import Side, completion_link, linked_change
+from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
-from coderl_tasks.view.run_pages import Page, own_evaluations
+from coderl_tasks.view.run_pages import Page
 from coderl_tasks.view.search import KINDS, TEXTS, Wanted, grouped, search
 
 MOST_ROWS, MOST_LISTED = 300, 500
@@ -52,12 +47,7 @@ MARKS_APART = 10  # pixels between the evaluations of two runs at one step
 
 def library_page(library: Library, now: float) -> Page:
     """The runs and pools there are, the newest first, those pools among them that the runs were trained on."""
-    paths = library.runs()
-    trained: dict[str | None, list[str]] = {}  # the runs by the name of their pool
-    for name, path in paths.items():
-        with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
-            pool = library.pool_of(pool_file({"pool": (recorded_config(path) or {}).get("pool")}))
-            trained.setdefault(pool, []).append(name)
+    paths, trained = library.runs(), _trained_on(library)
     runs = [{"name": name, "age": age(now - path.stat().st_mtime)} | run_row(path) for name, path in paths.items()]
     pools = [
         {"name": name, "age": age(now - path.stat().st_mtime), "runs": trained.get(name, [])} | pool_row(path)
@@ -66,137 +56,18 @@ def library_page(library: Library, now: float) -> Page:
     return {"title": "Runs and pools", "runs": runs, "pools": pools, "searched": POOLS if library.is_whole else None}
 
 
-def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
-    """Two or more runs beside each other: curves, paired problems of their newest evaluations against the first run's,
-    what changed in the programs of one problem, if it is named, and the settings that differ."""
-    records = {name: data.record for name, data in chosen.items()}
-    first_name, first = next(iter(records.items()))
-    facts_of = [facts(record) for record in records.values()]
-    pairs: list[tuple[str, Comparison | None, str]] = []
-    for name, record in list(records.items())[1:]:
-        try:
-            pairs.append((name, compare_evals(first.latest or first.baseline, record.latest or record.baseline), ""))
-        except CoderlError as error:
-            pairs.append((name, None, str(error)))
-    differing: dict[str, list[str]] = {}
-    for number, record in enumerate(records.values()):
-        for change in config_changes(first.config, record.config):
-            values = differing.setdefault(change.key, [shown_setting(change.old)] * len(records))
-            values[number] = shown_setting(change.new)
-    return {
-        "title": " and ".join(records),
-        "names": list(records),
-        "letters": LETTERS,
-        "first": first_name,
-        "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
-        "timeline": _compared_curves(records).plot(),
-        "pairs": [
-            {
-                "name": name,
-                "comparison": comparison,
-                "why": why or "they share no evaluated problem",
-                "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
-                "gained": _flipped(chosen, (first_name, name), comparison, gained=True),
-                "lost": _flipped(chosen, (first_name, name), comparison, gained=False),
-                "opened": _opened(chosen, (first_name, name), comparison, problem_id),
-                "titles": chosen[name].titles(comparison.after.name) if comparison else {},
-            }
-            for name, comparison, why in pairs
-        ],
-        "settings": sorted(differing.items()),
-        "problem_id": problem_id,
-    }
+def _trained_on(library: Library) -> dict[str | None, list[str]]:
+    """The runs by the name of the pool that they were trained on."""
+    trained: dict[str | None, list[str]] = {}
+    for name, path in library.runs().items():
+        with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
+            pool = library.pool_of(pool_file(recorded_config(path) or {}, library.pools().values()))
+            trained.setdefault(pool, []).append(name)
+    return trained
 
 
-def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
-    """The first curve of each panel that a run's page shows first, a colour per run."""
-    compared = [history_panels(thin(record.metrics)) for record in records.values()]
-    panels = []
-    for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
-        firsts = [
-            panels_of_run[title].series[0] if title in panels_of_run else Series("") for panels_of_run in compared
-        ]
-        if any(series.known() for series in firsts):
-            series = [replace(each, label=letter) for letter, each in zip(LETTERS, firsts, strict=False)]
-            marks = _compared_marks(records) if title == CORRECT else ()
-            panels.append(replace(panel_of(title), series=series, marks=marks))
-    steps = {name: {*record.metrics["step"]} for name, record in records.items()}
-
-    def owner(step: float) -> str:
-        """The first run that has the step. Of long runs a point is the mean of neighbouring steps."""
-        return next((name for name in records if int(step) in steps[name]), next(iter(records)))
-
-    return Timeline(
-        panels,
-        link=lambda step: address("run", owner(step), "step", str(int(step))),
-        said=lambda step: f"step {step:g}: leads to that step of {owner(step)}",
-        name=f"Curves of {', '.join(records)}",
-    )
-
-
-def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
-    """The evaluations of each run in its colour, side by side where two runs have one at the same step."""
-    marks = []
-    for colour, (name, record) in enumerate(records.items()):
-        shift = MARKS_APART * (colour - (len(records) - 1) / 2)
-        for mark in evaluation_marks(own_evaluations(record), partial(_evaluation_address, name)):
-            marks.append(replace(mark, said=f"{name}, {mark.said}", label="", colour=colour, shift=shift))
-    return marks
-
-
-def _evaluation_address(name: str, record: EvalRecord) -> str:
-    return address("run", name, "eval", record.name)
-
-
-def _flipped(
-    chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, *, gained: bool
-) -> list[dict[str, Any]]:
-    """The problems that only the second run solves (or only the first), with links to both completions."""
-    if comparison is None:
-        return []
-    better = pl.col("after") > pl.col("before") if gained else pl.col("after") < pl.col("before")
-    pairs = comparison.pairs.filter(better).head(MOST_ROWS)
-    is_passed = pl.col("verdict") == Verdict.PASSED
-    is_failed = ~is_passed & ~pl.col("verdict").is_in([*UNGRADED])
-    sides: list[dict[str, dict[str, Any]]] = []
-    for name, record, is_better in ((names[0], comparison.before, not gained), (names[1], comparison.after, gained)):
-        place = Place(evaluation=record.name)
-        rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
-        # Of several completions the first of those that make the difference: the last one in this order stays.
-        makes_it = (is_passed if is_better else is_failed).fill_null(value=False)
-        found = rows.sort(makes_it, "row", descending=[False, True]).select("row", "problem_id", "verdict").collect()
-        sides.append(
-            {
-                row["problem_id"]: row | {"link": completion_link(name, place, row)}
-                for row in found.iter_rows(named=True)
-            }
-        )
-    return [pair | {"sides": [side.get(pair["problem_id"]) for side in sides]} for pair in pairs.iter_rows(named=True)]
-
-
-def _opened(
-    chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, problem_id: str | None
-) -> dict[str, Any] | None:
-    """What changed in a problem between two runs, its statement, and its page in both; None if as many completions pass
-    in both, or one of the runs does not have it."""
-    if comparison is None or problem_id is None:
-        return None
-    places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
-    before, after = (
-        Side(name, name, place, chosen[name].problem_rows(place, problem_id))
-        for name, place in zip(names, places, strict=True)
-    )
-    problem = chosen[after.run].problem(problem_id, after.place)[0]
-    change = linked_change(before, after, problem)
-    links = [
-        (side.run, address("run", side.run, "problem", id=problem_id, eval=side.place.evaluation))
-        for side in (before, after)
-    ]
-    return {"change": change, "statement": problem and problem.statement, "links": links} if change else None
-
-
-def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
-    """A pool: what each stage dropped and left, difficulty, the problems, audit flags."""
+def pool_page(curation: CurationRecord, name: str, library: Library, order: str) -> Page:
+    """A pool: the runs trained on it, what each stage dropped and left, difficulty, the problems, audit flags."""
     rows, profile = funnel(curation), curation.profile
     parts, spent = (
         make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else [],
@@ -207,6 +78,7 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         "title": name,
         "pool": name,
         "path": curation.path,
+        "runs": _trained_on(library).get(name, []),
         "n": len(curation.pool),
         "dropped": len(curation.dropped),
         "funnel": rows,
@@ -219,6 +91,8 @@ def pool_page(curation: CurationRecord, name: str, order: str) -> Page:
         "rates_note": NOTE_ON_RATES,
         "labels_note": NOTE_ON_LABELS if parts and sum(parts[-1].few) else "",
         "make_up": make_up_table(parts) if parts else None,
+        "bounds_note": NOTE_ON_BOUNDS if parts else "",
+        "spending_note": NOTE_ON_SPENDING,
         "spending": spending_table(spent) if spent else None,
         "problems": _listed_problems(curation.pool, order),
         "order": order,

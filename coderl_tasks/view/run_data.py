@@ -7,9 +7,10 @@ a run at work costs reading that step's rows alone.
 
 import mmap
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import commonprefix
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -281,26 +282,33 @@ class RunData:
                 begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
                 is_cut = begun.str.len_chars() > TITLE_CHARS
                 title = pl.when(is_cut).then(begun.str.slice(0, TITLE_CHARS) + pl.lit("…")).otherwise(begun)
-                kept = version, dict(statements.select("problem_id", title).collect().iter_rows())
+                found = statements.select("problem_id", title.alias("title")).filter(pl.col("title") != "").collect()
+                kept = version, dict(found.iter_rows())
                 self._titles[evaluation] = kept
-        except (CoderlError, OSError, pl.exceptions.PolarsError):
+        except (CoderlError, OSError, pl.exceptions.PolarsError, TypeError, OverflowError):  # the last of odd tokens
             return {}
         return kept[1]
 
     def _evaluated_statements(self, place: Place) -> pl.LazyFrame:
-        """The statements of an evaluation's problems (problem_id, statement) as its prompts have them."""
+        """The statements of an evaluation's problems (problem_id, statement) as its prompts have them; of prompts
+        in another form, as those of gsm8k, what follows their common beginning."""
         decode = self.decode()
-        known = self._statements_at(place, decode, {}) if decode is not None else {}
+        prompts = self._prompts_at(place, decode, {}) if decode is not None else {}
+        known = {name: statement_in(prompt) for name, prompt in prompts.items()}
+        if known == prompts:
+            begun = commonprefix([*prompts.values()])  # noqa: RUF071 - of characters, not of paths
+            end = len(begun) - len(re.sub(r".*\s", "", begun, flags=re.DOTALL))  # whole words
+            known = {name: prompt[end:] for name, prompt in prompts.items()}
         return pl.LazyFrame(
             {"problem_id": [*known], "statement": [*known.values()]},
             schema={"problem_id": pl.String, "statement": pl.String},
         )
 
-    def _statements_at(self, place: Place, decode: Decode, known: Mapping[str, str]) -> dict[str, str]:
-        """The statements of the problems of a place but for those `known`, from their prompts."""
+    def _prompts_at(self, place: Place, decode: Decode, known: Collection[str]) -> dict[str, str]:
+        """The prompts of the problems of a place but for those `known`."""
         prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
         lacking = prompts.filter(~pl.col("problem_id").is_in([*known])).unique("problem_id").collect()
-        return {name: statement_in(decode(tokens)) for name, tokens in lacking.iter_rows()}
+        return {name: decode(tokens) for name, tokens in lacking.iter_rows()}
 
     def prompted_statements(self) -> dict[str, str]:
         """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is
@@ -316,7 +324,8 @@ class RunData:
         places = [Place(step) for step in last_steps["step"].unique().sort()]
         places += [Place(evaluation=each.name) for each in self.record.evals.values() if each.rollouts is not None]
         for place in places:
-            found = self._statements_at(place, decode, self._statements)
+            prompts = self._prompts_at(place, decode, self._statements)
+            found = {name: statement_in(prompt) for name, prompt in prompts.items()}
             self._statements = self._statements | found  # a new one: other threads may iterate over the last
         return self._statements
 
@@ -368,12 +377,14 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     by_step = groups.group_by("step").agg(**parts).sort("step")
     reach = {count: student_t(count - 1) for count in by_step["clusters"].unique() if count > 1}
     t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
+    # A mean lies between the values that there are.
+    limits: dict[str, Any] = {"rate": (0.0, 1.0), "mean_reward": (groups["lowest"].min(), groups["highest"].max())}
     bounds = [
         (pl.col(name) + sign * t * pl.col(f"{name}_error")).alias(f"{name}_{end}")
         for name in wanted
         for end, sign in (("low", -1), ("high", 1))
     ]
-    clipped = [pl.col(f"rate_{end}").clip(0.0, 1.0) for end in ("low", "high")]
+    clipped = [pl.col(f"{name}_{end}").clip(*limits[name]) for name in wanted for end in ("low", "high")]
     return by_step.with_columns(bounds).with_columns(clipped)
 
 

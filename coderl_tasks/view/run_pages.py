@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,15 +11,16 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import compare_evals, comparison_table
-from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels
+from coderl_tasks.insight.diagnosis import compare_evals
+from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
-from coderl_tasks.insight.timeline import Band, Event, Mark, Panel, Timeline
+from coderl_tasks.insight.timeline import Band, Event, Panel, Timeline
 from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, Watch, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
+from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.stats import CONFIDENCE, fisher_fall
@@ -54,7 +55,9 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         shown = shown.filter(pl.col("step") <= last)
     ends = record.baseline, record.latest
     # People remove the rollouts of old evaluations, which are large.
-    comparison = compare_evals(*ends) if all(each and each.rollouts is not None for each in ends) else None
+    comparison = None
+    if all(each and each.rollouts is not None for each in ends):
+        comparison = data.of_state("comparison", lambda: compare_evals(*ends))
     spent = data.of_state("costs", lambda: costs(record))
     pool, no_pool = _pool(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
@@ -75,6 +78,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "acts": acts(record),
         "steps": list(steps.iter_rows(named=True)),
         "step_columns": step_columns(record),
+        "meanings": {metric.name: metric.meaning for metric in METRICS},
         "n_steps": len(shown),
         "newest": record.metrics["step"].max(),
         "evals": [(each, _paired(each, record.baseline)) for each in record.evals.values()],
@@ -90,6 +94,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "titles": data.titles(),
         "worse": fallen if every else fallen[:WORST],
         "n_worse": len(fallen),
+        "n_beyond": sum(row["q"] < 1 - CONFIDENCE for row in fallen),
         "n_again": n_again,
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
@@ -108,11 +113,10 @@ class Paired(NamedTuple):
 def _paired(record: EvalRecord, baseline: EvalRecord | None) -> Paired | None:
     """The difference from the baseline that an evaluation has recorded; None if it has none."""
     found = record.summary.get("compare") or {}
-    if baseline is None or found.get("to") != baseline.name or found.get("difference") is None:
+    difference, low, high, n = (found.get(key) for key in ("difference", "ci_low", "ci_high", "n"))
+    if baseline is None or found.get("to") != baseline.name or difference is None or low is None or high is None:
         return None
-    n = found.get("n")
-    shared = None if record.summary["n"] == baseline.summary["n"] == n else n
-    return Paired(found["difference"], found["ci_low"], found["ci_high"], shared)
+    return Paired(difference, low, high, None if record.summary["n"] == baseline.summary["n"] == n else n)
 
 
 INTEGRITY = {
@@ -249,13 +253,13 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     rates = data.rates().filter(pl.col("step").is_in(steps))
     bands = {REWARD: _band(rates, "mean_reward"), CORRECT: _band(rates, "rate")} if len(rates) <= len(drawn) else {}
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
-    own = own_evaluations(record)
+    own = record.own_evals
     shown_from = -1 if with_baseline and any(each.step < 0 for each in own) else first
     evals = [each for each in own if first <= each.step <= last or (with_baseline and each.step < 0)]
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
     return Timeline(
-        panels=_panels(thinned, bands, evals, name, every=every),
+        panels=_panels(thinned, bands, evals, most_evaluated(record), name, every=every),
         events=[event for event in events(data, name) if shown_from <= event.step <= last],
         link=lambda step: address("run", name, "step", str(to_step[step])),
         said=lambda step: f"step {to_step[step]} · " + " · ".join(line_texts(by_step[to_step[step]])),
@@ -279,9 +283,9 @@ def _band(rates: pl.DataFrame, name: str) -> Band:
 
 
 def _panels(
-    metrics: pl.DataFrame, bands: Mapping[str, Band], evals: Sequence[EvalRecord], name: str, *, every: bool
+    metrics: pl.DataFrame, bands: Mapping[str, Band], evals: Sequence[EvalRecord], most: int, name: str, *, every: bool
 ) -> list[Panel]:
-    panels = history_panels(metrics, _marks(evals, name))
+    panels = history_panels(metrics, evaluation_marks(evals, most, evaluation_link(name)))
     for title, band in bands.items():
         first, *others = panels[title].series
         panels[title] = replace(panels[title], series=[replace(first, band=band), *others])
@@ -289,20 +293,15 @@ def _panels(
     return [panels[title] for title in titles if title in panels and panels[title].ends()]
 
 
-def _marks(records: Sequence[EvalRecord], name: str) -> list[Mark]:
-    return evaluation_marks(records, lambda record: address("run", name, "eval", record.name))
-
-
-def own_evaluations(record: RunRecord) -> list[EvalRecord]:
-    """The evaluations that the run made: those of `coderl evaluate` have settings, perhaps problems, of their own."""
-    folder = record.path / "evals"
-    return [each for each in record.evals.values() if not (folder / each.name / "settings.json").is_file()]
+def evaluation_link(name: str) -> Callable[[EvalRecord], str]:
+    """The address of an evaluation of the run `name`."""
+    return lambda record: address("run", name, "eval", record.name)
 
 
 def events(data: RunData, name: str) -> list[Event]:
     """What happened in a run, lane by lane."""
     record, watch = data.record, data.watch
-    marks = _marks([*record.evals.values()], name)
+    marks = evaluation_marks([*record.evals.values()], 0, evaluation_link(name))
     found = [Event("evaluations", mark.step, mark.said, mark.link) for mark in marks]
     found += [
         Event("warnings", each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes
@@ -474,14 +473,6 @@ def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None,
     return listed
 
 
-def half_of(gained: Sequence[Mapping[str, Any]]) -> int:
-    """On how few of the problems that an evaluation gained half of the gain lies; 0 if each gained as much."""
-    gains = sorted((pair["after"] - pair["before"] for pair in gained), reverse=True)
-    if not gains or gains[0] == gains[-1]:
-        return 0
-    return next((n for n in range(len(gains) + 1) if 2 * sum(gains[:n]) >= sum(gains)), 0)
-
-
 def other_evaluations(record: RunRecord, evaluation: str) -> dict[str, EvalRecord]:
     """The evaluations of a run, by name, that `evaluation` can be compared with."""
     return {each.name: each for each in record.evals.values() if each.name != evaluation and each.rollouts is not None}
@@ -491,48 +482,6 @@ def compared_with(record: RunRecord, evaluation: str, against: str | None) -> Ev
     """The evaluation that `evaluation` is compared with: `against`, else the baseline, else the newest other one."""
     others = other_evaluations(record, evaluation)
     baseline = record.baseline.name if record.baseline else None
-    newest = reversed(others)  # the baseline itself is compared with where the run ended
+    # The baseline itself is compared with where the run ended: others may be on other problems.
+    newest = [*(each.name for each in reversed(record.own_evals)), *reversed(others)]
     return next((others[name] for name in (against, baseline, *newest) if name in others), None)
-
-
-def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
-    """An evaluation: Pass@1 by split, what flipped against another one, and all problems."""
-    record = data.evaluation(evaluation)
-    others = other_evaluations(data.record, evaluation)
-    other = compared_with(data.record, evaluation, against)
-    before, after = (other, record) if other is None or other.step <= record.step else (record, other)
-    comparison = compare_evals(before, after) if record.rollouts is not None else None
-    rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()
-    by_problem = {}
-    if len(rows):
-        by_problem = {
-            row["problem_id"]: row for row in rows.sort("sample_index", descending=True).iter_rows(named=True)
-        }
-    flips = {"gained": [], "lost": []}  # type: dict[str, list[dict[str, Any]]]
-    if comparison is not None:
-        for pair in comparison.pairs.iter_rows(named=True):
-            if pair["before"] != pair["after"]:
-                kind = "gained" if pair["after"] > pair["before"] else "lost"
-                flips[kind].append(pair | {"row": by_problem.get(pair["problem_id"])})
-    listed = list(rows.iter_rows(named=True)) if len(rows) else []
-    verdicts = rows.group_by("verdict").len().sort("len", descending=True).rows() if len(rows) else []
-    if only:
-        listed = [row for row in listed if row["verdict"] == only]
-    listed.sort(key=lambda row: (row["verdict"] == Verdict.PASSED, row["split"], row["row"]))
-    return {
-        "title": f"evaluation {evaluation}",
-        "run": name,
-        "record": record,
-        "others": list(others.values()),
-        "other": other,
-        "comparison": comparison,
-        "comparison_table": comparison_table(comparison) if comparison else None,
-        "half": half_of(flips["gained"]),
-        "titles": data.titles(evaluation),
-        "flips": flips,
-        "rows": listed[:ROWS_ON_PAGE],
-        "hidden": max(0, len(listed) - ROWS_ON_PAGE),
-        "verdicts": verdicts,
-        "only": only,
-        "place": Place(evaluation=evaluation),
-    }

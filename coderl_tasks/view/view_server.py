@@ -36,7 +36,7 @@ from coderl_tasks.insight.shown_metrics import in_form
 from coderl_tasks.insight.viewer_link import announced
 from coderl_tasks.stats import student_t
 from coderl_tasks.untrusted_text import printable_lines
-from coderl_tasks.view import completion_pages, marked_text, other_pages, proof, run_pages
+from coderl_tasks.view import comparison_pages, completion_pages, marked_text, other_pages, proof, run_pages
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import Wanted
@@ -147,7 +147,7 @@ class Viewer:
         name, data = self._named(request)
         asked = request.query_params
         with naming_damaged_tables(data.path):
-            page = run_pages.evaluation_page(
+            page = comparison_pages.evaluation_page(
                 data, name, request.path_params["evaluation"], asked.get("against"), asked.get("verdict", "")
             )
         return self.render("evaluation_page", **page)
@@ -202,8 +202,8 @@ class Viewer:
             raise WrongValueError("tick two runs or more in the list of all runs, or name them: /compare?run=A&run=B")
         return self.render(
             "compare_page",
-            **other_pages.compare_page(
-                {name: self.data(name) for name in names[: len(other_pages.LETTERS)]},
+            **comparison_pages.compare_page(
+                {name: self.data(name) for name in names[: len(comparison_pages.LETTERS)]},
                 request.query_params.get("problem"),
             ),
         )
@@ -211,7 +211,8 @@ class Viewer:
     def _pool(self, request: Request) -> Response:
         name, curation = self._curation(request)
         with naming_damaged_tables(curation.path):
-            page = other_pages.pool_page(curation, name, request.query_params.get("order", "source"))
+            order = request.query_params.get("order", "source")
+            page = other_pages.pool_page(curation, name, self.library, order)
         return self.render("pool_page", orders=other_pages.ORDERS, **page)
 
     def _pool_problem(self, request: Request) -> Response:

@@ -35,8 +35,8 @@ def test_few_steps_are_each_named() -> None:
 
 
 def test_an_evaluation_of_fewer_problems_is_an_open_circle() -> None:
-    records = [evaluation("baseline", -1, 200), evaluation("step-000009", 9, 100), evaluation("final", 19, 195)]
-    marks = evaluation_marks(records, lambda record: f"/{record.name}")
+    records = [evaluation("baseline", -1, 200), evaluation("step-000009", 9, 179), evaluation("final", 19, 180)]
+    marks = evaluation_marks(records, 200, lambda record: f"/{record.name}")
     assert [mark.is_open for mark in marks] == [False, True, False]
     assert [mark.link for mark in marks] == ["/baseline", "/step-000009", "/final"]
     drawn = Timeline([Panel("Title", [Series("", range(20), [0.5] * 20)], marks)]).plot().drawn

@@ -20,25 +20,29 @@ import pytest
 
 from coderl_tasks.grading.suspicion import SIGNS
 from coderl_tasks.grading.verdict import UNGRADED
-from coderl_tasks.insight.diagnosis import PairedPassAt1
+from coderl_tasks.insight.diagnosis import PairedPassAt1, compare_evals
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query
+from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Estimate
+from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Kind
+from coderl_tasks.view.comparison_pages import compare_page, half_of
 from coderl_tasks.view.completion_pages import clustered, failures_of
 from coderl_tasks.view.library import Library, NotThereError, address, state_of
-from coderl_tasks.view.other_pages import compare_page, library_page
+from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
-from coderl_tasks.view.run_pages import compared_with, half_of, run_page, visits_of, worse
+from coderl_tasks.view.run_pages import compared_with, run_page, visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, counted, failures, grouped, same_failure, search
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
-from tests.insight.recorded_runs import TOKENIZER, curate, rollout
+from tests.insight.recorded_runs import TOKENIZER, byte_tokens, curate, rollout, statement
 from tests.view.conftest import N_TESTS, Served, problem
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
@@ -174,6 +178,26 @@ def test_an_evaluated_problem_is_known_by_the_beginning_of_its_statement(client:
     found = read(client, "/run/moved/search?q=filter&eval=final").text
     assert any(f"{name}{title}" in found for name, title in titles.items())
     assert RunData(served.folder / "ordinary").titles("final") == {}, "there its tokenizer is missing"
+    for name, title in titles.items():
+        assert statement(name).endswith(title) and name in title
+
+
+def test_titles_follow_the_file_and_leave_out_what_all_prompts_begin_with(served: Served, tmp_path: Path) -> None:
+    run = shutil.copytree(served.folder / "moved", tmp_path / "run")
+    file = run / "evals" / "final" / "rollouts.parquet"
+    data, rows = RunData(run), pl.read_parquet(file)
+    before = data.titles("final")
+
+    def rewritten(prompts: list[list[int] | None]) -> dict[str, str]:
+        kind = ROLLOUT_SCHEMA["prompt_tokens"]
+        write_parquet(file, rows.with_columns(prompt_tokens=pl.Series(prompts, dtype=kind)))
+        return data.titles("final")
+
+    asked = ["How many apples?", "How many pears?", "Add 2 and 2."]
+    prompts = [byte_tokens(f"A conversation.\n\nUser: {question}") for question in asked]
+    after = rewritten([*prompts, *[None] * (len(rows) - 3)])
+    assert after == dict(zip(rows["problem_id"], asked, strict=False)) != before
+    assert rewritten([[-1, 5]] * len(rows)) == {}, "no tokens of ours"
 
 
 def test_a_run_counts_the_groups_without_a_signal(client: httpx.Client, served: Served) -> None:
@@ -239,7 +263,11 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     first, everything = shown(every=False), shown(every=True)
     text = " ".join(first.text.split())
     assert len(rows) > 3 and f"The 3 of {len(rows)} with the smallest p; all." in text
-    assert f"{n_again} problems were seen in several steps, so chance alone makes about " in text
+    assert f"{n_again} problems were seen in several steps, " in text
+    by_luck = n_again * rows[0]["p"]
+    assert f"so chance alone makes at most about {by_luck:.2g} falls with p ≤ {rows[0]['p']:.2g}." in text
+    n_beyond = sum(row["q"] < 0.05 for row in rows)
+    assert f"{n_beyond} of all {len(rows)} falls is beyond chance" in text and n_beyond == 1
     for row, link in zip(rows[:3], first.links[:3], strict=True):
         assert link == f"/run/ordinary/problem?id={row['problem_id']}&step={row['last_step']}"
         assert f"{row['last_passed']} of {row['last_graded']}step {row['last_step']}{row['p']:.2g}" in text
@@ -446,41 +474,91 @@ def test_a_run_says_what_evaluations_of_fewer_problems_gained(client: httpx.Clie
     rows = Page(html[html.index('<h2 id="evaluations">') : html.index("<h2>Hardest")]).text.split()
     shared = json.loads((served.folder / "ordinary/evals/step-000009/summary.json").read_text())["compare"]
     assert f"{100 * shared['difference']:+.1f}" in rows and " ".join(rows).count("on the 8 shared") == 1
-    assert html.count('<circle class="open"') == 1 and "open circle" in html
+    final = json.loads((served.folder / "ordinary/evals/final/summary.json").read_text())["compare"]
+    assert f"{100 * final['difference']:+.1f}" in rows  # on all problems of both
+    for shown in (html, client.get("/run/ordinary?first=5&last=10").text):  # also where no larger one is drawn
+        assert shown.count('<circle class="open"') == 1
+    beside = client.get("/compare?run=ordinary&run=moved").text
+    assert beside.count('<circle class="open"') == 3, "the second run has 3 problems, the first 24"
 
 
-def test_a_comparison_has_an_outcome_in_words(client: httpx.Client) -> None:
-    share = Estimate(0.5, 0.4, 0.6)
-    said = [
-        PairedPassAt1(10, share, share, difference, low, high, {}).outcome("A", "B")
-        for difference, low, high in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1), (0.1, -0.1, 0.3), (0.0, 0.0, 0.0))
-    ]
-    assert "B solves more of these problems than A" in said[0] and "B solves fewer" in said[1]
-    assert said[2] == said[3] == "The interval includes 0: these problems do not show which of A and B is better."
-    for page, sides in (
-        ("/run/ordinary", ("baseline", "final")),
-        ("/run/ordinary/eval/final", ("baseline", "final")),
-        ("/compare?run=ordinary&run=live", ("ordinary", "live")),
+@pytest.mark.parametrize(
+    ("n", "difference", "low", "high", "p", "outcome"),
+    [
+        (9, 0.2, 0.1, 0.3, 0.01, "The interval excludes 0: B solves more of these problems than A."),
+        (9, -0.2, -0.3, -0.1, 0.01, "The interval excludes 0: B solves fewer of these problems than A."),
+        (90, 0.2, 0.1, 0.3, None, "The interval excludes 0: B passes more often on these problems than A."),
+        (90, -0.2, -0.3, -0.1, None, "The interval excludes 0: B passes less often on these problems than A."),
+        (9, 0.5, 0.5, 0.5, None, "9 problems in common are too few to tell which of A and B is better."),
+        (90, 0.1, 0.01, 0.3, 0.06, "The interval excludes 0 narrowly, p does not: A and B may be equally good."),
+        (90, 0.1, -0.1, 0.3, 0.2, "The interval includes 0: these problems do not show which of A and B is better."),
+        (90, 0.0, 0.0, 0.0, 1.0, "The interval includes 0: these problems do not show which of A and B is better."),
+    ],
+)
+def test_a_comparison_has_an_outcome_in_words(
+    n: int, difference: float, low: float, high: float, p: float | None, outcome: str
+) -> None:
+    share, found = Estimate(0.5, 0.4, 0.6), {} if p is None else {"mcnemar_p": p}
+    assert PairedPassAt1(n, share, share, difference, low, high, found).outcome("A", "B") == outcome
+
+
+def test_the_outcome_names_the_sides_in_their_order(client: httpx.Client, served: Served) -> None:
+    def record(run: str) -> RunRecord:
+        return RunData(served.folder / run).record
+
+    ordinary, fallen = record("ordinary"), record("fallen")
+    for page, names, sides in (
+        ("/run/ordinary", ("baseline", "final"), (ordinary.baseline, ordinary.final)),
+        ("/run/ordinary/eval/baseline", ("baseline", "final"), (ordinary.baseline, ordinary.final)),
+        ("/compare?run=ordinary&run=fallen", ("ordinary", "fallen"), (ordinary.final, fallen.baseline)),
+        ("/compare?run=fallen&run=ordinary", ("fallen", "ordinary"), (fallen.baseline, ordinary.final)),
     ):
-        text = read(client, page).text
-        assert re.search("The interval (in|ex)cludes 0: ", text) and all(side in text for side in sides)
-        assert re.search(r"p is the chance that the \d+ problems which changed", text)
+        comparison = compare_evals(*sides)
+        assert comparison is not None
+        changed = comparison.overall.changed
+        text = " ".join(read(client, page).text.split())
+        assert comparison.overall.outcome(*names) in text
+        n = changed["gained"] + changed["lost"]
+        assert f"p is the chance that the {n} problems which changed would divide at least as unevenly" in text
 
 
-def test_a_baseline_is_compared_with_the_newest_evaluation(served: Served) -> None:
+def test_a_difference_that_another_run_recorded_is_not_taken_for_this_one(served: Served, tmp_path: Path) -> None:
+    """Baselines have one name in all runs, and a final evaluation records what it gained on its own run's."""
+    run = shutil.copytree(served.folder / "ordinary", tmp_path / "run")
+    shutil.rmtree(run / "evals" / "baseline")
+    (run / "evals" / "final").rename(run / "evals" / "baseline")
+    (run / "evals" / "baseline" / "summary.json").write_text(
+        (served.folder / "ordinary" / "evals" / "baseline" / "summary.json").read_text()
+    )
+    final = RunData(served.folder / "ordinary").record.final
+    comparison = compare_evals(RunData(run).record.baseline, final)
+    assert comparison is not None and comparison.overall.difference == 0.0, "both have the same completions"
+    assert final is not None and final.summary["compare"]["difference"] > 0
+
+
+def test_a_baseline_is_compared_with_the_newest_evaluation(served: Served, tmp_path: Path) -> None:
     record = RunData(served.folder / "ordinary").record
     found = [compared_with(record, name, against) for name, against in (("baseline", None), ("final", None))]
     assert [each and each.name for each in found] == ["final", "baseline"]
     against = compared_with(record, "baseline", "step-000009")
     assert against is not None and against.name == "step-000009"
+    other = replace(record.evals["step-000009"], name="aime", step=11)  # of `coderl evaluate`: it has settings
+    evals = {name: each for name, each in record.evals.items() if name != "final"} | {"aime": other}
+    beside = replace(record, evals=evals, path=tmp_path)
+    (tmp_path / "evals" / "aime").mkdir(parents=True)
+    (tmp_path / "evals" / "aime" / "settings.json").write_text("{}")
+    found = [compared_with(beside, "baseline", None), beside.latest]
+    assert [each and each.name for each in found] == ["step-000009", "step-000009"]
 
 
 def test_half_of_a_gain_lies_on_few_problems_only_where_they_gain_unequally() -> None:
-    def gained(*gains: float) -> list[dict[str, float]]:
-        return [{"before": 0.0, "after": gain} for gain in gains]
+    def gained(*gains: float) -> pl.DataFrame:
+        return pl.DataFrame({"before": 0.5, "after": [0.5 + gain for gain in gains]})
 
-    assert half_of(gained(1.0, 0.25, 0.25, 0.25)) == 1 and half_of(gained(0.5, 0.5, 0.25, 0.25)) == 2
-    assert half_of(gained(1.0, 1.0, 1.0)) == half_of([]) == 0
+    assert half_of(gained(0.5, 0.125, 0.125, 0.125, -0.5)) == 1 and half_of(gained(0.25, 0.25, 0.125, 0.125)) == 2
+    assert half_of(gained(0.5, 0.5, 0.5)) == half_of(gained(-0.5)) == 0
+    thirds = pl.DataFrame({"before": [2 / 3, 0.0, 1 / 3, 0.0], "after": [1.0, 1 / 3, 2 / 3, 1 / 3]})
+    assert half_of(thirds) == 0
 
 
 def test_a_step_leads_to_a_completion_of_each_verdict(client: httpx.Client, served: Served) -> None:
@@ -495,8 +573,8 @@ def test_a_step_leads_to_a_completion_of_each_verdict(client: httpx.Client, serv
 
 def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
     page = read(client, "/run/ordinary/eval/final")
-    lost, gained = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
-    assert gained > 0
+    gained, lost = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
+    assert gained > lost
     text = " ".join(read(client, "/run/ordinary/eval/step-000009").text.split())
     assert "On the 8 problems that both evaluations have." in text
     assert re.search(r"baselinetinker://.* n=24, Pass@1 on all of these \d+\.\d%", text)
@@ -541,7 +619,7 @@ def test_runs_are_compared(client: httpx.Client) -> None:
 def test_a_comparison_says_how_many_problems_it_does_not_list_and_what_the_opened_one_asks(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coderl_tasks.view.other_pages.MOST_ROWS", 1)
+    monkeypatch.setattr("coderl_tasks.view.comparison_pages.MOST_FLIPPED", 1)
     known = problem("a", "taco", "Print <b>the</b> sum.")  # this machine has the evaluated problems of no made run
     monkeypatch.setattr(RunData, "problem", lambda *_: (known, ""))
     paths = [served.folder / "ordinary", served.folder / "fallen"]
@@ -605,9 +683,10 @@ def test_gained_and_lost_problems_lead_to_what_changed(
 def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_that_did(client: httpx.Client) -> None:
     page = read(client, "/run/fallen/problem?id=taco-0002")  # at its last visit
     text = " ".join(page.text.split())
-    assert "Lost between step 1 and step 2 step 1 passed → step 2 wrong_answer" in text
+    assert "Lost between step 1 and step 2 step 1 1 of 2 passed → step 2 0 of 2 passed" in text
+    assert "a change as large by chance alone: p = 0.5 (Fisher, one-sided)" in text
     assert (
-        "The completion of step 1 passes all tests; that of step 2 fails test 4" in text
+        "Compared: a completion of step 1 that passes all tests, and one of step 2, which fails test 4" in text
         and "Input4 Expectedexpected 4 Got3" in text
     )
     assert "-print(sum(values)) # < & > +print(sum(v for v in values if v % 2 == 0))" in text
@@ -1003,12 +1082,17 @@ def test_intervals_are_over_problems() -> None:
             "graded": [10] * 5,
             "passed": [0, 10, 0, 10, 5],
             "mean_reward": [0.0, 1.0, 0.0, 1.0, 0.5],
+            "lowest": [-0.1] * 5,
+            "highest": [1.3] * 5,
         }
     )
     rates = with_intervals(groups).to_dicts()
     half = 3.182 * (1 / 3 / 4) ** 0.5  # t of three degrees of freedom, standard deviation sqrt(1/3)
     assert rates[0]["rate"] == 0.5
-    assert rates[0]["mean_reward_high"] == pytest.approx(0.5 + half, abs=1e-3)
+    assert rates[0]["mean_reward_low"] == -0.1  # no reward was less
+    groups = groups.with_columns(highest=2.0)
+    assert with_intervals(groups).to_dicts()[0]["mean_reward_high"] == pytest.approx(0.5 + half, abs=1e-3)
+    assert rates[0]["mean_reward_high"] == 1.3
     assert (rates[0]["rate_low"], rates[0]["rate_high"]) == (0.0, 1.0)  # cut at what a share can be
     assert rates[1]["rate_low"] is None  # of one group nothing is known
 
