@@ -483,6 +483,30 @@ def test_a_run_says_what_evaluations_of_fewer_problems_gained(client: httpx.Clie
 
 
 @pytest.mark.parametrize(
+    ("compare", "said"),
+    [
+        ({"to": "baseline", "difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "n": 8}, "+10.0 +5.0 to +15.0on the 8"),
+        ({"to": "baseline", "difference": 0.1, "ci_low": 0.05, "ci_high": 0.15}, "+10.0 +5.0 to +15.0 "),
+        ({"to": "baseline", "difference": 0.1}, "–"),
+        ({"to": "another", "difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "n": 8}, "–"),
+        (None, "–"),
+    ],
+)
+def test_a_gain_is_shown_that_an_evaluation_has_recorded_to_the_baseline(
+    served: Served, tmp_path: Path, compare: dict[str, object] | None, said: str
+) -> None:
+    run = shutil.copytree(served.folder / "ordinary", tmp_path / "run")
+    file = run / "evals" / "step-000009" / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"compare": compare}))
+    viewer = Viewer(Library([run]))
+    page = run_page(viewer.data("run"), "run", viewer.library, None, None, every=False)
+    html = bytes(viewer.render("run_page", others=[], **page).body).decode()
+    row = html[html.index(">step-000009</a>") :]
+    cells = [" ".join(Page(cell).text.split()) for cell in row[: row.index("</tr>")].split("<td")]
+    assert said.strip() in cells[4] and ("on the" in cells[4]) is ("on the" in said)
+
+
+@pytest.mark.parametrize(
     ("n", "difference", "low", "high", "p", "outcome"),
     [
         (9, 0.2, 0.1, 0.3, 0.01, "The interval excludes 0: B solves more of these problems than A."),
@@ -780,6 +804,7 @@ def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Pat
 
 def test_a_pool_that_was_moved_is_known_by_its_content(client: httpx.Client, served: Served, tmp_path: Path) -> None:
     assert "/pool/tests" in read(client, "/run/moved").links
+    assert {"/run/ordinary", "/run/moved"} <= {*read(client, "/pool/tests").links}
     data = RunData(served.folder / "moved")
     row = data.light_rows(Place(1)).filter(pl.col("verdict") == "wrong_answer").row(0, named=True)
     completion = read(client, f"/run/moved/step/1/{row['group_index']}/{row['sample_index']}")
