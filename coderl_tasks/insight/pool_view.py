@@ -158,7 +158,10 @@ def note_on_generated_tests(pool: pl.DataFrame) -> str:
 
 
 NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
-NOTE_ON_BOUNDS = f"Hard is a pass rate below {HARD_BELOW:.0%}, easy one from {EASY_FROM:.0%}."
+NOTE_ON_BOUNDS = (
+    f"Hard is a chance to be solved below {HARD_BELOW:.0%}, easy one from {EASY_FROM:.0%}. It is estimated from a "
+    "problem's samples and from problems of its split and length; the label is the most probable one."
+)
 NOTE_ON_SPENDING = (
     f"Sampling a problem stops where more samples would hardly change what becomes of it. Beside it: {FIXED_SAMPLES} "
     "samples for each problem, and the share of these that was needed."

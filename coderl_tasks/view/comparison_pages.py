@@ -75,6 +75,7 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "verdicts": verdicts,
         "only": only,
+        "against": against,
         "place": Place(evaluation=evaluation),
     }
 

@@ -22,7 +22,7 @@ from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
 from coderl_tasks.view.search import same_failure
 
-SIBLINGS, CLUSTERS_OPEN, MOST_FAILURES = 200, 24, 3
+SIBLINGS, CLUSTERS_OPEN, MOST_FAILURES, MOST_EARLIER = 200, 24, 3, 12
 TOKENS_ON_PAGE = 2000
 SHADES = {
     "logprob": "log-probability",
@@ -49,11 +49,18 @@ class Side(NamedTuple):
 
 
 def problem_page(
-    data: RunData, name: str, problem_id: str, place: Place | None, group: int | None, against: str | None
+    data: RunData,
+    name: str,
+    problem_id: str,
+    place: Place | None,
+    group: int | None,
+    against: str | None,
+    pool: str | None = None,
 ) -> Page:
     """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
-    in the last step that has it) by verdict and program, and what changed between the evaluation `against` and that of
-    the place, or since the last step in which a completion passed, if none passes now."""
+    in the last step that has it) by verdict and program, and what changed since the step or the evaluation `against`;
+    by default since the last step in which a completion passed, if none passes now. `pool` is the name of the pool's
+    page."""
     visits = data.groups.filter(pl.col("problem_id") == problem_id).sort("step", "group_index")
     evaluated = _evaluated(data, problem_id)
     if not len(visits) and not evaluated:
@@ -72,6 +79,7 @@ def problem_page(
     clusters = clustered(rows, problem)
     graded = [row for row in rows if is_graded(row)]
     passed = sum(row["verdict"] == Verdict.PASSED for row in graded)
+    other = _other_place(data, place, against, visits, passed)
     return {
         "title": problem_id,
         "run": name,
@@ -93,7 +101,11 @@ def problem_page(
         "most_failures": MOST_FAILURES,
         "clusters": clusters,
         "most_open": CLUSTERS_OPEN,
-        "change": _changed(data, name, place, rows, problem, _other_place(data, place, against, visits, passed)),
+        "profiled": data.profiled(problem_id),
+        "pool": pool,
+        "earlier": _earlier(visits, place)["step"].unique().sort().to_list()[-MOST_EARLIER:],
+        "other": other,
+        "change": _changed(data, name, place, rows, problem, other),
         "n": len(rows),
         "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
         "graded": len(graded),
@@ -104,12 +116,21 @@ def problem_page(
 
 def _other_place(data: RunData, place: Place, against: str | None, visits: pl.DataFrame, passed: int) -> Place | None:
     """The place that a problem's completions are compared with: for an evaluation the evaluation `against`, else the
-    one that its page compares it with; for a step in which none passes the last one before it in which one did."""
+    one that its page compares it with; for a step the earlier step `against`, else, if none passes in it, the last one
+    before it in which one did."""
     if place.evaluation is not None:
         other = compared_with(data.record, place.evaluation, against)
         return None if other is None else Place(evaluation=other.name)
-    passing = visits.filter(pl.col("step") < place.step, pl.col("passed") > 0)
+    earlier = _earlier(visits, place)
+    if against is not None and against in map(str, earlier["step"]):
+        return Place(int(against))
+    passing = earlier.filter(pl.col("passed") > 0)
     return Place(int(passing["step"][-1])) if len(passing) and not passed else None
+
+
+def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
+    """The visits before the step of a place; none before an evaluation."""
+    return visits.filter(pl.col("step") < (-1 if place.step is None else place.step))
 
 
 def _changed(

@@ -120,8 +120,8 @@ def _listed_problems(pool: pl.DataFrame, order: str) -> list[dict[str, Any]]:
     if not len(pool):
         return []
     columns = (
-        "problem_id", "split", "kind", "tests_total", "difficulty", "pass_rate", "n_samples", "n_correct", "ci_low",
-        "ci_high", "statement",
+        "problem_id", "split", "kind", "tests_total", "difficulty", "difficulty_probability", "pass_rate", "n_samples",
+        "n_correct", "ci_low", "ci_high", "statement",
     )  # fmt: skip
     keys = {"rate": "pass_rate", "tests": "tests_total"}
     rows = pool.select([name for name in columns if name in pool.columns])

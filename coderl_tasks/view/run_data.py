@@ -41,7 +41,14 @@ FAILURE_CHARS, TITLE_CHARS = 200, 120
 _OUTPUT = (
     pl.col("failed_output").str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
 )
-_GOT = pl.when(_OUTPUT == "").then(pl.lit("no output")).otherwise(pl.format("got {}", _OUTPUT))
+_IS_BLANK = pl.col("failed_output").str.strip_chars() == ""
+_GOT = (
+    pl.when(pl.col("failed_output") == "")
+    .then(pl.lit("no output"))
+    .when(_IS_BLANK)
+    .then(pl.lit("white space alone"))
+    .otherwise(pl.format("got {}", _OUTPUT))
+)
 _FAILURE = pl.coalesce("reward_error", "reason", pl.format("test {}: {}", "first_failed", _GOT))
 _FAILURE = _FAILURE.str.slice(0, FAILURE_CHARS)
 """Why a completion failed: what its row says, else what it printed or returned in the first test that it failed."""
@@ -309,6 +316,16 @@ class RunData:
         prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
         lacking = prompts.filter(~pl.col("problem_id").is_in([*known])).unique("problem_id").collect()
         return {name: decode(tokens) for name, tokens in lacking.iter_rows()}
+
+    def profiled(self, problem_id: str) -> tuple[int, int] | None:
+        """How many of the base model's graded completions of a problem passed in the pool's profile, and how many these
+        are; None if nothing is known of it."""
+        try:
+            rows = pl.scan_parquet(self.pool_file()).filter(pl.col("problem_id") == problem_id)
+            found = rows.select("n_correct", "n_samples").head(1).drop_nulls().collect()
+        except (CoderlError, OSError, pl.exceptions.PolarsError):  # no pool, or one without a profile
+            return None
+        return found.row(0) if len(found) else None
 
     def prompted_statements(self) -> dict[str, str]:
         """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is

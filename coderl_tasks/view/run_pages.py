@@ -53,13 +53,14 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         shown = shown.filter(pl.col("step") >= first)
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
+    about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
     ends = record.baseline, record.latest
     # People remove the rollouts of old evaluations, which are large.
     comparison = None
     if all(each and each.rollouts is not None for each in ends):
         comparison = data.of_state("comparison", lambda: compare_evals(*ends))
     spent = data.of_state("costs", lambda: costs(record))
-    pool, no_pool = _pool(data, library)
+    pool, no_pool = pool_of(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
     most = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE
     steps = (shown if every else shown.tail(most)).reverse()
@@ -86,6 +87,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "costs": costs_table(spent) if spent else None,
         "caps": caps(record, spent),
         "changes": changed_settings(record.config),
+        "settings": [(key, value, about.get(key, "")) for key, value in sorted(record.config.items())],
         "pool": pool,
         "no_pool": no_pool,
         "integrity": _integrity(data, name),
@@ -144,7 +146,7 @@ def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
     return parts
 
 
-def _pool(data: RunData, library: Library) -> tuple[str | None, str]:
+def pool_of(data: RunData, library: Library) -> tuple[str | None, str]:
     """The name of the pool that the run was trained on, None if it has no page; and why it is not found, if so."""
     try:
         return library.pool_of(data.pool_file()), ""

@@ -158,8 +158,9 @@ class Viewer:
         step, evaluation = _number(request, "step"), asked.get("eval")
         place = Place(step, evaluation) if step is not None or evaluation is not None else None
         with naming_damaged_tables(data.path):
+            pool, _ = run_pages.pool_of(data, self.library)
             page = completion_pages.problem_page(
-                data, name, asked.get("id", ""), place, _number(request, "group"), asked.get("against")
+                data, name, asked.get("id", ""), place, _number(request, "group"), asked.get("against"), pool
             )
         return self.render("problem_page", **live, **page)
 

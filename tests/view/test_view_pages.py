@@ -32,7 +32,7 @@ from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Kind
 from coderl_tasks.view.comparison_pages import compare_page, half_of
-from coderl_tasks.view.completion_pages import clustered, failures_of
+from coderl_tasks.view.completion_pages import clustered, failures_of, problem_page
 from coderl_tasks.view.library import Library, NotThereError, address, state_of
 from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
@@ -43,7 +43,7 @@ from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER, byte_tokens, curate, rollout, statement
-from tests.view.conftest import N_TESTS, Served, problem
+from tests.view.conftest import N_TESTS, Served, fallen_run, problem, with_pool
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
 OWN_TAGS = {"script": "/static/view.js", "link": "/static/", "img": "/static/icon.svg"}
@@ -267,9 +267,10 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     by_luck = n_again * rows[0]["p"]
     assert f"so chance alone makes at most about {by_luck:.2g} falls with p ≤ {rows[0]['p']:.2g}." in text
     n_beyond = sum(row["q"] < 0.05 for row in rows)
-    assert f"{n_beyond} of all {len(rows)} falls is beyond chance" in text and n_beyond == 1
+    assert f"{n_beyond} of the {len(rows)} falls is beyond chance" in text and n_beyond == 1
     for row, link in zip(rows[:3], first.links[:3], strict=True):
-        assert link == f"/run/ordinary/problem?id={row['problem_id']}&step={row['last_step']}"
+        asked = f"id={row['problem_id']}&step={row['last_step']}&against={row['first_step']}"
+        assert link == f"/run/ordinary/problem?{asked}#changed"
         assert f"{row['last_passed']} of {row['last_graded']}step {row['last_step']}{row['p']:.2g}" in text
     assert text.count("may be chance") == sum(row["q"] >= 0.05 for row in rows[:3]) > 0
     assert first.links[3:] == ["/run/ordinary?all=1#worse"]
@@ -707,7 +708,9 @@ def test_gained_and_lost_problems_lead_to_what_changed(
 def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_that_did(client: httpx.Client) -> None:
     page = read(client, "/run/fallen/problem?id=taco-0002")  # at its last visit
     text = " ".join(page.text.split())
-    assert "Lost between step 1 and step 2 step 1 1 of 2 passed → step 2 0 of 2 passed" in text
+    assert (
+        "The pass rate fell between step 1 and step 2 since step 1 step 1 1 of 2 passed → step 2 0 of 2 passed" in text
+    )
     assert "a change as large by chance alone: p = 0.5 (Fisher, one-sided)" in text
     assert (
         "Compared: a completion of step 1 that passes all tests, and one of step 2, which fails test 4" in text
@@ -716,6 +719,49 @@ def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_t
     assert "-print(sum(values)) # < & > +print(sum(v for v in values if v % 2 == 0))" in text
     assert {"/run/fallen/step/1/0/0", "/run/fallen/step/2/0/0"} <= set(page.links)
     assert " between " not in read(client, "/run/fallen/problem?id=taco-0002&step=1").text
+
+
+def test_a_problem_is_compared_with_any_earlier_visit(client: httpx.Client, served: Served) -> None:
+    groups = RunData(served.folder / "ordinary").groups.filter(pl.col("graded") > 0)
+    visits = groups.group_by("problem_id", "step").agg(pl.col("passed", "graded").sum()).sort("step")
+    several = visits.filter(pl.len().over("problem_id") > 2)
+    problem_id = several["problem_id"][0]
+    own = several.filter(problem_id=problem_id)
+    *earlier, last = own["step"].to_list()
+    rates = dict(own.select("step", pl.col("passed") / pl.col("graded")).iter_rows())
+    page = read(client, f"/run/ordinary/problem?id={problem_id}&step={last}")
+    links = [link for link in page.links if "against=" in link]
+    expected = [f"id={problem_id}&step={last}&against={step}#changed" for step in reversed(earlier)]
+    assert links == [f"/run/ordinary/problem?{asked}" for asked in expected]
+    for step, link in zip(reversed(earlier), links, strict=True):
+        text = " ".join(read(client, link).text.split())
+        change = "fell" if rates[last] < rates[step] else "rose"
+        said = f"The pass rate {change} between step {step} and step {last}"
+        assert (said if rates[last] != rates[step] else f"As large a share of the completions of step {step}") in text
+    later = read(client, f"/run/ordinary/problem?id={problem_id}&step={earlier[0]}&against={last}")
+    assert "against=" not in "".join(later.links), "only what was before"
+
+
+def test_a_problem_has_its_profile_among_the_visits(client: httpx.Client, served: Served, tmp_path: Path) -> None:
+    pool = curate(tmp_path / "pools" / "own", size=30)
+    name, right, n = pl.read_parquet(pool / POOL_FILE).select("problem_id", "n_correct", "n_samples").row(0)
+    run = fallen_run(tmp_path / "run", name)
+    viewer = Viewer(Library([with_pool(run, pool / POOL_FILE), pool]))
+    page = problem_page(viewer.data("run"), "run", name, None, None, None, "own")
+    shown = Page(bytes(viewer.render("problem_page", **page).body).decode())
+    assert page["profiled"] == (right, n) and f"{right} of {n}profile of the pool" in shown.text
+    assert f"/pool/own/problem?id={name}" in shown.links
+    assert "profile of the pool" not in read(client, "/run/lost/problem?id=items").text
+
+
+def test_the_filters_of_an_evaluation_keep_what_it_is_compared_with(client: httpx.Client) -> None:
+    page = read(client, "/run/ordinary/eval/step-000009?against=final")
+    filters = [link for link in page.links if "verdict=" in link]
+    assert filters and all("against=final" in link for link in filters)
+    filtered = read(client, filters[0])
+    assert "step-000009 to final" in " ".join(filtered.text.split())
+    others = [link for link in filtered.links if "against=baseline" in link]
+    assert len(others) == 1 and "verdict=" in others[0]
 
 
 def test_a_pool_has_its_drops_and_problems(client: httpx.Client) -> None:
@@ -856,7 +902,8 @@ def test_the_links_of_a_search_lead_to_each_hit_once(client: httpx.Client, serve
         page = read(client, link)
         listed = [link for link in page.links if re.fullmatch(r"/run/ordinary/step/\d+/\d+/\d+", link)]
         listed.sort(key=places.__getitem__)  # those with the same program stand together
-        [(lowest, highest)] = re.findall(r"steps (\d+) to (\d+)", page.text)
+        [(lowest, highest)] = re.findall(r"found in [\d.]+ s, steps? (?:(\d+) to )?(\d+)", page.text)
+        lowest = lowest or highest
         steps = [int(each.split("/")[4]) for each in listed]
         is_cut = "There are more" in page.text
         assert int(highest) >= steps[0] and (steps[-1] == int(lowest) if is_cut else steps[-1] >= int(lowest))
@@ -874,6 +921,17 @@ def test_what_is_found_by_its_verdict_says_why_it_failed(client: httpx.Client, s
         failure = row["reason"] or f"test {row['first_failed']}: got {row['failed_output']}"
         assert " ".join(failure.split()) in page
     assert len(rows) > 0
+
+
+def test_printing_nothing_is_told_from_printing_white_space(served: Served, tmp_path: Path) -> None:
+    run = shutil.copytree(served.folder / "fallen", tmp_path / "run")
+    file = run / "steps" / "000002" / "scored.parquet"
+    outputs = {"failed_output": ["", " \n"], "reason": [None, None], "first_failed": [4, 4]}
+    kinds = {name: ROLLOUT_SCHEMA[name] for name in outputs}
+    changed = pl.read_parquet(file).with_columns(pl.DataFrame(outputs, schema=kinds))
+    write_parquet(file, changed)
+    found = RunData(run).programs(Place(2), changed.select("group_index", "sample_index").to_dicts())
+    assert [failure for _, failure in found] == ["test 4: no output", "test 4: white space alone"]
 
 
 @pytest.mark.parametrize(
@@ -913,7 +971,7 @@ def test_a_search_in_the_index_lists_each_completion_of_a_step_without_its_file(
 def test_a_search_unfolds_the_completions_with_one_program(client: httpx.Client) -> None:
     page = read(client, "/run/ordinary/search?verdict=passed")
     n_rows = int(re.findall(r"share a row: (\d+) rows", page.text)[0])
-    times = [int(n) for n in re.findall(r"the same program (\d+) times", page.text)]
+    times = [int(n) for n in re.findall(r"the same program (\d+) times on this page", page.text)]
     assert sum(times) + n_rows - len(times) == MOST_HITS and min(times) > 1
 
 
