@@ -151,7 +151,7 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
     columns = ["sampler_step", "group_index", "prompt_tokens", "completion_tokens", "logprobs"]
     if not files:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
-    rows = pl.read_parquet(files, columns=columns).filter(pl.col("completion_tokens").list.len() > 0)
+    rows = pl.read_parquet(files, columns=columns, glob=False).filter(pl.col("completion_tokens").list.len() > 0)
     return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
 
 

@@ -208,7 +208,7 @@ def require_environment(pool: FoundPool, environment: str) -> None:
     """Raise ConfigError if the pool was made for another environment, as its manifest says or its problems show."""
     made_for = pool.environment
     if made_for is None:
-        kinds = set(pl.scan_parquet(pool.file).select(pl.col("kind").unique()).collect()["kind"])
+        kinds = set(pl.scan_parquet(pool.file, glob=False).select(pl.col("kind").unique()).collect()["kind"])
         made_for = environment if ("answer" in kinds) == (environment not in PROGRAMS) else "another kind"
     if made_for != environment and not {made_for, environment} <= {*PROGRAMS}:
         raise ConfigError(

@@ -166,7 +166,7 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     files = [file for file in scored if int(file.parent.name) <= policy.step]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
-    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert")  # older runs lack some
+    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)  # older runs lack some
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
@@ -192,6 +192,6 @@ def _comparators(run: Path) -> dict[str, str]:
     graded by them."""
     file = Path(str((recorded_config(run) or {}).get("pool", "")))
     names = ("problem_id", "comparator")
-    if not file.is_file() or not {*names} <= pl.read_parquet_schema(file).keys():
+    if not file.is_file() or not {*names} <= pl.scan_parquet(file, glob=False).collect_schema().keys():
         return {}
-    return dict(pl.read_parquet(file, columns=list(names)).iter_rows())
+    return dict(pl.read_parquet(file, columns=list(names), glob=False).iter_rows())

@@ -103,9 +103,9 @@ def _training_data(config: dict[str, Any]) -> str:
         return f"{named}, pool `{folder.name}`"
     text, pool_file = f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems", folder / POOL_FILE
     # Of the problems and not of the manifest: its band is what was asked for.
-    if not pool_file.is_file() or "pass_rate" not in pl.read_parquet_schema(pool_file):
+    if not pool_file.is_file() or "pass_rate" not in pl.scan_parquet(pool_file, glob=False).collect_schema():
         return text
-    if rates := pl.read_parquet(pool_file, columns=["pass_rate"])["pass_rate"].drop_nulls().to_list():
+    if rates := pl.read_parquet(pool_file, columns=["pass_rate"], glob=False)["pass_rate"].drop_nulls().to_list():
         text += f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
     return text
 

@@ -250,7 +250,7 @@ def _estimate(record: EvalRecord, split: str) -> Estimate | None:
 def _rollouts(record: EvalRecord) -> pl.DataFrame:
     if record.rollouts is None:
         raise DataError(f"evaluation {record.name} has no rollouts.parquet")
-    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"])
+    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"], glob=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ A view without files is empty and has its columns, so every query works on every
 without `external_access` it can read the views only.
 """
 
+import glob
 import io
 import re
 from collections.abc import Iterable
@@ -114,7 +115,7 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             rows = [{"run": directory.name} | row for directory in directories for row in _view_rows(view, directory)]
             _row_table(connection, view, rows, ROW_SCHEMAS[view])
     if not external_access:
-        connection.execute(f"SET allowed_paths = [{_listed(read)}]")
+        connection.execute(f"SET allowed_paths = [{_listed([*read, *map(_by_its_name, read)])}]")
         connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -278,7 +279,7 @@ def _file_view(
     names = f"string_split(filename, '/')[{run_part}] AS run"
     if "eval" in schema:  # evals/NAME/rollouts.parquet
         names += ", string_split(filename, '/')[-2] AS eval"
-    source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
+    source = f"read_parquet([{_listed(map(_by_its_name, files))}], union_by_name = true, filename = true)"
     try:
         # A column that none of the files has is null: it may be newer than all of them.
         _row_table(connection, f"_no_{name}", [], schema)
@@ -291,9 +292,13 @@ def _file_view(
     return files
 
 
-def _listed(files: list[Path]) -> str:
+def _by_its_name(file: Path) -> Path:
+    """What DuckDB reads this file by, to whom a directory's own * and [ are a pattern, perhaps of another run's."""
+    return Path(glob.escape(str(file)))
+
+
+def _listed(files: Iterable[Path]) -> str:
     """Files as SQL writes them: DuckDB takes no parameters in the definition of a view, nor in a setting."""
-    # Every file by its name: a glob would expand a directory's own * and [.
     return ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
 
 

@@ -124,7 +124,7 @@ class RunRecord:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
-        return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA, missing_columns="insert").select(columns)
+        return _scan(self.scored_files, ROLLOUT_SCHEMA).select(columns)
 
     @cached_property
     def groups(self) -> pl.DataFrame:
@@ -170,10 +170,15 @@ def groups_in(file: Path) -> pl.DataFrame:
     rewards, tokens and CPU seconds, and `has_signal`, whether the update learned from any."""
     if file.name == "scored.parquet":
         lengths = {name: pl.col(of).list.len().cast(pl.Int64) for name, of in LENGTHS.items()}
-        rows = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert").with_columns(**lengths)
+        rows = _scan(file, ROLLOUT_SCHEMA).with_columns(**lengths)
     else:
-        rows = pl.scan_parquet(file, schema=INDEX_SCHEMA, missing_columns="insert")
+        rows = _scan(file, INDEX_SCHEMA)
     return rows.group_by(GROUP_KEY).agg(**_GROUP_COUNTS).collect()
+
+
+def _scan(files: Path | list[Path], schema: dict[str, pl.DataType]) -> pl.LazyFrame:
+    """Parquet files, by their names as they are, with the columns of `schema`, null where a file lacks one."""
+    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
 
 
 def joined_groups(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -297,7 +302,7 @@ def light_frame(path: Path) -> pl.DataFrame:
         raise DamagedFileError(path, "no regular file")
     heavy = ("tests", "solutions", "prompt_tokens", "completion_tokens", "logprobs")
     # Columns are chosen before anything is read: the heavy ones can be gigabytes.
-    scan = pl.scan_parquet(path)
+    scan = pl.scan_parquet(path, glob=False)
     try:
         return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()
     except pl.exceptions.ComputeError as error:

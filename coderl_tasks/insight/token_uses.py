@@ -36,7 +36,7 @@ def uses(run: RunRecord) -> list[Use]:
     profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
     tokens_of = pl.col("completion_tokens").list.len().sum()
     files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
-    lengths = [pl.scan_parquet(file).select(pl.len(), tokens_of).collect().row(0) for file in files]
+    lengths = [pl.scan_parquet(file, glob=False).select(pl.len(), tokens_of).collect().row(0) for file in files]
     evaluated = sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
     counted = {"profile of the pool": profiled, **_training(run), "evaluations": evaluated}
     sampled = {what: count for what, count in counted.items() if count[0]}

@@ -10,9 +10,12 @@ deviation of 0.07 with a constant policy. A sign is over if it was absent for QU
 import heapq
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from coderl_tasks.insight.record import RunRecord
@@ -158,11 +161,15 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     last = history.evals[-1]
     comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
     first, n = comparable[0], last.get("eval/n")  # `first` is `last` if no other one is comparable
-    between = [row for row in history.steps if first["step"] < row["step"] <= last["step"]]
-    rewards = [row["mean_reward"] for row in between if row.get("mean_reward") is not None]
-    if len(rewards) < 2 * WINDOW or not n:  # fewer would have a step in both windows
+    start, end = (bisect_right(history.steps, row["step"], key=itemgetter("step")) for row in (first, last))
+    # Of the steps between those at the ends alone are looked at: this is asked after each step.
+    early_at, late_at = (
+        [*islice((place for place in places if history.steps[place].get("mean_reward") is not None), WINDOW)]
+        for places in (range(start, end), reversed(range(start, end)))
+    )
+    if len(early_at) < WINDOW or early_at[-1] >= late_at[-1] or not n:  # a step would be in both windows
         return None
-    early, late = rewards[:WINDOW], rewards[-WINDOW:]
+    early, late = ([history.steps[place]["mean_reward"] for place in places] for places in (early_at, late_at))
     gain = statistics.fmean(late) - statistics.fmean(early)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
     # A small evaluation may hide a gain of Pass@1: take the upper end of its one-sided 95% interval. That is too high
@@ -175,7 +182,7 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     return Sign(
         f"the reward rose by {gain:.2f} while Pass@1 went from {before:.1%} (step {first['step']}) to {after:.1%} "
         f"(step {last['step']}): the policy may have found a way round the tests; look at right completions of step "
-        f"{between[-1]['step']} (coderl query RUN --name rollout_samples)",
+        f"{history.steps[end - 1]['step']} (coderl query RUN --name rollout_samples)",
         gain,
     )
 

@@ -299,7 +299,7 @@ def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
     total = Tokens()
     for file in files:
         with suppress(OSError, pl.exceptions.PolarsError):
-            total += frame_tokens(pl.scan_parquet(file), epochs)
+            total += frame_tokens(pl.scan_parquet(file, glob=False), epochs)
     return total
 
 
@@ -386,7 +386,7 @@ def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> To
 
 def _places(file: bytes) -> set[tuple[int, int]]:
     try:
-        return set(pl.scan_parquet(file).select("group_index", "attempt").unique().collect().iter_rows())
+        return set(pl.scan_parquet(file, glob=False).select("group_index", "attempt").unique().collect().iter_rows())
     except (OSError, pl.exceptions.PolarsError):
         return set()
 

@@ -91,6 +91,8 @@ class Summary(Share):
     infra_errors: Number | None = None
     temperature: Number | None = None
     max_tokens: Number | None = None
+    n_samples: Number | None = None
+    top_p: Number | None = None
     policy: str | None = None
     taken_from: str | None = None
     compare: Compared | None = None

@@ -283,9 +283,11 @@ def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
-    kept = pl.scan_parquet(pool.file).select("problem_id").collect()
+    kept = pl.scan_parquet(pool.file, glob=False).select("problem_id").collect()
     names = {"prompt": "prompt_tokens", "completion": "mean_completion_tokens", "pass_rate": "pass_rate"}
-    profile = pl.scan_parquet(file).select("problem_id", **{name: pl.col(column) for name, column in names.items()})
+    profile = pl.scan_parquet(file, glob=False).select(
+        "problem_id", **{name: pl.col(column) for name, column in names.items()}
+    )
     found = kept.join(profile.collect(), on="problem_id").drop_nulls()
     return found if found.height == kept.height else None
 

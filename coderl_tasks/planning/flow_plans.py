@@ -150,7 +150,7 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
     if settings.test_share is not None:
-        problem_ids = pl.scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+        problem_ids = pl.scan_parquet(pool.file, glob=False).select("problem_id").collect()["problem_id"]
         if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
             raise ConfigError(
                 f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held "

@@ -348,8 +348,8 @@ def check_pool(path: Path) -> None:
         raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
         # Read only the footer: the tests of a pool can be gigabytes.
-        schema = pl.read_parquet_schema(path)
-        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        pool = pl.scan_parquet(path, glob=False)
+        schema, rows = pool.collect_schema(), pool.select(pl.len()).collect().item()
     needed = "it has to be one that `coderl curate` wrote"
     missing = [name for name in PROBLEM_SCHEMA if name in REQUIRED - schema.keys()]
     if missing:
@@ -375,9 +375,10 @@ def profiled_counts(path: Path) -> dict[str, tuple[int, int]]:
     """Right and graded completions of the profile by problem id, from a pool's file; empty where it has none."""
     names = ["problem_id", "n_correct", "n_samples"]
     with _pool_errors(path):
-        if not set(names) <= pl.read_parquet_schema(path).keys():
+        scan = pl.scan_parquet(path, glob=False)
+        if not set(names) <= scan.collect_schema().keys():
             return {}
-        rows = pl.read_parquet(path, columns=names).drop_nulls().iter_rows()
+        rows = scan.select(names).drop_nulls().collect().iter_rows()
         return {problem_id: (right, graded) for problem_id, right, graded in rows}
 
 

@@ -354,9 +354,10 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
         return {}
     orders: dict[str, list[int]] = {}
     # A pool without a profile has no counts.
-    if set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
+    in_pool = pl.scan_parquet(pool, glob=False)
+    if set(COUNT_COLUMNS) <= in_pool.collect_schema().keys():
         n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
-        counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
+        counted = in_pool.select("problem_id", *COUNT_COLUMNS).drop_nulls().sort("problem_id").collect()
         for problem_id, runs, catches in counted.iter_rows():
             if len(runs) == n_tests.get(problem_id):  # else the counts are of other tests
                 order = learned_priority(runs, catches)

@@ -44,11 +44,10 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     record = data.evaluation(evaluation)
     others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
-    before, after = (other, record) if other is None or other.step <= record.step else (record, other)
+    ends = [each for each in data.record.evals if each == evaluation or (other and each == other.name)]  # in order
     comparison = None
-    if record.rollouts is not None:
-        compared = f"comparison of {before and before.name} and {after and after.name}"
-        comparison = data.of_state(compared, lambda: compare_evals(before, after))
+    if record.rollouts is not None and len(ends) == 2:
+        comparison = data.of_state(f"comparison {ends}", lambda: compare_evals(*map(data.evaluation, ends)))
     rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()
 
     def changed(problem_id: str) -> str:

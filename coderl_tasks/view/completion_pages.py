@@ -143,7 +143,7 @@ def _changed(
     others = data.problem_rows(other, rows[0]["problem_id"])
     sides = [Side(other.name, name, other, others), Side(place.name, name, place, rows)]
     if None not in (other.evaluation, place.evaluation):
-        sides.sort(key=lambda side: data.evaluation(side.place.evaluation or "").step)
+        sides.sort(key=lambda side: [*data.record.evals].index(side.place.evaluation or ""))
     return linked_change(sides[0], sides[1], problem)
 
 

@@ -38,11 +38,8 @@ from coderl_tasks.view.run_pages import Page
 from coderl_tasks.view.search import KINDS, TEXTS, Wanted, grouped, search
 
 MOST_ROWS, MOST_LISTED = 300, 500
-LETTERS = "ABCDEF"
-"""What compared runs are called in the curves: their names may be long, or the same but for their ends."""
 _ROW_OF = re.compile(r"row (\d+) of ([^\s,]+)(?![^\s,])(?! test)")  # those of the test side are in no file of the pool
 BARS_WIDTH = 560
-MARKS_APART = 10  # pixels between the evaluations of two runs at one step
 
 
 def library_page(library: Library, now: float) -> Page:

@@ -181,7 +181,7 @@ class RunData:
 
     def scan(self, place: Place) -> pl.LazyFrame:
         """The rollouts of a place, with their number in the file as `row`."""
-        rows = pl.scan_parquet(self.file_of(place), schema=ROLLOUT_SCHEMA, missing_columns="insert")
+        rows = pl.scan_parquet(self.file_of(place), schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)
         return rows.with_row_index("row")
 
     def light_rows(self, place: Place) -> pl.DataFrame:
@@ -228,7 +228,7 @@ class RunData:
         """The trainer's log-probabilities of a completion's tokens; None if the step did not train on it (yet)."""
         if place.step is None or not (file := StepJournal(self.path, place.step).trainer_logprobs).is_file():
             return None
-        own = pl.scan_parquet(file).filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
+        own = pl.scan_parquet(file, glob=False).filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
         found = own.select("trainer_logprobs").collect().to_series()
         return found[0].to_list() if len(found) else None
 
@@ -285,14 +285,15 @@ class RunData:
             version = _version(self.pool_file() if evaluation is None else self.file_of(place))
             kept = self._titles.get(evaluation)
             if kept is None or kept[0] != version:
-                statements = pl.scan_parquet(version[0]) if evaluation is None else self._evaluated_statements(place)
+                in_pool = pl.scan_parquet(version[0], glob=False)
+                statements = in_pool if evaluation is None else self._evaluated_statements(place)
                 begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
                 is_cut = begun.str.len_chars() > TITLE_CHARS
                 title = pl.when(is_cut).then(begun.str.slice(0, TITLE_CHARS) + pl.lit("…")).otherwise(begun)
                 found = statements.select("problem_id", title.alias("title")).filter(pl.col("title") != "").collect()
                 kept = version, dict(found.iter_rows())
                 self._titles[evaluation] = kept
-        except (CoderlError, OSError, pl.exceptions.PolarsError, TypeError, OverflowError):  # the last of odd tokens
+        except (CoderlError, OSError, pl.exceptions.PolarsError):
             return {}
         return kept[1]
 
@@ -321,7 +322,7 @@ class RunData:
         """How many of the base model's graded completions of a problem passed in the pool's profile, and how many these
         are; None if nothing is known of it."""
         try:
-            rows = pl.scan_parquet(self.pool_file()).filter(pl.col("problem_id") == problem_id)
+            rows = pl.scan_parquet(self.pool_file(), glob=False).filter(pl.col("problem_id") == problem_id)
             found = rows.select("n_correct", "n_samples").head(1).drop_nulls().collect()
         except (CoderlError, OSError, pl.exceptions.PolarsError):  # no pool, or one without a profile
             return None
@@ -366,7 +367,7 @@ def _version(file: Path) -> Version:
 def problem_in_pool(file: Path, problem_id: str) -> Problem | None:
     """A problem of a pool's file with its tests; DataError if the file cannot be read."""
     try:
-        rows = pl.scan_parquet(file).filter(pl.col("problem_id") == problem_id).head(1).collect()
+        rows = pl.scan_parquet(file, glob=False).filter(pl.col("problem_id") == problem_id).head(1).collect()
         return Problem.from_row(rows.row(0, named=True)) if len(rows) else None
     except (pl.exceptions.PolarsError, KeyError) as error:
         raise DataError(f"the pool {file} cannot be read: {' '.join(str(error).split())[:300]}") from error

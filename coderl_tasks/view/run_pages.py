@@ -11,7 +11,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import compare_evals
+from coderl_tasks.insight.diagnosis import Comparison, compare_evals
 from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
@@ -54,12 +54,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
     about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
-    ends = record.baseline, record.latest
-    # People remove the rollouts of old evaluations, which are large.
-    comparison = None
-    if all(each and each.rollouts is not None for each in ends):
-        comparison = data.of_state("comparison", lambda: compare_evals(*ends))
-    spent = data.of_state("costs", lambda: costs(record))
+    comparison = data.of_state("comparison", lambda: _gain(data.record))
+    spent = data.of_state("costs", lambda: costs(data.record))
     pool, no_pool = pool_of(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
     most = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE
@@ -101,6 +97,13 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
+
+
+def _gain(record: RunRecord) -> Comparison | None:
+    """The newest evaluation compared with the baseline."""
+    ends = record.baseline, record.latest
+    # People remove the rollouts of old evaluations, which are large.
+    return compare_evals(*ends) if all(each and each.rollouts is not None for each in ends) else None
 
 
 class Paired(NamedTuple):
@@ -257,7 +260,8 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
     own = record.own_evals
     shown_from = -1 if with_baseline and any(each.step < 0 for each in own) else first
-    evals = [each for each in own if first <= each.step <= last or (with_baseline and each.step < 0)]
+    is_shown = [not steps or first <= each.step <= last or (with_baseline and each.step < 0) for each in own]
+    evals = [each for each, shown in zip(own, is_shown, strict=True) if shown]
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
     return Timeline(

@@ -5,7 +5,8 @@ reads a few at a time until there are enough hits or the time is up; then the an
 search of a million completions answers in seconds, whatever it looks for.
 """
 
-from collections.abc import Sequence
+import glob
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -175,7 +176,7 @@ def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
     """`counted` of one file. A page asks for it after each commit: to open a DuckDB would take five times as long."""
     counts = [is_of(kind).sum().alias(kind) for kind in kinds]
     try:
-        return pl.scan_parquet(file).select(counts).collect().row(0, named=True)
+        return pl.scan_parquet(file, glob=False).select(counts).collect().row(0, named=True)
     except (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError):  # newer than the file
         return dict.fromkeys(kinds) if len(kinds) == 1 else {kind: _counted(file, [kind])[kind] for kind in kinds}
 
@@ -268,15 +269,19 @@ def _rows(
         "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
         f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
     )
-    names = [str(file) for file in files]
     try:
-        answer = connection.execute(sql, [*before, names, *values])
+        answer = connection.execute(sql, [*before, _names(files), *values])
     except duckdb.BinderException:
         if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
             return []  # of a run that is older than the column
         raise
     columns = [column[0] for column in answer.description or ()]
     return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+
+
+def _names(files: Iterable[Path]) -> list[str]:
+    """Files as DuckDB takes them, to whom a directory's own * and [ are a pattern."""
+    return [glob.escape(str(file)) for file in files]
 
 
 def _steps_with(
@@ -292,7 +297,7 @@ def _steps_with(
         return list(steps)
     where, values = _conditions(wanted, problems, with_text=False)
     sql = f"SELECT DISTINCT step FROM read_parquet(?, union_by_name = true) WHERE {where}"
-    fitting = {row[0] for row in connection.execute(sql, [[str(file) for file in indexed], *values]).fetchall()}
+    fitting = {row[0] for row in connection.execute(sql, [_names(indexed), *values]).fetchall()}
     covered = {step for files in indexed.values() for step in files}
     return [step for step in steps if step in fitting or step not in covered]
 
@@ -303,12 +308,12 @@ def _problems(data: RunData, words: str) -> tuple[list[str], str]:
     ids = {name for name in data.groups["problem_id"].unique() if words in name}
     for record in data.record.evals.values():
         if record.rollouts is not None:
-            names = pl.scan_parquet(record.rollouts).select(pl.col("problem_id").unique()).collect()["problem_id"]
-            ids |= {name for name in names if words in name}
+            rows = pl.scan_parquet(record.rollouts, glob=False).select(pl.col("problem_id").unique()).collect()
+            ids |= {name for name in rows["problem_id"] if words in name}
     words, missing = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
-        in_pool = pl.scan_parquet(data.pool_file()).filter(plain.str.contains(words, literal=True))
+        in_pool = pl.scan_parquet(data.pool_file(), glob=False).filter(plain.str.contains(words, literal=True))
         ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
     except ConfigError as error:  # not on this machine
         missing = str(error)

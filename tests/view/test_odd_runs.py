@@ -8,6 +8,7 @@ from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 import pytest
@@ -15,10 +16,11 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from coderl_tasks.evaluation.pass_at_1 import summarize
+from coderl_tasks.insight.query import query
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA
+from coderl_tasks.view import library
 from coderl_tasks.view.completion_pages import CLUSTERS_OPEN, SIBLINGS
-from coderl_tasks.view.library import Library
 from coderl_tasks.view.view_server import Viewer
 from tests.insight.recorded_runs import rollout
 from tests.view.conftest import graded_step, problem, write_pool
@@ -105,6 +107,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         graded_step(run, 0, group("t-0", MIXED, step=0))
     file = folder / "old" / "steps" / "000000" / "scored.parquet"
     pl.read_parquet(file).drop("reason", "failed_output", "suspicion").write_parquet(file)
+    for name, verdict in (("k1", "passed"), ("k[1]*?", "wrong_answer")):  # the second one is a pattern for the first
+        with opened(name) as run:
+            graded_step(run, 0, group("t-0", (verdict, verdict), step=0))
+            evaluate(run, "final", group("t-0", (verdict,)))
+    with opened("names") as run:
+        for name, n in (("x", 1), ("y and z", 1), ("x and y", 2), ("z", 2)):
+            evaluate(run, name, *(group(f"t-{number}", ("passed",)) for number in range(n)))
+    with opened("same") as run:
+        graded_step(run, 0, group("t-0", MIXED, step=0))
+        for name, verdict in (("step-000000", "passed"), ("final", "wrong_answer")):
+            evaluate(run, name, group("t-0", (verdict,)))
+    with opened("early") as run:
+        evaluate(run, "step-000003", group("t-0", ("passed",)))
     with opened("empty"):
         pass
     with opened("damaged"):
@@ -116,8 +131,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def read(runs: Path) -> Read:
     """Reads a page as HTML, or `as_text` alone. What fails in the server fails here."""
-    library = Library([path for path in runs.iterdir() if path.name != "pools"])
-    client = TestClient(Starlette(routes=Viewer(library).routes()))
+    shown = library.Library([path for path in runs.iterdir() if path.name != "pools"])
+    client = TestClient(Starlette(routes=Viewer(shown).routes()))
 
     def page(address: str, *, as_text: bool = True) -> str:
         answer = client.get(address)
@@ -128,8 +143,8 @@ def read(runs: Path) -> Read:
 
 
 def test_every_page_that_a_page_links_to_answers(read: Read) -> None:
-    names = ["custom", "custom2", "words", "programs", "rounds", "once", "removed", "old", "empty"]
-    pairs = [f"/compare?run={one}&run={other}" for one, other in pairwise(names)]
+    names = ["custom", "custom2", "words", "programs", "rounds", "once", "removed", "old", "k[1]*?", "same", "empty"]
+    pairs = [library.address("compare", run=[*pair]) for pair in pairwise(names)]
     waiting, seen, kinds = ["/", *pairs], {"/", *pairs}, dict[str, int]()
     while waiting:
         html = read(waiting.pop(), as_text=False)
@@ -203,6 +218,36 @@ def test_a_side_of_several_completions_has_its_share_and_one_that_makes_the_diff
     sides = re.findall(r'<td><a [^>]*><span class="tag \w+">(\w+)</span></a>( 25% passed)?</td>', lost)
     assert sides[0] == ("passed", "") and sides[1] == ("wrong_answer", " 25% passed")
     assert 'id="changed-2"' in read("/compare?run=once&run=programs&run=rounds&problem=t-0", as_text=False)
+
+
+def test_the_name_of_a_run_is_no_pattern(runs: Path, read: Read) -> None:
+    for name, passed in (("k1", 2), ("k[1]*?", 0)):
+        own = "/run/" + quote(name)
+        assert f"{passed} of 2" in read(f"{own}/step/0") and f"{passed} of 2 graded" in read(f"{own}/problem?id=t-0")
+        verdict = "passed" if passed else "wrong_answer"
+        assert f"1 {verdict}" in read(f"{own}/eval/final")
+        assert "2 completions, found" in read(f"{own}/search?verdict={verdict}")
+        assert "2 completions, found" in read(f"{own}/search?q=print&within=code&last=0")
+        counts = query(runs / name, "SELECT count(*) FILTER (verdict = 'passed') FROM outcomes").item()
+        assert counts == passed
+
+
+def test_comparisons_of_evaluations_with_like_names_are_not_mixed_up(read: Read) -> None:
+    assert "paired over 1 problems" in read("/run/names/eval/y%20and%20z?against=x")
+    assert "paired over 2 problems" in read("/run/names/eval/z?against=x%20and%20y")
+
+
+def test_of_two_evaluations_after_one_step_the_final_one_is_the_later(read: Read) -> None:
+    for page in ("/run/same/eval/final?against=step-000000", "/run/same/eval/step-000000?against=final"):
+        text = read(page)
+        assert "step-000000 to final" in text and "Gained (0)" in text and "Lost (1)" in text
+        opened = re.findall(r'href="([^"]*)#changed"', read(page, as_text=False))
+        assert "Lost between evaluation step-000000 and evaluation final" in read(unescape(opened[0]))
+
+
+def test_an_evaluation_without_a_step_is_in_the_chart(read: Read) -> None:
+    html = read("/run/early", as_text=False)
+    assert "no steps yet" not in html and 'class="whisker"' in html and ">3</text>" in html
 
 
 def test_a_text_of_a_column_that_the_run_lacks_is_in_no_completion(read: Read) -> None:
