@@ -129,8 +129,8 @@ def _other_place(data: RunData, place: Place, against: str | None, visits: pl.Da
 
 
 def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
-    """The visits before the step of a place; none before an evaluation."""
-    return visits.filter(pl.col("step") < (-1 if place.step is None else place.step))
+    """The graded visits before the step of a place; none before an evaluation."""
+    return visits.filter(pl.col("step") < (-1 if place.step is None else place.step), pl.col("graded") > 0)
 
 
 def _changed(
