@@ -596,7 +596,7 @@ def test_a_step_leads_to_a_completion_of_each_verdict(client: httpx.Client, serv
     }
 
 
-def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
+def test_an_evaluation_shows_its_flips(client: httpx.Client, served: Served) -> None:
     page = read(client, "/run/ordinary/eval/final")
     gained, lost = (int(number) for number in re.findall(r"(?:Lost|Gained) \((\d+)\)", page.text))
     assert gained > lost
@@ -606,6 +606,12 @@ def test_an_evaluation_shows_its_flips(client: httpx.Client) -> None:
     link = next(link for link in page.links if re.fullmatch(r"/run/ordinary/eval/final/\d+", link))
     text = read(client, link).text
     assert "Why this reward" in text and lost >= 0
+    rows = RunData(served.folder / "ordinary").light_rows(Place(evaluation="final"))
+    stopped = rows.filter(pl.col("tests_run") < pl.col("tests_total")).select(
+        "tests_passed", "tests_run", "tests_total"
+    )
+    said = {f"{passed} of {run} run, {total} in all" for passed, run, total in stopped.iter_rows()}
+    assert said and all(each in page.text for each in said)
 
 
 def test_a_completion_of_an_evaluation_is_found_by_its_row(served: Served) -> None:
@@ -711,7 +717,10 @@ def test_a_problem_that_nothing_solves_any_more_is_compared_with_the_last_step_t
     assert (
         "The pass rate fell between step 1 and step 2 since step 1 step 1 1 of 2 passed → step 2 0 of 2 passed" in text
     )
-    assert "a change as large by chance alone: p = 0.5 (Fisher, one-sided)" in text
+    assert (
+        "a change as large by chance alone: p = 0.5 (Fisher, one-sided; for this problem alone, among all problems)"
+        in text
+    )
     assert (
         "Compared: a completion of step 1 that passes all tests, and one of step 2, which fails test 4" in text
         and "Input4 Expectedexpected 4 Got3" in text
@@ -749,9 +758,9 @@ def test_a_problem_has_its_profile_among_the_visits(client: httpx.Client, served
     viewer = Viewer(Library([with_pool(run, pool / POOL_FILE), pool]))
     page = problem_page(viewer.data("run"), "run", name, None, None, None, "own")
     shown = Page(bytes(viewer.render("problem_page", **page).body).decode())
-    assert page["profiled"] == (right, n) and f"{right} of {n}profile of the pool" in shown.text
+    assert page["profiled"] == (right, n) and f"{right} of {n}profile" in shown.text
     assert f"/pool/own/problem?id={name}" in shown.links
-    assert "profile of the pool" not in read(client, "/run/lost/problem?id=items").text
+    assert "base model" not in read(client, "/run/lost/problem?id=items").text
 
 
 def test_the_filters_of_an_evaluation_keep_what_it_is_compared_with(client: httpx.Client) -> None:
