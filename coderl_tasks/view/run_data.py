@@ -329,20 +329,21 @@ class RunData:
         return found.row(0) if len(found) else None
 
     def prompted_statements(self) -> dict[str, str]:
-        """The statement of each sampled problem by its id, from the recorded prompts; empty if the model's tokenizer is
-        not on this machine."""
+        """The statement of each problem that is not in the pool by its id, from the recorded prompts; empty if the
+        model's tokenizer is not on this machine."""
         return self.of_state("prompted_statements", self._read_prompts)
 
     def _read_prompts(self) -> dict[str, str]:
         decode = self.decode()
         if decode is None:
             return {}
-        new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements]))
+        in_pool = self.titles().keys()
+        new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         last_steps = new.group_by("problem_id").agg(pl.col("step").last())
         places = [Place(step) for step in last_steps["step"].unique().sort()]
         places += [Place(evaluation=each.name) for each in self.record.evals.values() if each.rollouts is not None]
         for place in places:
-            prompts = self._prompts_at(place, decode, self._statements)
+            prompts = self._prompts_at(place, decode, {*self._statements, *in_pool})
             found = {name: statement_in(prompt) for name, prompt in prompts.items()}
             self._statements = self._statements | found  # a new one: other threads may iterate over the last
         return self._statements

@@ -58,8 +58,9 @@ class Viewer:
         self._runs: OrderedDict[Path, RunData] = OrderedDict()
         self._lock = Lock()
         self._templates = _templates()
-        # What the first page of a run would wait for: a compiled template, and the import for its intervals.
-        self._templates.get_template("run_page.html.j2")
+        # What the first page of a run would wait for: compiled templates, and the import for its intervals.
+        for template in ("run_page", "frame", "pieces"):
+            self._templates.get_template(f"{template}.html.j2")
         student_t(1)
 
     def routes(self) -> list[Route]:
