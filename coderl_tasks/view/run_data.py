@@ -8,11 +8,13 @@ a run at work costs reading that step's rows alone.
 import mmap
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonprefix
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar
 
 import polars as pl
@@ -328,25 +330,30 @@ class RunData:
             return None
         return found.row(0) if len(found) else None
 
-    def prompted_statements(self) -> dict[str, str]:
-        """The statement of each problem that is not in the pool by its id, from the recorded prompts; empty if the
-        model's tokenizer is not on this machine."""
-        return self.of_state("prompted_statements", self._read_prompts)
-
-    def _read_prompts(self) -> dict[str, str]:
-        decode = self.decode()
-        if decode is None:
-            return {}
-        in_pool = self.titles().keys()
+    def prompted_statements(self, most_seconds: float) -> tuple[dict[str, str], int]:
+        """The statements of problems that are not in the pool by id, from the recorded prompts, and of how many none
+        has been read yet: prompts are read for about `most_seconds`, and more of them at the next call. An empty one
+        has no prompt. All are unread if the model's tokenizer is not on this machine."""
+        decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
+        if decode is not None:
+            for record in self.record.evals.values():
+                if record.rollouts is not None:
+                    self._read_prompts(Place(evaluation=record.name), decode, {*self._statements, *in_pool})
+        # Each problem at its last visit, so that a step is read once; those of the most recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
-        last_steps = new.group_by("problem_id").agg(pl.col("step").last())
-        places = [Place(step) for step in last_steps["step"].unique().sort()]
-        places += [Place(evaluation=each.name) for each in self.record.evals.values() if each.rollouts is not None]
-        for place in places:
-            prompts = self._prompts_at(place, decode, {*self._statements, *in_pool})
-            found = {name: statement_in(prompt) for name, prompt in prompts.items()}
-            self._statements = self._statements | found  # a new one: other threads may iterate over the last
-        return self._statements
+        by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")
+        for step, names in reversed(by_step.rows()):
+            if decode is None or monotonic() - started > most_seconds:
+                break
+            with suppress(NotThereError):  # people remove the rollouts of old steps
+                self._read_prompts(Place(step), decode, {*self._statements, *in_pool})
+            self._statements = dict.fromkeys(names, "") | self._statements
+        return self._statements, sum(name not in self._statements for names in by_step["problem_id"] for name in names)
+
+    def _read_prompts(self, place: Place, decode: Decode, known: Collection[str]) -> None:
+        prompts = self._prompts_at(place, decode, known)
+        found = {name: statement_in(prompt) for name, prompt in prompts.items()}
+        self._statements = self._statements | found  # a new one: other threads may iterate over the last
 
     def test_order(self, problem: Problem) -> list[int]:
         """The order in which a problem's tests run in this run, as recorded at its start."""

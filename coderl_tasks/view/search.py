@@ -23,7 +23,7 @@ from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.library import NotThereError, WrongValueError, address
 from coderl_tasks.view.run_data import Place, RunData
 
-MOST_HITS, MOST_SECONDS = 100, 2.5
+MOST_HITS, MOST_SECONDS, PROMPTS_SECONDS = 100, 2.5, 1.0
 MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so many rows
 BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
@@ -66,7 +66,7 @@ class Wanted:
 class Hits:
     """`rows` have the completions' columns, `row` in their file and `found`, the text around what was looked for.
     `searched` are the first and last of the steps whose hits are listed; `rest` is what is left to search, if anything;
-    `is_cut`: there are more hits than are listed; `missing`: why no statement could be searched, if so."""
+    `is_cut`: there are more hits than are listed; `missing`: which statements could not be searched, if so."""
 
     rows: list[dict[str, Any]]
     searched: tuple[int, int] | None
@@ -303,8 +303,8 @@ def _steps_with(
 
 
 def _problems(data: RunData, words: str) -> tuple[list[str], str]:
-    """The problems with `words` in their id or statement, and why statements could not be searched, if so. Of
-    statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
+    """The problems with `words` in their id or statement, and which statements could not be searched, in a sentence, if
+    so. Of statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
     ids = {name for name in data.groups["problem_id"].unique() if words in name}
     for record in data.record.evals.values():
         if record.rollouts is not None:
@@ -317,11 +317,16 @@ def _problems(data: RunData, words: str) -> tuple[list[str], str]:
         ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
     except ConfigError as error:  # not on this machine
         missing = str(error)
-    prompted = data.prompted_statements()
+    prompted, unread = data.prompted_statements(PROMPTS_SECONDS)
     ids |= {name for name, statement in prompted.items() if words in _plain(statement)}
-    if prompted or not missing:
+    if not unread:
         return sorted(ids), ""
-    return sorted(ids), f"{missing}, and prompts cannot be read: the model's tokenizer is not on this machine"
+    if data.decode() is None:
+        why = "prompts cannot be read: the model's tokenizer is not on this machine"
+        said = f"Only the ids of {unread:,} problems were searched: {f'{missing}, and ' * bool(missing)}{why}"
+    else:
+        said = f"The statements of {unread:,} problems have not been read yet: search again for these"
+    return sorted(ids), said
 
 
 def _plain(text: str) -> str:

@@ -43,7 +43,7 @@ from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
 from tests.filtering.made_problems import make_text
 from tests.insight.recorded_runs import TOKENIZER, byte_tokens, curate, rollout, statement
-from tests.view.conftest import N_TESTS, Served, fallen_run, problem, with_pool
+from tests.view.conftest import N_TESTS, Served, fallen_run, problem, with_pool, without_pool
 from tests.view.hostile import HOSTILE_TEXTS, LONG_LINE
 
 OWN_TAGS = {"script": "/static/view.js", "link": "/static/", "img": "/static/icon.svg"}
@@ -852,9 +852,27 @@ def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Pat
     copy = shutil.copytree(data.path, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"model_name": "no/such-model"}))
-    blind = search(RunData(copy), Wanted(problem="elements of the list"))
+    blind_data = RunData(copy)
+    blind = search(blind_data, Wanted(problem="elements of the list"))
     assert blind.rows == [] and "its pool as /nowhere/pool.parquet, which is not there" in blind.missing
     assert "tokenizer is not on this machine" in blind.missing
+    n = blind_data.groups["problem_id"].n_unique()
+    assert f"Only the ids of {n} problems were searched: " in blind.missing
+
+
+def test_prompts_are_read_a_few_steps_at_a_time(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.view.search.PROMPTS_SECONDS", -1.0)
+    run = without_pool(shutil.copytree(served.folder / "moved", tmp_path / "run"), "0" * 64)
+    data = RunData(run)
+    said = search(data, Wanted(problem="elements of the list")).missing
+    n = data.groups["problem_id"].n_unique()
+    assert said == f"The statements of {n} problems have not been read yet: search again for these"
+    monkeypatch.setattr("coderl_tasks.view.search.PROMPTS_SECONDS", 60.0)
+    (run / "steps" / "000000" / "scored.parquet").unlink()
+    found = search(data, Wanted(problem="elements of the list"))
+    assert found.missing == "" and len(found.rows) > 0  # without those that only the removed step has asked
 
 
 def test_a_pool_that_was_moved_is_known_by_its_content(client: httpx.Client, served: Served, tmp_path: Path) -> None:
