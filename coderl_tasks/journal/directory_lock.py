@@ -26,7 +26,7 @@ import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,8 @@ def _this_host() -> dict[str, str]:
     return {"host": socket.gethostname(), "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 
 
-def _now() -> float:
-    """Seconds that go on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+_now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds that go on while the machine sleeps."""
 
 
 @dataclass(slots=True)

@@ -37,8 +37,7 @@ from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
-from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
-from coderl_tasks.policy.turns import ENVIRONMENT, KEPT, REPEATED, turn_tokens
+from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, SAMPLED_SCHEMA, turn_tokens
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 

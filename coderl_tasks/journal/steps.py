@@ -151,6 +151,8 @@ class StepJournal:
         self.folder = run / "steps" / f"{step:06d}"
         self.step = step
         self.groups = GroupFiles(self.folder / "groups")
+        self.trainer_logprobs = self.folder / TRAINER_FILE
+        """Written before the commit, and read by nothing that trains: for whoever looks at the update."""
 
     def path(self, phase: Phase) -> Path:
         """The file of `phase`."""
@@ -191,11 +193,6 @@ class StepJournal:
     def read(self, phase: RolloutPhase) -> pl.DataFrame | None:
         """The rollouts that `phase` ended with, None if it has to be done (again)."""
         return read_frame(self.path(phase), _SCHEMAS[phase])
-
-    @property
-    def trainer_logprobs(self) -> Path:
-        """Written before the commit, and read by nothing that trains: for whoever looks at the update."""
-        return self.folder / TRAINER_FILE
 
     def write_trainer_logprobs(self, logprobs: pl.DataFrame) -> None:
         """Record what the update was made on (TRAINER_SCHEMA without `step`)."""

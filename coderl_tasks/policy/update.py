@@ -20,6 +20,11 @@ Divergence", http://joschu.net/blog/kl-approx.html). Neither is biased where the
 
     k1 = d_t                        may be negative, and with few tokens its mean too
     k3 = r - 1 - log r              never negative; r = exp(-d_t), the base model's probability over the sampler's
+
+A completion in several turns is one sequence, in which the environment's tokens have no advantage and no loss, while
+each turn's prompt goes on from what came before it. Where the chat format does not go on from what was sampled
+(`is_split`: it drops the thinking of past turns, say), the turn begins a sequence of its own. So no token is trained on
+that was not sampled behind just those tokens.
 """
 
 import asyncio
@@ -35,9 +40,9 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import DataError, InfraError
-from coderl_tasks.policy import grpo, turns
+from coderl_tasks.policy import grpo
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRAINER_SCHEMA
+from coderl_tasks.policy.rollout import ENVIRONMENT, ORDER, REPEATED, ROLLOUT_SCHEMA, TRAINER_SCHEMA, turn_tokens
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
@@ -46,8 +51,6 @@ UPDATE_COLUMNS = (
     *ORDER, "prompt_tokens", "completion_tokens", "turns", "logprobs", "base_logprobs", "advantage", "turn_advantages",
     "trained",
 )  # fmt: skip
-Place = tuple[int, turns.Sequence]
-"""Of a datum: its row, and which part of the row it is."""
 KL_SAMPLE = 16
 """Completions of a step that the KL to the base model is observed on."""
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
@@ -139,6 +142,59 @@ class UpdateResult:
     trainer_logprobs: pl.DataFrame | None = field(default=None, repr=False, compare=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedSequence:
+    """A sequence that is trained on. Its first `prompt` tokens are a prompt; `sampled` (one per token after it) marks
+    those that the policy sampled, None for all. They are `first` to `last` of the completion's tokens."""
+
+    prompt: int
+    sampled: np.ndarray | None
+    first: int
+    last: int
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """`values` of the completion's tokens as values of this sequence's after its prompt, 0 where not sampled."""
+        own = values[self.first : self.last]
+        if self.sampled is None:
+            return own
+        spread = np.zeros(len(self.sampled), dtype=values.dtype)
+        spread[self.sampled] = own
+        return spread
+
+    def gathered(self, values: np.ndarray) -> np.ndarray:
+        """`values` of the tokens after the prompt, of those alone that were sampled."""
+        return values if self.sampled is None else values[self.sampled]
+
+
+def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, TrainedSequence]]:
+    """The sequences of the completion in a row of `rows`, each with all its tokens, in order: one, unless a turn is
+    split off."""
+    prompt, completion = rows["prompt_tokens"][row].to_numpy(), rows["completion_tokens"][row].to_numpy()
+    turns = rows["turns"][row]
+    if turns is None:
+        yield np.concatenate([prompt, completion]), TrainedSequence(len(prompt), None, 0, len(completion))
+        return
+    tokens, length, first, place = prompt, len(prompt), 0, 0
+    marks = [np.zeros(0, dtype=bool)]
+    for turn in turns.to_list():
+        between = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)
+        if turn["is_split"]:
+            yield tokens, TrainedSequence(length, np.concatenate(marks), first, place)
+            tokens = np.concatenate([tokens[: turn["kept"]], between])
+            length, first, marks = len(tokens), place, [np.zeros(0, dtype=bool)]
+        else:
+            tokens = np.concatenate([tokens, between])
+            marks.append(np.zeros(len(between), dtype=bool))
+        answer = completion[place : place + turn["n_tokens"]]
+        tokens, place = np.concatenate([tokens, answer]), place + len(answer)
+        marks.append(np.ones(len(answer), dtype=bool))
+    yield tokens, TrainedSequence(length, np.concatenate(marks), first, place)
+
+
+Place = tuple[int, TrainedSequence]
+"""Of a datum: its row, and which part of the row it is."""
+
+
 def adam_params(learning_rate: float) -> tinker.AdamParams:
     """The recipe's Adam, without weight decay and without clipping (0)."""
     decays = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
@@ -163,9 +219,9 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
 
 def observed_tokens(scored: pl.DataFrame) -> int:
     """The tokens of the sequences of rows that have the base model's log-probabilities: it has read them."""
-    of_turns = turns.turn_tokens(pl.col("turns"))
+    of_turns = turn_tokens(pl.col("turns"))
     lengths = pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
-    lengths += of_turns[turns.ENVIRONMENT] + of_turns[turns.REPEATED]
+    lengths += of_turns[ENVIRONMENT] + of_turns[REPEATED]
     return int(scored.select(lengths.filter(pl.col("base_logprobs").is_not_null()).sum()).item())
 
 
@@ -178,7 +234,7 @@ async def with_base_logprobs(
 
     async def logprobs_of(row: int) -> pl.Series:
         base_logprobs: list[float] = []
-        for tokens, sequence in turns.sequences(scored, row):
+        for tokens, sequence in sequences(scored, row):
             async with slots:
                 with tinker_errors("computing the base model's log-probabilities"):
                     scores = await base.compute_logprobs(tinker.ModelInput.from_ints(tokens.tolist()))
@@ -249,7 +305,7 @@ def build_datums(
     datums, places = [], []
     for row in range(rows.height):
         # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
-        for tokens, part in turns.sequences(rows, row):
+        for tokens, part in sequences(rows, row):
             if part.last == part.first:
                 continue
             logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
@@ -318,7 +374,7 @@ async def update_policy(
 
 
 async def _with_prompt_logprobs(
-    client: tinker.TrainingClient, datums: list[tinker.Datum], parts: list[turns.Sequence]
+    client: tinker.TrainingClient, datums: list[tinker.Datum], parts: list[TrainedSequence]
 ) -> list[tinker.Datum]:
     """The datums with log-probabilities of the tokens that no sampler gave too: prompts and replies."""
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts

@@ -12,12 +12,13 @@ from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.turn_credit import RULES, TurnCredit, with_turn_advantages
-from coderl_tasks.policy.turns import Sequence, sequences
 from coderl_tasks.policy.update import (
+    TrainedSequence,
     UpdateMethod,
     adam_params,
     build_datums,
     observed_tokens,
+    sequences,
     token_advantages,
     trained_rollouts,
     update_policy,
@@ -51,7 +52,7 @@ async def scored(service: tinker.ServiceClient, tiny_model: str) -> pl.DataFrame
     return asked.with_columns(logprobs="base_logprobs")
 
 
-def marks(sequence: Sequence) -> list[bool] | None:
+def marks(sequence: TrainedSequence) -> list[bool] | None:
     return None if sequence.sampled is None else sequence.sampled.tolist()
 
 

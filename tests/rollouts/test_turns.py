@@ -19,7 +19,7 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import Completion, group_frame
-from coderl_tasks.policy.turns import sequences
+from coderl_tasks.policy.update import sequences
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
