@@ -27,9 +27,8 @@ GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py
 # Of the score card what is graded by a sandbox: how it treats other graders is the same on each Python.
 CARD := tests/grading/test_scorecard.py::test_
 GRADING_TESTS += $(CARD)coderls_grader_sells_no_reward_and_misjudges_nobody $(CARD)no_program_keeps_count_of_the_tests
-# Of the levels of isolation one is enough there: what differs between them are system calls, the same for each Python.
-HARM := tests/grading/test_programs.py::test_no_harm_is_done_by_all_attacks_at_once
-GRADING_TESTS += --deselect='$(HARM)[as an ordinary user]' --deselect='$(HARM)[without namespaces]'
+# Not all attacks at once, on three levels of isolation: what stops them are system calls, the same for each Python.
+GRADING_TESTS += --deselect=tests/grading/test_programs.py::test_no_harm_is_done_by_all_attacks_at_once
 
 # Containers often set it: each command would compile all that it imports, most of the seconds that it takes to start.
 unexport PYTHONDONTWRITEBYTECODE
