@@ -65,10 +65,11 @@ SAMPLED_COLUMNS = {
     ),
     "turns": Column(
         pl.List(TURN),
-        "with several turns (`max_turns`, `max_tool_calls`) one per answer. environment_text: the message before it. "
-        "Its prompt is the first `kept` tokens of the previous prompt and answer, then environment_tokens. is_split: "
-        "whether the turn is a sequence of its own. n_tokens, text, stop_reason: of the answer. check: its verdict on "
-        "the statement's samples (environment=tool: called, format_error for an unreadable call, or answered)",
+        "with several turns (`max_turns`, `max_tool_calls`) one per answer. environment_text: the message before the "
+        "answer. The answer's prompt is the first `kept` tokens of the previous prompt and answer, then "
+        "environment_tokens. is_split: whether the turn is a sequence of its own. n_tokens, text, stop_reason: of the "
+        "answer. check: its verdict on the statement's samples (environment=tool: called, format_error for an "
+        "unreadable call, or answered)",
     ),
 }
 """What is known when a group has been sampled."""
