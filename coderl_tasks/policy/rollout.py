@@ -47,7 +47,7 @@ SAMPLED_COLUMNS = {
     "split": Column(TEXT, "the data set's config, or the row's own"),
     "group_index": Column(INT, "the group's place in the step, or the problem's in a profile or an evaluation"),
     "sample_index": Column(INT, "the completion's place in its group"),
-    "sampler_step": Column(INT, "the last step trained into the weights that sampled it; -1: the base model"),
+    "sampler_step": Column(INT, "the last step whose update is in the weights that sampled it; -1: the base model"),
     "prompt_tokens": Column(pl.List(INT), "as sent"),
     "completion_tokens": Column(
         pl.List(INT), "as received, those of all turns", lambda completion, _: completion.tokens
@@ -65,10 +65,11 @@ SAMPLED_COLUMNS = {
     ),
     "turns": Column(
         pl.List(TURN),
-        "with several turns (`max_turns`, `max_tool_calls`) each answer: environment_text, the message before it; "
-        "environment_tokens, what follows the first `kept` tokens of the previous prompt and answer; is_split, whether "
-        "the turn is a sequence of its own; n_tokens, text and stop_reason of the answer; check, its verdict on the "
-        "statement's samples (environment=tool: called, format_error for an unreadable call, or answered)",
+        "with several turns (`max_turns`, `max_tool_calls`) one per answer. environment_text: the message before the "
+        "answer. The answer's prompt is the first `kept` tokens of the previous prompt and answer, then "
+        "environment_tokens. is_split: whether the turn is a sequence of its own. n_tokens, text, stop_reason: of the "
+        "answer. check: its verdict on the statement's samples (environment=tool: called, format_error for an "
+        "unreadable call, or answered)",
     ),
 }
 """What is known when a group has been sampled."""
@@ -105,7 +106,7 @@ GRADED_COLUMNS = {
         "infra_error, a checker_error, and a `suspicion` with `on_hack=quarantine`",
         lambda scored: scored.reward,
     ),
-    "advantage": Column(FLOAT, "as the settings `advantage` and `truncation` say; null outside training"),
+    "advantage": Column(FLOAT, "by the settings `advantage` and `truncation`; null outside training"),
     "turn_advantages": Column(pl.List(FLOAT), "the advantage of each turn, where `turn_credit` gives several"),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
@@ -135,7 +136,7 @@ GRADED_COLUMNS = {
     ),
     "suspicion": Column(
         TEXT,
-        "signs that a program which passed a test was written for the tests or the grader, each with a line",
+        "signs that a program which passed a test targets the tests or the grader, each with its line",
         lambda scored: scored.suspicion or None,
     ),
     "passes_held_back": Column(
@@ -145,7 +146,7 @@ GRADED_COLUMNS = {
     ),
     "test_seconds": Column(
         pl.List(pl.Float32()),
-        "CPU seconds of each test that ran, in that order; tests in one process have its mean",
+        "CPU seconds of each test, in the order in which they ran; tests that share a process have its mean",
         lambda scored: list(scored.grade.test_seconds) or None,
     ),
     "sandbox": Column(
@@ -154,7 +155,7 @@ GRADED_COLUMNS = {
         lambda scored: asdict(scored.grade.sandbox) if scored.grade.sandbox else None,
     ),
     "turn_verdicts": Column(
-        pl.List(TEXT), "in evaluations and profiles of several turns the verdict of each answer on all tests"
+        pl.List(TEXT), "in evaluations and profiles with several turns: each answer's verdict on all tests"
     ),
 }
 """What scoring adds. A row that could not be graded has null scores, reward and advantage, and is never trained on.

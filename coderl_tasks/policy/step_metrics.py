@@ -171,8 +171,8 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("samples_skipped", "completions without log-probabilities to train on",
         lambda step: int(step.rows["logprobs"].is_null().sum()), INT),
     Metric("duplicate_rate",
-        "share of the completions that repeat another of their group, less the share that their log-probabilities "
-        "explain",
+        "share of the completions that repeat another of their group, minus the share that their log-probabilities "
+        "predict",
         lambda step: excess_rate(step.repeats)),
     Metric("clone_groups", "groups of equal completions that chance does not explain",
         lambda step: int(step.repeats["clones"].sum()), INT),
@@ -260,7 +260,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "largest gradient norm of the step, before clipping (Tinker sends it where `grad_clip_norm` is set)",
         lambda step: step.result.grad_norm),
     Metric("sandbox_faults",
-        "failed sandbox requests since the step before, in this process; `sandbox_faults/ADDRESS` has those of one "
+        "failed sandbox requests since the previous step, in this process; `sandbox_faults/ADDRESS` has those of one "
         "server, if any",
         lambda step: sum(step.sandbox_faults.values()), INT),
     Metric("kl_base",
@@ -271,7 +271,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "with `selection=adaptive`: expected share of groups with a signal (observed: 1 - groups_skipped / "
         "groups_total)",
         lambda step: step.forecast and step.forecast.signal),
-    Metric("problems_seen", "problems with results in the steps that this selection used",
+    Metric("problems_seen", "problems with results in the earlier steps that the selection used",
         lambda step: step.forecast and step.forecast.seen, INT),
     Metric("problems_solved",
         "problems that looked solved (expected pass rate above 95%)",
