@@ -205,7 +205,7 @@ class CustomEnvironment(Environment):
     async def require_usable(self, judge: Judge) -> None:
         await self.function.require_usable(judge.client)
         if self.turns.most > 1:
-            await self.function.require_replies(judge.client)
+            await self.function.require_usable(judge.client, replies=True)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
         truth = problem.tests[0].expected

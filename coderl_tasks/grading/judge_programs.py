@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -52,6 +52,8 @@ _VERDICTS = {
 }
 _ENDINGS = {*_VERDICTS, "needs"}
 Record = dict[str, Any]
+GroupReport = Record | None
+"""What the driver reports of one program of a group, with the `server` on which it ran."""
 
 
 class CheckerFault(CoderlError):
@@ -69,34 +71,13 @@ class AnsweredTest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a judge program says of a test."""
+    """What a judge program says of a test. Without a `verdict` it cannot go on before the program has done these
+    `operations`; None: it was asked for them and did not do them, so how its process ended decides."""
 
-    verdict: Verdict
+    verdict: Verdict | None
     reason: str = ""
     shown: str = ""  # the last value that the program returned
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A test cannot go on before the program has done these `operations`. None: it was asked for them and did not do
-    them, so how its process ended decides."""
-
-    operations: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupReport:
-    """What the driver reports of one program of a group, and the server on which it ran."""
-
-    of_program: Record
-    server: str
-
-
-def _decision(result: Record, fault: str) -> Decision:
-    """A judge program's result; `fault` begins the reason where it is one."""
-    verdict = _VERDICTS[result["end"]]
-    reason = f"{fault}{result['reason']}" if verdict is Verdict.CHECKER_ERROR else result["reason"]
-    return Decision(verdict, reason, result.get("shown", ""))
+    operations: str | None = None
 
 
 @dataclass(eq=False)
@@ -108,14 +89,14 @@ class JudgePrograms:
     running: int = 0  # requests in which programs run, whose tests will come
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _tests: "_Batches[Sequence[AnsweredTest], list[Record] | None]" = field(init=False)
-    _programs: "_Batches[RunRequest, GroupReport | None]" = field(init=False)
+    _programs: "_Batches[RunRequest, GroupReport]" = field(init=False)
     _rehearsals: dict[tuple[Test, ...], asyncio.Task[tuple[Test, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tests = _Batches(self._send, self._wait_for_tests, most=64, most_requests=3)
         self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
 
-    async def run_in_group(self, job: RunRequest) -> "GroupReport | None":
+    async def run_in_group(self, job: RunRequest) -> GroupReport:
         """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it
         has to run alone: its code may do harm, no other one waits, or there is no report. All have the same limit of
         memory."""
@@ -151,17 +132,12 @@ class JudgePrograms:
                 raise CheckerFault(f"test {number}: {result['reason']}")
         return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
 
-    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision | Undecided]:
+    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision]:
         """How tests end with these answers of a program: CHECKER_ERROR where one fails by itself."""
-        return [
-            Undecided(None if result["again"] else result["operations"])
-            if result["end"] == "needs"
-            else _decision(result, "")
-            for result in await self._run(tests)
-        ]
+        return [_decision(result) for result in await self._run(tests)]
 
-    async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[Decision]:
-        """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it does not say."""
+    async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[tuple[Verdict, str]]:
+        """What a checker (`Checker.to_text`) says of a program's outputs, and why: CHECKER_ERROR if it fails itself."""
         try:
             parsed = Checker.from_text(checker)
         except (ValueError, TypeError, RecursionError) as error:
@@ -171,32 +147,23 @@ class JudgePrograms:
             for test, output in outputs
         ]
         main = MAIN_FILES[parsed.language]
-        about: dict[str, Any] = {
-            "protocol": parsed.protocol,
-            "language": parsed.language,
-            "flags": parsed.flags,
-            "main": main,
-        }
+        about = {"protocol": parsed.protocol, "language": parsed.language, "flags": parsed.flags, "main": main}
         compressed: dict[str, bytes] = {}
         if parsed.language == "cpp":
-            about["files"] = {}
             program = replace(parsed, protocol="kattis", flags=())  # the same one, however it is run
             compressed["checker.z"] = await asyncio.to_thread(compiled, program.to_text())
-        else:
-            about["files"] = {**parsed.files, main: parsed.source}
-        limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}
-        request_id = secrets.token_hex(8)
-        request = {"id": request_id, **limits, "checker": about, "tests": tests}
-        job = RunRequest(
-            code=CHECKER_RUNNER,
-            files={"request.json": json.dumps(request).encode(), **compressed},
-            fetch_files=("results.json",),
-            run_timeout_s=min(_LONGEST_S, (CHECKER_WALL_S + 1) * len(tests) + 5),
-            memory_limit_mb=_MEMORY_MB,
-        )
-        results = await self._results(job, request_id)
+        sources = {} if compressed else {**parsed.files, main: parsed.source}
+        request = {
+            "seconds": JUDGE_S,
+            "wall_seconds": CHECKER_WALL_S,
+            "checker": {**about, "files": sources},
+            "tests": tests,
+        }
+        results = await self._results(CHECKER_RUNNER, request, (CHECKER_WALL_S + 1) * len(tests) + 5, compressed)
         if _are_results(results, len(outputs)):
-            return [_decision(found, "the checker fails: ") for found in results]
+            said = [(_VERDICTS[one["end"]], one["reason"]) for one in results]
+            fault = "the checker fails: "
+            return [(end, fault + why if end is Verdict.CHECKER_ERROR else why) for end, why in said]
         if len(outputs) > 1:  # it may have died of one of them
             return [outcome for one in outputs for outcome in await self.check(checker, [one])]
         raise CheckerFault("the checker's own process ended without a result")
@@ -222,16 +189,8 @@ class JudgePrograms:
             [{"script": one.test.expected, "operations": one.test.input, "answers": one.answers} for one in tests]
             for tests in programs
         ]
-        request_id = secrets.token_hex(8)
-        request = {"id": request_id, "tests": values, "seconds": JUDGE_S}
-        job = RunRequest(
-            code=ASSERTION_JUDGE,
-            files={"request.json": json.dumps(request).encode()},
-            fetch_files=("results.json",),
-            run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5),
-            memory_limit_mb=_MEMORY_MB,
-        )
-        results = await self._results(job, request_id)
+        run_timeout_s = 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5
+        results = await self._results(ASSERTION_JUDGE, {"tests": values, "seconds": JUDGE_S}, run_timeout_s)
         if isinstance(results, list) and len(results) == len(programs):
             return [
                 found if _are_results(found, len(tests)) else None
@@ -241,7 +200,7 @@ class JudgePrograms:
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
-    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence["GroupReport | None"]:
+    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
         if len(jobs) == 1:
             return [None]
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
@@ -264,15 +223,21 @@ class JudgePrograms:
         reports = report.get("group")
         if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):
             return [None] * len(jobs)  # one of them has reached the driver after all
-        return [
-            GroupReport({**one, "python": report.get("python")}, result.server)
-            if isinstance(one, dict) and "alone" not in one
-            else None
-            for one in reports
-        ]
+        of_server = {"python": report.get("python"), "server": result.server}
+        return [{**one, **of_server} if isinstance(one, dict) and "alone" not in one else None for one in reports]
 
-    async def _results(self, job: RunRequest, request_id: str) -> Any:
+    async def _results(
+        self, program: str, request: Record, run_timeout_s: float, files: Mapping[str, bytes] | None = None
+    ) -> Any:
         """What a judge program reports, None if it does not. Raises InfraError where that is the servers' fault."""
+        request_id = secrets.token_hex(8)
+        job = RunRequest(
+            program,
+            {"request.json": json.dumps({"id": request_id, **request}).encode(), **(files or {})},
+            ("results.json",),
+            min(_LONGEST_S, run_timeout_s),
+            _MEMORY_MB,
+        )
         while True:
             answer = await self.client.run_code(job)
             report = answer.report()
@@ -341,6 +306,12 @@ class _Batches(Generic[_Item, _Outcome]):
             if not future.done():
                 future.set_result(outcome)
         self.waiting.extendleft(reversed(batch[len(outcomes) :]))
+
+
+def _decision(result: Record) -> Decision:
+    if result["end"] == "needs":
+        return Decision(None, operations=None if result["again"] else result["operations"])
+    return Decision(_VERDICTS[result["end"]], result["reason"], result.get("shown", ""))
 
 
 def _are_results(results: Any, number: int) -> bool:
