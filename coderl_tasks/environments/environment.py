@@ -13,9 +13,8 @@ from coderl_tasks.environments.feedback import Reply, code_replies, tool_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
-from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_group
 from coderl_tasks.grading.suspicion import suspicion
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages

@@ -33,7 +33,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, JudgePrograms
-from coderl_tasks.grading.verdict import Grade, SandboxUse, Verdict, shortened
+from coderl_tasks.grading.scoring import Grade, SandboxUse, Verdict, shortened
 from coderl_tasks.problems.assertions import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
@@ -143,29 +143,22 @@ class Judge:
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
                 run = _Run(self.programs, problem, code, limits, run_all, shared_process=False, retries=run.retries)
                 await run.run_until_over(indices)
-        except InfraError as error:
-            verdict, reason = Verdict.INFRA_ERROR, str(error)
-        except CheckerFault as error:
-            verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {error}"
+        except InfraError as outage:
+            verdict, reason = Verdict.INFRA_ERROR, str(outage)
+        except CheckerFault as fault:
+            verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {fault}"
         failed = run.failed if verdict is Verdict.PASSED else None  # else no test is to blame
-        output = None
+        first_failed, output, error = None, None, ""
         if failed is not None:
-            verdict, reason = failed.verdict, f"test {failed.index}: {failed.reason}"
+            verdict, first_failed, error = failed.verdict, failed.index, shortened(failed.error)
+            reason = f"test {failed.index}: {failed.reason}"
             if failed.ended == "exit":  # else it was cut off
                 output = _value_text(failed.answer) if problem.kind == "call" else failed.answer
+        counts, seconds = (run.tests_passed, run.tests_run, len(problem.tests)), tuple(run.test_seconds)
+        shown = None if output is None else shortened(output)
+        where = SandboxUse(run.server, run.retries) if run.server else None
         return Grade(
-            verdict,
-            run.tests_passed,
-            run.tests_run,
-            len(problem.tests),
-            None if failed is None else failed.index,
-            sum(run.test_seconds, 0.0),
-            reason,
-            None if output is None else shortened(output),
-            "" if failed is None else shortened(failed.error),
-            run.python,
-            tuple(run.test_seconds),
-            SandboxUse(run.server, run.retries) if run.server else None,
+            verdict, *counts, first_failed, sum(seconds, 0.0), reason, shown, error, run.python, seconds, where
         )
 
     async def outputs(self, problem: Problem, code: str) -> list[str]:

@@ -19,8 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import extract_code, format_failure
-from coderl_tasks.grading.verdict import Grade, Verdict, shortened
+from coderl_tasks.grading.scoring import Grade, Verdict, extract_code, format_failure, shortened
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
 from coderl_tasks.policy.turns import ENVIRONMENT, KEPT, REPEATED, turn_tokens
 
