@@ -54,6 +54,8 @@ _ENDINGS = {*_VERDICTS, "needs"}
 Record = dict[str, Any]
 GroupReport = Record | None
 """What the driver reports of one program of a group, with the `server` on which it ran."""
+FaultOf = Callable[[SandboxClient, str], Awaitable[str | None]]
+"""Says why a server does not run programs, None if it does."""
 
 
 class CheckerFault(CoderlError):
@@ -85,7 +87,7 @@ class JudgePrograms:
     """Runs judge programs on the servers of `client`."""
 
     client: SandboxClient
-    fault_of: Callable[[SandboxClient, str], Awaitable[str | None]]  # why a server does not run programs; None: it does
+    fault_of: FaultOf
     running: int = 0  # requests in which programs run, whose tests will come
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _tests: "_Batches[Sequence[AnsweredTest], list[Record] | None]" = field(init=False)
@@ -159,7 +161,8 @@ class JudgePrograms:
             "checker": {**about, "files": sources},
             "tests": tests,
         }
-        results = await self._results(CHECKER_RUNNER, request, (CHECKER_WALL_S + 1) * len(tests) + 5, compressed)
+        run_timeout_s = (CHECKER_WALL_S + 1) * len(tests) + 5
+        results = await self._results(CHECKER_RUNNER, compressed, request, run_timeout_s)
         if _are_results(results, len(outputs)):
             said = [(_VERDICTS[one["end"]], one["reason"]) for one in results]
             fault = "the checker fails: "
@@ -190,7 +193,7 @@ class JudgePrograms:
             for tests in programs
         ]
         run_timeout_s = 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5
-        results = await self._results(ASSERTION_JUDGE, {"tests": values, "seconds": JUDGE_S}, run_timeout_s)
+        results = await self._results(ASSERTION_JUDGE, {}, {"tests": values, "seconds": JUDGE_S}, run_timeout_s)
         if isinstance(results, list) and len(results) == len(programs):
             return [
                 found if _are_results(found, len(tests)) else None
@@ -226,28 +229,30 @@ class JudgePrograms:
         of_server = {"python": report.get("python"), "server": result.server}
         return [{**one, **of_server} if isinstance(one, dict) and "alone" not in one else None for one in reports]
 
-    async def _results(
-        self, program: str, request: Record, run_timeout_s: float, files: Mapping[str, bytes] | None = None
-    ) -> Any:
-        """What a judge program reports, None if it does not. Raises InfraError where that is the servers' fault."""
+    async def _results(self, program: str, files: Mapping[str, bytes], request: Record, run_timeout_s: float) -> Any:
+        """What a judge program reports, None if it does not."""
+        job = RunRequest(program, files, (), min(_LONGEST_S, run_timeout_s), _MEMORY_MB)
+        return (await own_report(self.client, self.fault_of, job, request)).get("results")
+
+
+async def own_report(client: SandboxClient, fault_of: FaultOf, job: RunRequest, request: Record) -> Record:
+    """What `job`, a program of ours, reports in its results.json on a `request`, which is sent along as request.json;
+    empty if what it runs prevented that. A server that is faulty, or that answers with the report of another request,
+    is quarantined, and another one asked. Raises InfraError if there is none."""
+    while True:
         request_id = secrets.token_hex(8)
-        job = RunRequest(
-            program,
-            {"request.json": json.dumps({"id": request_id, **request}).encode(), **(files or {})},
-            ("results.json",),
-            min(_LONGEST_S, run_timeout_s),
-            _MEMORY_MB,
-        )
-        while True:
-            answer = await self.client.run_code(job)
-            report = answer.report()
-            if report.get("id") == request_id:
-                return report.get("results")
-            fault = await self.fault_of(self.client, answer.server)
-            if fault is None:
-                return None
-            if not self.client.quarantine(answer.server, fault):  # there is no other server to ask
-                raise InfraError(fault)
+        files = {**job.files, "request.json": json.dumps({"id": request_id, **request}).encode()}
+        result = await client.run_code(replace(job, files=files, fetch_files=("results.json",)))
+        report = result.report()
+        if report.get("id") == request_id:
+            return report
+        # What the job runs is to blame for a missing report only if a known program works on the same server.
+        fault = await fault_of(client, result.server)
+        if fault is None and not report:
+            return {}
+        fault = fault or f"the sandbox at {result.server} answered with the result of another request"
+        if not client.quarantine(result.server, fault):  # there is no other server to ask
+            raise InfraError(fault)
 
 
 _Item = TypeVar("_Item")

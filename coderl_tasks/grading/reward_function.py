@@ -14,10 +14,8 @@ import builtins
 import hashlib
 import importlib.util
 import inspect
-import json
 import math
 import re
-import secrets
 import symtable
 import sys
 import sysconfig
@@ -29,9 +27,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.judge import driver_fault
+from coderl_tasks.grading.judge_programs import own_report
 from coderl_tasks.sandbox_programs import REWARD_RUNNER
 
 FUNCTION = "compute_reward"
@@ -153,28 +152,13 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float, turn: int | None
     ) -> dict[str, Any]:
         """Run the function on `texts` in one request, or with `turn` the function respond. Returns the runner's report;
-        empty if the function prevented one. A server that is faulty or mixes up reports is quarantined, and another
-        asked: InfraError if there is none."""
-        while True:
-            request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
-            arguments = {"ground_truth": ground_truth, "completions": list(texts), "turn": turn}
-            limits = {"cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
-            request = json.dumps({"id": request_id, **arguments, **limits}).encode()
-            files = {"reward.py": self.source.encode(), "request.json": request}
-            run_timeout_s = _STARTING_S + len(texts) * wall_s  # the runner takes one text after the other
-            result = await client.run_code(
-                RunRequest(REWARD_RUNNER, files, ("results.json",), run_timeout_s, _MEMORY_MB)
-            )
-            report = result.report()
-            if report.get("id") == request_id:
-                return report
-            # A missing report is the function's fault only if a known program works on the same server.
-            fault = await driver_fault(client, result.server)
-            if fault is None and not report:
-                return {}
-            fault = fault or f"the sandbox at {result.server} answered with the result of another request"
-            if not client.quarantine(result.server, fault):  # refused where no other server is up
-                raise InfraError(fault)
+        empty if the function prevented one. Raises InfraError as `own_report`."""
+        wall_s = _wall_s(timeout_s)
+        arguments = {"ground_truth": ground_truth, "completions": list(texts), "turn": turn}
+        request = {**arguments, "cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
+        run_timeout_s = _STARTING_S + len(texts) * wall_s  # the runner takes one text after the other
+        job = RunRequest(REWARD_RUNNER, {"reward.py": self.source.encode()}, (), run_timeout_s, _MEMORY_MB)
+        return await own_report(client, driver_fault, job, request)
 
 
 def _wall_s(timeout_s: float) -> float:

@@ -295,12 +295,10 @@ def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[S
         match node:
             case ast.Call(func=function, args=arguments):
                 name, path = _dotted(function, imported), getattr(arguments[0], "value", None) if arguments else None
-                is_text = isinstance(path, str)
-                if name == "os.getenv":
-                    opens = not is_text or not _TEMPLATE_KEYS.fullmatch(path)
-                else:
-                    opens = name in ("open", "io.open", "pathlib.Path") and is_text and _OUTSIDE.search(path)
-                if opens or name in _SEARCHES:
+                text = path if isinstance(path, str) else ""
+                is_outside = name in ("open", "io.open", "pathlib.Path") and _OUTSIDE.search(text)
+                asks_environment = name == "os.getenv" and not _TEMPLATE_KEYS.fullmatch(text)
+                if name in _SEARCHES or is_outside or asks_environment:
                     yield "reads_files", node
                 if name in _CLOCK:
                     yield "reads_clock", node

@@ -222,7 +222,8 @@ def _one_per_row(rows: Iterable[Mapping[str, Any]], usable: Mapping[str, Sequenc
             meaning: next((row[name] for name in names if row.get(name) is not None), None)
             for meaning, names in usable.items()
         }
-        programs = found[program] if isinstance(found[program], list) else [found[program]]
+        own = found[program]
+        programs = own if isinstance(own, list) else [own]
         for meaning, values in columns.items():
             values += programs if meaning == program else [found[meaning]] * len(programs)
     return columns

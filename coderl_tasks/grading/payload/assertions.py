@@ -735,14 +735,12 @@ def is_used_as_module(script: Any, name: Any) -> Any:
     the module is meant, and not what the program may have under this name."""
     import ast
 
-    nodes = [node for node in ast.walk(ast.parse(script)) if isinstance(node, (ast.Attribute, ast.Call))]
-    owners = [node.value if isinstance(node, ast.Attribute) else node.func for node in nodes]
-    uses = [
-        type(node)
-        for node, owner in zip(nodes, owners, strict=True)
-        if isinstance(owner, ast.Name) and owner.id == name
-    ]
-    return bool(uses) and ast.Call not in uses
+    uses = set()
+    for node in ast.walk(ast.parse(script)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner)) | ast.Call(func=ast.Name(id=owner)) if owner == name:
+                uses.add(type(node))
+    return uses == {ast.Attribute}
 
 
 def run_class(name: Any, value: Any, names: Any) -> Any:

@@ -238,17 +238,12 @@ def is_harmless(source: bytes, code: CodeType) -> bool:
         names.isdisjoint(HARMFUL)
         and modules.isdisjoint(sys.stdlib_module_names)
         and not any(name in sys.modules for name in modules)
-        and words.count(b"import") == len(harmless_imports().findall(source))
+        and words.count(b"import") == len(re.findall(HARMLESS_IMPORT, source))
         # A pattern looks attributes up that are no names of the code; a source of another coding hides words.
         and not (b"match" in words and b"case" in words)
         and not any(b"coding" in line for line in source.split(b"\n", 2)[:2])
         and not source.startswith(BYTE_ORDER_MARK)  # which would be part of the first word
     )
-
-
-@cache
-def harmless_imports() -> re.Pattern[bytes]:
-    return re.compile(HARMLESS_IMPORT)
 
 
 def compiled(source: bytes) -> CodeType | str:
@@ -697,14 +692,10 @@ def record(place: Place, number: int, end: TestEnd) -> Record:
         "code": os.WTERMSIG(exit_status) if os.WIFSIGNALED(exit_status) else os.WEXITSTATUS(exit_status),
         "cpu_s": cpu_s,
         "rss_kb": rss_kb,
-        "answer": base64_text(answer),
-        "stderr": base64_text(tail),
+        "answer": binascii.b2a_base64(answer, newline=False).decode(),
+        "stderr": binascii.b2a_base64(tail, newline=False).decode(),
         "in_company": number > 0,
     }
-
-
-def base64_text(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode()
 
 
 def watch(
