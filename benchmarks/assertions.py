@@ -32,7 +32,7 @@ from rich.table import Table
 
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Grade
+from coderl_tasks.grading.scoring import Grade
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.services import embedded_sandbox

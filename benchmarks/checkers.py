@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
-from coderl_tasks.grading.verdict import Grade
+from coderl_tasks.grading.scoring import Grade
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.services import embedded_sandbox

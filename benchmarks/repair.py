@@ -48,7 +48,7 @@ from rich.table import Table
 
 from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.atomic import make_folder, read_json, read_rows, write_json
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients

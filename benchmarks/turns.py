@@ -47,7 +47,7 @@ from rich.table import Table
 from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.environments.feedback import Reply
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA

@@ -37,7 +37,7 @@ from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.phrases import Said, said_of_answers
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.scoring import Grade, Verdict
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT, TOLERANCE, UNORDERED, comparator, is_number, lines, parse_value
 from coderl_tasks.problems.problem import Problem

@@ -33,7 +33,7 @@ from coderl_tasks.curation.solutions import Status, check_problem, program_of
 from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.rows import agree, same_inputs
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import Verdict, shortened
+from coderl_tasks.grading.scoring import Verdict, shortened
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT
 from coderl_tasks.problems.problem import Drop, Kind, Problem

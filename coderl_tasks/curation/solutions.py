@@ -30,8 +30,7 @@ from coderl_tasks.curation.recorded_checks import Row, recorded_checks
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.judge_programs import CheckerFault
-from coderl_tasks.grading.scoring import extract_code
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.scoring import Grade, Verdict, extract_code
 from coderl_tasks.problems.comparators import DEFAULT, UNORDERED
 from coderl_tasks.problems.problem import Drop, Problem
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA

@@ -49,7 +49,7 @@ from coderl_tasks.curation.treatment import treatment_of
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.priority import count_catches
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.assertions import NOT_PYTHON, entry_point_of, with_given_code
 from coderl_tasks.problems.comparators import TOLERANCE, comparator, parse_value

@@ -13,9 +13,8 @@ from coderl_tasks.environments.feedback import Reply, code_replies, tool_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
-from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_group
 from coderl_tasks.grading.suspicion import suspicion
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
@@ -205,7 +204,7 @@ class CustomEnvironment(Environment):
     async def require_usable(self, judge: Judge) -> None:
         await self.function.require_usable(judge.client)
         if self.turns.most > 1:
-            await self.function.require_replies(judge.client)
+            await self.function.require_usable(judge.client, replies=True)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
         truth = problem.tests[0].expected

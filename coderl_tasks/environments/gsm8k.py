@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from coderl_tasks.environments.environment import Environment
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import QUESTION_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer

@@ -19,9 +19,8 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.pass_at_1 import summarize
 from coderl_tasks.evaluation.policy import COMPLETIONS
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import extract_code, score_codes
+from coderl_tasks.grading.scoring import Verdict, extract_code, score_codes
 from coderl_tasks.grading.table import read_completions
-from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import Completion, GroupRequest, graded_group, group_frame, require_graded

@@ -16,7 +16,7 @@ from prefect import task
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.evaluation.policy import FoundPolicy
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.rollout import TRUNCATED

@@ -3,8 +3,16 @@
 from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.grader import CodeEnv, Grader, StepResult, sandbox_check_correctness
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score, score_completion, score_group
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import (
+    FORMAT_COEF,
+    Grade,
+    ScoredCompletion,
+    Verdict,
+    extract_code,
+    score,
+    score_completion,
+    score_group,
+)
 
 __all__ = [
     "FORMAT_COEF", "CodeEnv", "Grade", "Grader", "Judge", "RunRequest", "RunResult", "SandboxClient",

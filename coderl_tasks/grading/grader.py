@@ -23,8 +23,7 @@ from typing import Any, Literal, Self, TypeVar
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import FORMAT_COEF, score_completion, score_group
-from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import FORMAT_COEF, ScoredCompletion, Verdict, score_completion, score_group
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row, statement_of
 from coderl_tasks.prompts.renderers import Renderer, problem_prompt

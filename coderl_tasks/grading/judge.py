@@ -32,8 +32,8 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
-from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, Decision, JudgePrograms
-from coderl_tasks.grading.verdict import UNGRADED, Grade, SandboxUse, Verdict, shortened
+from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, JudgePrograms
+from coderl_tasks.grading.scoring import Grade, SandboxUse, Verdict, shortened
 from coderl_tasks.problems.assertions import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
@@ -143,25 +143,23 @@ class Judge:
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
                 run = _Run(self.programs, problem, code, limits, run_all, shared_process=False, retries=run.retries)
                 await run.run_until_over(indices)
-        except InfraError as error:
-            verdict, reason = Verdict.INFRA_ERROR, str(error)
-        except CheckerFault as error:
-            verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {error}"
-        counts, failed, seconds = (run.tests_passed, run.tests_run, len(problem.tests)), run.failed, run.test_seconds
-        where = SandboxUse(run.server, run.retries) if run.server else None
-        grade = Grade(
-            verdict, *counts, None, sum(seconds, 0.0), reason,
-            python=run.python, test_seconds=tuple(seconds), sandbox=where,
-        )  # fmt: skip
-        if failed is None or verdict in UNGRADED:  # no test is to blame
-            return grade
-        output = failed.answer if failed.ended == "exit" else None  # else it was cut off
-        if output is not None and problem.kind == "call":
-            output = _value_text(output)
-        reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
+        except InfraError as outage:
+            verdict, reason = Verdict.INFRA_ERROR, str(outage)
+        except CheckerFault as fault:
+            verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {fault}"
+        failed = run.failed if verdict is Verdict.PASSED else None  # else no test is to blame
+        first_failed, output, error = None, None, ""
+        if failed is not None:
+            verdict, first_failed, error = failed.verdict, failed.index, shortened(failed.error)
+            reason = f"test {failed.index}: {failed.reason}"
+            if failed.ended == "exit":  # else it was cut off
+                output = _value_text(failed.answer) if problem.kind == "call" else failed.answer
+        counts, seconds = (run.tests_passed, run.tests_run, len(problem.tests)), tuple(run.test_seconds)
         shown = None if output is None else shortened(output)
-        graded = replace(grade, verdict=failed.verdict, first_failed=failed.index, reason=reason)
-        return replace(graded, output=shown, error=error_line)
+        where = SandboxUse(run.server, run.retries) if run.server else None
+        return Grade(
+            verdict, *counts, first_failed, sum(seconds, 0.0), reason, shown, error, run.python, seconds, where
+        )
 
     async def outputs(self, problem: Problem, code: str) -> list[str]:
         """What a program answers to the tests of a `stdin` or `call` problem, in order: its standard output, or the
@@ -286,16 +284,18 @@ class _Run:
         return len(chunk)
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
+        return (await self._decided([await self._run_alone(index, limits, patience)], limits, patience))[0]
+
+    async def _run_alone(self, index: int, limits: Limits, patience: int) -> TestResult:
+        """One test in a request of its own; its result, not judged yet."""
         while True:
             results = await self._send([index], limits, patience)
-            result = TestResult(index, "lost", reason="the program killed or muted the process that runs it")
-            if results is not None:
-                (result,) = await self._decided(results[:1], limits, patience)
-                if not result.reason.startswith(_DRIVER_FAILED):
-                    return result
-            # Else the server is quarantined now, and the same test goes to another one.
+            if results is not None and not results[0].error.startswith(_DRIVER_FAILED):
+                return results[0]
+            # If it does not work, the server is quarantined now, and the same test goes to another one.
             if await self._driver_works():
-                return result
+                lost = TestResult(index, "lost", reason="the program killed or muted the process that runs it")
+                return lost if results is None else results[0]
 
     async def _driver_works(self) -> bool:
         """Whether the driver works on the last server; if not, quarantines it. InfraError if it is the only one."""
@@ -337,7 +337,8 @@ class _Run:
                 results = await self._run_in_group(request, indices, limits)
                 if results is not None:
                     return results
-            result = await self.programs.run_program(request)
+            is_asserted = self.problem.kind == "assert"  # then tests will come, for which others may wait
+            result = await (self.programs.run_program if is_asserted else self.client.run_code)(request)
             self.server, self.retries = result.server, self.retries + result.retries
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered_id = report.get("id")
@@ -357,11 +358,11 @@ class _Run:
         report = await self.programs.run_in_group(request)
         if report is None:
             return None
-        results = self._read(report.of_program, indices, limits)
+        results = self._read(report, indices, limits)
         for result in results or ():
             if result.ended not in ("exit", "cpu", "compile") or result.error.startswith(_DRIVER_FAILED):
                 return None
-        self.server = report.server
+        self.server = report["server"]
         return results
 
     def _read(self, report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:
@@ -395,7 +396,7 @@ class _Run:
             still_open = []
             for place, outcome in zip(open_ones, await self.programs.decide(asked), strict=True):
                 result = judged[place]
-                if isinstance(outcome, Decision):
+                if outcome.verdict is not None:
                     shown = outcome.shown.encode("utf-8", "surrogatepass")
                     judged[place] = replace(
                         result, ended="exit", verdict=outcome.verdict, reason=outcome.reason, answer=shown
@@ -420,24 +421,17 @@ class _Run:
         outputs = [(self.problem.tests[results[place].index], results[place].answer) for place in printed]
         if printed:
             outcomes = await self.programs.check(self.problem.checker, outputs)
-            for place, outcome in zip(printed, outcomes, strict=True):
-                results[place] = replace(results[place], verdict=outcome.verdict, reason=outcome.reason)
+            for place, (verdict, reason) in zip(printed, outcomes, strict=True):
+                results[place] = replace(results[place], verdict=verdict, reason=reason)
         return results
-
-    async def _run_alone(self, index: int, limits: Limits, patience: int) -> TestResult:
-        """One test in a request of its own; its result, not judged yet."""
-        while (results := await self._send([index], limits, patience)) is None:
-            if await self._driver_works():
-                return TestResult(index, "lost", reason="the program killed or muted the process that runs it")
-        return results[0]
 
     def _judged(self, result: TestResult) -> TestResult:
         """`result` with its verdict and, unless it passed, the reason: by how the program ended, then by its output."""
         limits, expected = self.limits, self.problem.tests[result.index].expected
         verdict = Verdict.RUNTIME_ERROR
         # Causes come before effects: a broken limit explains the exit status, and the exit status a missing output.
-        if result.ended == "compile":
-            reason = result.stderr
+        if result.ended in ("compile", "lost"):
+            reason = result.stderr or result.reason
         elif result.ended == "output":
             verdict, reason = Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
         elif result.ended in ("wall", "starved"):

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -25,7 +25,7 @@ from zlib import compress
 
 from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.paths import coderl_home, private_folder, put
 from coderl_tasks.problems.checkers import CPP_SUFFIXES, MAIN_FILES, Checker
 from coderl_tasks.problems.problem import Problem, Test
@@ -52,6 +52,10 @@ _VERDICTS = {
 }
 _ENDINGS = {*_VERDICTS, "needs"}
 Record = dict[str, Any]
+GroupReport = Record | None
+"""What the driver reports of one program of a group, with the `server` on which it ran."""
+FaultOf = Callable[[SandboxClient, str], Awaitable[str | None]]
+"""Says why a server does not run programs, None if it does."""
 
 
 class CheckerFault(CoderlError):
@@ -69,34 +73,13 @@ class AnsweredTest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a judge program says of a test."""
+    """What a judge program says of a test. Without a `verdict` it cannot go on before the program has done these
+    `operations`; None: it was asked for them and did not do them, so how its process ended decides."""
 
-    verdict: Verdict
+    verdict: Verdict | None
     reason: str = ""
     shown: str = ""  # the last value that the program returned
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A test cannot go on before the program has done these `operations`. None: it was asked for them and did not do
-    them, so how its process ended decides."""
-
-    operations: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupReport:
-    """What the driver reports of one program of a group, and the server on which it ran."""
-
-    of_program: Record
-    server: str
-
-
-def _decision(result: Record, fault: str) -> Decision:
-    """A judge program's result; `fault` begins the reason where it is one."""
-    verdict = _VERDICTS[result["end"]]
-    reason = f"{fault}{result['reason']}" if verdict is Verdict.CHECKER_ERROR else result["reason"]
-    return Decision(verdict, reason, result.get("shown", ""))
+    operations: str | None = None
 
 
 @dataclass(eq=False)
@@ -104,18 +87,18 @@ class JudgePrograms:
     """Runs judge programs on the servers of `client`."""
 
     client: SandboxClient
-    fault_of: Callable[[SandboxClient, str], Awaitable[str | None]]  # why a server does not run programs; None: it does
+    fault_of: FaultOf
     running: int = 0  # requests in which programs run, whose tests will come
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _tests: "_Batches[Sequence[AnsweredTest], list[Record] | None]" = field(init=False)
-    _programs: "_Batches[RunRequest, GroupReport | None]" = field(init=False)
+    _programs: "_Batches[RunRequest, GroupReport]" = field(init=False)
     _rehearsals: dict[tuple[Test, ...], asyncio.Task[tuple[Test, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tests = _Batches(self._send, self._wait_for_tests, most=64, most_requests=3)
         self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
 
-    async def run_in_group(self, job: RunRequest) -> "GroupReport | None":
+    async def run_in_group(self, job: RunRequest) -> GroupReport:
         """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it
         has to run alone: its code may do harm, no other one waits, or there is no report. All have the same limit of
         memory."""
@@ -151,17 +134,12 @@ class JudgePrograms:
                 raise CheckerFault(f"test {number}: {result['reason']}")
         return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
 
-    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision | Undecided]:
+    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision]:
         """How tests end with these answers of a program: CHECKER_ERROR where one fails by itself."""
-        return [
-            Undecided(None if result["again"] else result["operations"])
-            if result["end"] == "needs"
-            else _decision(result, "")
-            for result in await self._run(tests)
-        ]
+        return [_decision(result) for result in await self._run(tests)]
 
-    async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[Decision]:
-        """What a checker (`Checker.to_text`) says of a program's outputs: CHECKER_ERROR where it does not say."""
+    async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[tuple[Verdict, str]]:
+        """What a checker (`Checker.to_text`) says of a program's outputs, and why: CHECKER_ERROR if it fails itself."""
         try:
             parsed = Checker.from_text(checker)
         except (ValueError, TypeError, RecursionError) as error:
@@ -171,32 +149,24 @@ class JudgePrograms:
             for test, output in outputs
         ]
         main = MAIN_FILES[parsed.language]
-        about: dict[str, Any] = {
-            "protocol": parsed.protocol,
-            "language": parsed.language,
-            "flags": parsed.flags,
-            "main": main,
-        }
+        about = {"protocol": parsed.protocol, "language": parsed.language, "flags": parsed.flags, "main": main}
         compressed: dict[str, bytes] = {}
         if parsed.language == "cpp":
-            about["files"] = {}
             program = replace(parsed, protocol="kattis", flags=())  # the same one, however it is run
             compressed["checker.z"] = await asyncio.to_thread(compiled, program.to_text())
-        else:
-            about["files"] = {**parsed.files, main: parsed.source}
-        limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}
-        request_id = secrets.token_hex(8)
-        request = {"id": request_id, **limits, "checker": about, "tests": tests}
-        job = RunRequest(
-            code=CHECKER_RUNNER,
-            files={"request.json": json.dumps(request).encode(), **compressed},
-            fetch_files=("results.json",),
-            run_timeout_s=min(_LONGEST_S, (CHECKER_WALL_S + 1) * len(tests) + 5),
-            memory_limit_mb=_MEMORY_MB,
-        )
-        results = await self._results(job, request_id)
+        sources = {} if compressed else {**parsed.files, main: parsed.source}
+        request = {
+            "seconds": JUDGE_S,
+            "wall_seconds": CHECKER_WALL_S,
+            "checker": {**about, "files": sources},
+            "tests": tests,
+        }
+        run_timeout_s = (CHECKER_WALL_S + 1) * len(tests) + 5
+        results = await self._results(CHECKER_RUNNER, compressed, request, run_timeout_s)
         if _are_results(results, len(outputs)):
-            return [_decision(found, "the checker fails: ") for found in results]
+            said = [(_VERDICTS[one["end"]], one["reason"]) for one in results]
+            fault = "the checker fails: "
+            return [(end, fault + why if end is Verdict.CHECKER_ERROR else why) for end, why in said]
         if len(outputs) > 1:  # it may have died of one of them
             return [outcome for one in outputs for outcome in await self.check(checker, [one])]
         raise CheckerFault("the checker's own process ended without a result")
@@ -222,16 +192,8 @@ class JudgePrograms:
             [{"script": one.test.expected, "operations": one.test.input, "answers": one.answers} for one in tests]
             for tests in programs
         ]
-        request_id = secrets.token_hex(8)
-        request = {"id": request_id, "tests": values, "seconds": JUDGE_S}
-        job = RunRequest(
-            code=ASSERTION_JUDGE,
-            files={"request.json": json.dumps(request).encode()},
-            fetch_files=("results.json",),
-            run_timeout_s=min(_LONGEST_S, 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5),
-            memory_limit_mb=_MEMORY_MB,
-        )
-        results = await self._results(job, request_id)
+        run_timeout_s = 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5
+        results = await self._results(ASSERTION_JUDGE, {}, {"tests": values, "seconds": JUDGE_S}, run_timeout_s)
         if isinstance(results, list) and len(results) == len(programs):
             return [
                 found if _are_results(found, len(tests)) else None
@@ -241,7 +203,7 @@ class JudgePrograms:
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
-    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence["GroupReport | None"]:
+    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
         if len(jobs) == 1:
             return [None]
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
@@ -264,25 +226,33 @@ class JudgePrograms:
         reports = report.get("group")
         if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):
             return [None] * len(jobs)  # one of them has reached the driver after all
-        return [
-            GroupReport({**one, "python": report.get("python")}, result.server)
-            if isinstance(one, dict) and "alone" not in one
-            else None
-            for one in reports
-        ]
+        of_server = {"python": report.get("python"), "server": result.server}
+        return [{**one, **of_server} if isinstance(one, dict) and "alone" not in one else None for one in reports]
 
-    async def _results(self, job: RunRequest, request_id: str) -> Any:
-        """What a judge program reports, None if it does not. Raises InfraError where that is the servers' fault."""
-        while True:
-            answer = await self.client.run_code(job)
-            report = answer.report()
-            if report.get("id") == request_id:
-                return report.get("results")
-            fault = await self.fault_of(self.client, answer.server)
-            if fault is None:
-                return None
-            if not self.client.quarantine(answer.server, fault):  # there is no other server to ask
-                raise InfraError(fault)
+    async def _results(self, program: str, files: Mapping[str, bytes], request: Record, run_timeout_s: float) -> Any:
+        """What a judge program reports, None if it does not."""
+        job = RunRequest(program, files, (), min(_LONGEST_S, run_timeout_s), _MEMORY_MB)
+        return (await own_report(self.client, self.fault_of, job, request)).get("results")
+
+
+async def own_report(client: SandboxClient, fault_of: FaultOf, job: RunRequest, request: Record) -> Record:
+    """What `job`, a program of ours, reports in its results.json on a `request`, which is sent along as request.json;
+    empty if what it runs prevented that. A server that is faulty, or that answers with the report of another request,
+    is quarantined, and another one asked. Raises InfraError if there is none."""
+    while True:
+        request_id = secrets.token_hex(8)
+        files = {**job.files, "request.json": json.dumps({"id": request_id, **request}).encode()}
+        result = await client.run_code(replace(job, files=files, fetch_files=("results.json",)))
+        report = result.report()
+        if report.get("id") == request_id:
+            return report
+        # What the job runs is to blame for a missing report only if a known program works on the same server.
+        fault = await fault_of(client, result.server)
+        if fault is None and not report:
+            return {}
+        fault = fault or f"the sandbox at {result.server} answered with the result of another request"
+        if not client.quarantine(result.server, fault):  # there is no other server to ask
+            raise InfraError(fault)
 
 
 _Item = TypeVar("_Item")
@@ -341,6 +311,12 @@ class _Batches(Generic[_Item, _Outcome]):
             if not future.done():
                 future.set_result(outcome)
         self.waiting.extendleft(reversed(batch[len(outcomes) :]))
+
+
+def _decision(result: Record) -> Decision:
+    if result["end"] == "needs":
+        return Decision(None, operations=None if result["again"] else result["operations"])
+    return Decision(_VERDICTS[result["end"]], result["reason"], result.get("shown", ""))
 
 
 def _are_results(results: Any, number: int) -> bool:

@@ -14,10 +14,8 @@ import builtins
 import hashlib
 import importlib.util
 import inspect
-import json
 import math
 import re
-import secrets
 import symtable
 import sys
 import sysconfig
@@ -29,11 +27,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.judge import driver_fault
+from coderl_tasks.grading.judge_programs import own_report
+from coderl_tasks.sandbox_programs import REWARD_RUNNER
 
-_RUNNER = (Path(__file__).parent / "payload" / "reward_runner.py").read_text()
 FUNCTION = "compute_reward"
 ARGUMENTS = ("completion", "ground_truth")
 _LONGEST_REQUEST_S = 600.0
@@ -96,30 +95,33 @@ class RewardFunction:
     def sha256(self) -> str:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
-    async def require_usable(self, client: SandboxClient) -> None:
-        """Load the file in the sandbox; ConfigError with its traceback if that fails, InfraError for an outage."""
-        report = await self._run(client, "", (), 1.0, None)
+    async def require_usable(self, client: SandboxClient, *, replies: bool = False) -> None:
+        """Load the file in the sandbox, with `replies` for its function respond. Raises ConfigError with its traceback
+        if that fails, InfraError for an outage."""
+        report = await self._run(client, "", (), 1.0, turn=0 if replies else None)
         if "fault" in report or "results" not in report:
             why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
+            if replies:
+                raise ConfigError(f"max_turns: reward_file={self.file} says nothing between turns:\n{why}")
             raise ConfigError(f"reward_file={self.file} cannot be used in the sandbox:\n{why}")
-
-    async def require_replies(self, client: SandboxClient) -> None:
-        """Load the file in the sandbox and look for its function respond; raises as `require_usable`."""
-        report = await self._run(client, "", (), 1.0, turn=0)
-        if "results" not in report:
-            why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
-            raise ConfigError(f"max_turns: reward_file={self.file} says nothing between turns:\n{why}")
 
     async def replies(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], turn: int, timeout_s: float
     ) -> list[ReplyOrError]:
         """What the function respond(completion, ground_truth, turn) says to each completion: a text, None where it has
         no reply, or its error. Otherwise as `rewards`."""
-        distinct = list(dict.fromkeys(completions))
         found: dict[str, ReplyOrError] = {}
-        for text in distinct:  # one by one: a few are asked for at a time, and one that kills the runner is alone
+        # One by one: a few are asked for at a time, and one that kills the runner is alone.
+        for text in dict.fromkeys(completions):
             report = await self._run(client, ground_truth, [text], timeout_s, turn)
-            found[text] = _reported_reply(report)
+            match report.get("results"):
+                case [{"reply": str() | None as reply}]:
+                    found[text] = reply
+                case [{"error": str() as error}]:
+                    found[text] = ReplyError(error)
+                case _:
+                    why = report.get("fault") or "respond killed or muted the process that runs it"
+                    found[text] = ReplyError(str(why))
         return [found[text] for text in completions]
 
     async def rewards(
@@ -150,26 +152,13 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float, turn: int | None
     ) -> dict[str, Any]:
         """Run the function on `texts` in one request, or with `turn` the function respond. Returns the runner's report;
-        empty if the function prevented one. A server that is faulty or mixes up reports is quarantined, and another
-        asked: InfraError if there is none."""
-        while True:
-            request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
-            arguments = {"ground_truth": ground_truth, "completions": list(texts), "turn": turn}
-            limits = {"cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
-            request = json.dumps({"id": request_id, **arguments, **limits}).encode()
-            files = {"reward.py": self.source.encode(), "request.json": request}
-            run_timeout_s = _STARTING_S + len(texts) * wall_s  # the runner takes one text after the other
-            result = await client.run_code(RunRequest(_RUNNER, files, ("results.json",), run_timeout_s, _MEMORY_MB))
-            report = result.report()
-            if report.get("id") == request_id:
-                return report
-            # A missing report is the function's fault only if a known program works on the same server.
-            fault = await driver_fault(client, result.server)
-            if fault is None and not report:
-                return {}
-            fault = fault or f"the sandbox at {result.server} answered with the result of another request"
-            if not client.quarantine(result.server, fault):  # refused where no other server is up
-                raise InfraError(fault)
+        empty if the function prevented one. Raises InfraError as `own_report`."""
+        wall_s = _wall_s(timeout_s)
+        arguments = {"ground_truth": ground_truth, "completions": list(texts), "turn": turn}
+        request = {**arguments, "cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
+        run_timeout_s = _STARTING_S + len(texts) * wall_s  # the runner takes one text after the other
+        job = RunRequest(REWARD_RUNNER, {"reward.py": self.source.encode()}, (), run_timeout_s, _MEMORY_MB)
+        return await own_report(client, driver_fault, job, request)
 
 
 def _wall_s(timeout_s: float) -> float:
@@ -199,24 +188,14 @@ def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:
         return None
     rewards = []
     for result in results:
-        value, error = (result.get("reward"), result.get("error")) if isinstance(result, dict) else (None, None)
-        if isinstance(error, str):
-            rewards.append(Reward(0.0, error))
-        elif isinstance(value, int | float) and abs(value) < math.inf:
-            rewards.append(Reward(float(value)))
-        else:
-            return None
+        match result:
+            case {"error": str() as error}:
+                rewards.append(Reward(0.0, error))
+            case {"reward": int() | float() as value} if abs(value) < math.inf:
+                rewards.append(Reward(float(value)))
+            case _:
+                return None
     return rewards
-
-
-def _reported_reply(report: dict[str, Any]) -> ReplyOrError:
-    results = report.get("results")
-    match results:
-        case [{"reply": str() | None as reply}]:
-            return reply
-        case [{"error": str() as error}]:
-            return ReplyError(error)
-    return ReplyError(str(report.get("fault") or "respond killed or muted the process that runs it"))
 
 
 def file_of(function: Callable[..., Any]) -> str:

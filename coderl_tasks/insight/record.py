@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight.tables import duration
 from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
 from coderl_tasks.journal.directory_lock import held_by

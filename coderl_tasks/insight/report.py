@@ -22,7 +22,7 @@ from pygments.lexers.diff import DiffLexer
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.pool_view import pool_page

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import shortened
+from coderl_tasks.grading.scoring import shortened
 
 INT, FLOAT, TEXT = pl.Int32(), pl.Float64(), pl.String()
 ORDER = ("group_index", "sample_index")

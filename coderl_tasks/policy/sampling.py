@@ -21,7 +21,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError
-from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import ScoredCompletion, Verdict
 from coderl_tasks.policy import rollout
 from coderl_tasks.policy.clients import tinker_errors
 

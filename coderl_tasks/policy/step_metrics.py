@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, NO_COMPLETION, REPEATED, TRUNCATED, turn_tokens
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 TurnCredit = Literal["trajectory", "last", "discounted", "per_turn"]

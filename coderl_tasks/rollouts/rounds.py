@@ -21,7 +21,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.ledger import add_lost, files_tokens
 from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles

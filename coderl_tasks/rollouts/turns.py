@@ -18,7 +18,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import InfraError, SandboxDownError
-from coderl_tasks.grading.verdict import UNGRADED, Grade, ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Grade, ScoredCompletion, Verdict
 from coderl_tasks.policy import sampling
 from coderl_tasks.policy.rollout import NO_COMPLETION, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.selection import seed_for

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.insight.drawing import Plot
 from coderl_tasks.insight.problem_view import failed_test, statement_in
 from coderl_tasks.insight.timeline import Event, Panel, Series, Timeline

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.pool_view import (
     NOTE_ON_BOUNDS,

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight.problem_view import failed_test
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import fisher_fall

@@ -15,8 +15,7 @@ import polars as pl
 
 from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import CoderlError
-from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import FORMAT_COEF, UNGRADED, Verdict, extract_code
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import comparator

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.verdict import UNGRADED, Verdict
+from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight.diagnosis import Comparison, compare_evals
 from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin

@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.steps import index_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.library import NotThereError, WrongValueError, address

@@ -15,7 +15,7 @@ from coderl_tasks.environments.feedback import (
     shown_problem,
 )
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import Services
 from coderl_tasks.settings.flow_settings import Feedback

@@ -9,7 +9,7 @@ import pytest
 from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.environments.feedback import ANSWERED, CALLED, NO_CALLS_LEFT, Reply, tool_replies
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
+from coderl_tasks.grading.scoring import SHOWN_CHARS, Verdict
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import Services
 from tests.grading.attacks import HARMFUL_ATTACKS

@@ -11,7 +11,7 @@ import pytest
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.verdict import shortened
+from coderl_tasks.grading.scoring import shortened
 from coderl_tasks.insight.problem_view import failed_test, view_problem
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import load_run

@@ -8,8 +8,7 @@ import pytest
 import tinker
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading.scoring import score
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict, score
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.grpo import as_graded, groups_without_signal, masked, with_advantages

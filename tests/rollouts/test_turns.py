@@ -13,7 +13,7 @@ from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.environments.feedback import NO_CALLS_LEFT, Reply
 from coderl_tasks.errors import InfraError, SandboxDownError
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.ledger import Budget, frame_tokens
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients

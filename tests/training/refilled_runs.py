@@ -12,7 +12,7 @@ import polars as pl
 
 from coderl_tasks.environments.environment import Environment
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL

@@ -12,7 +12,7 @@ from coderl_tasks.environments.environment import Turns
 from coderl_tasks.environments.feedback import Reply, tool_replies
 from coderl_tasks.errors import SandboxDownError
 from coderl_tasks.grading import Judge
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer

@@ -18,8 +18,8 @@ import httpx
 import polars as pl
 import pytest
 
+from coderl_tasks.grading.scoring import UNGRADED
 from coderl_tasks.grading.suspicion import SIGNS
-from coderl_tasks.grading.verdict import UNGRADED
 from coderl_tasks.insight.diagnosis import PairedPassAt1, compare_evals
 from coderl_tasks.insight.problem_view import NO_VALUE
 from coderl_tasks.insight.query import query

@@ -18,24 +18,24 @@ null in a rehearsal). `results.json` gets `id` and `results`, a list for each pr
 
 import functools
 import io
-import os
 import re
 import resource
-import select
-import signal
-import time
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they stand above this text where it runs
     import builtins
+    import itertools
     import json
     import math
     import operator
+    import os
+    import signal
     import sys
     from collections import deque
     from typing import Any
 
+    from coderl_tasks.grading.payload.forked import in_forked_process
     from coderl_tasks.grading.payload.values import (
         BASES,
         ERROR,
@@ -115,6 +115,7 @@ class Test:
         self.script = request["script"]
         self.operations = [json.dumps(operation) for operation in json.loads(request["operations"] or "[]")]
         self.answers = None if request["answers"] is None else request["answers"].split("\n")[:-1]
+        self.is_rehearsal = self.answers is None
         self.shared = Shared()
         self.position = 0  # of the next operation
         self.needed: str | None = None  # the operation whose result is not known
@@ -128,10 +129,6 @@ class Test:
         self.handles: dict[tuple[int, int], Handle] = {}
         self.pulls = 0  # times that an iterator was asked for more
         self.is_over = False  # what is shown of it asks for nothing more
-
-    @property
-    def is_rehearsal(self) -> Any:
-        return self.answers is None
 
     def do(self, name: Any, *arguments: Any) -> Any:
         """The result of an operation of the program. Raises what the program raised."""
@@ -206,7 +203,7 @@ class Test:
             items, key = decoding.values(rest[0]), (int(rest[1]), int(rest[2]))
             end = first if isinstance(first, bool) else decoding.value(first)
             generator: Any = self.items(items, end, handle(self, key, None, "iterator", ""))
-            generator = generator if rest[3] else PlainIterator(generator)
+            generator = generator if rest[3] else itertools.chain(generator)  # which is no generator
             self.kept.append(generator)
             self.untouched[id(generator)] = key
             return generator
@@ -260,17 +257,6 @@ class Test:
             raise end
 
 
-class PlainIterator:
-    def __init__(self, items: Any) -> None:
-        self._items = items
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._items)
-
-
 class Unknown:
     """A result in a rehearsal: whatever is done with it goes well, and asks for nothing of the program but what a
     reference to its result allows."""
@@ -295,16 +281,10 @@ class Unknown:
     def __exit__(self, *error: Any) -> Any:
         TEST.do("exit", self, None, None, None)
 
-    def __bool__(self) -> Any:
-        return True
-
-    def __hash__(self) -> Any:
-        return 0
-
     def __index__(self) -> Any:
         return 0
 
-    __int__ = __len__ = __index__
+    __int__ = __len__ = __hash__ = __index__
 
     def __float__(self) -> Any:
         return 0.0
@@ -314,14 +294,13 @@ class Unknown:
 
     __repr__ = __str__
 
-    def __instancecheck__(self, other: Any) -> Any:
+    def __contains__(self, item: Any) -> Any:
         return True
+
+    __bool__ = __instancecheck__ = lambda self, *_: True
 
     def __mro_entries__(self, bases: Any) -> Any:
         raise Unsupported("a class of the test that extends one of the program")
-
-    def __contains__(self, item: Any) -> Any:
-        return True
 
 
 def call(test: Any, function: Any, args: Any, kwargs: Any) -> Any:
@@ -339,6 +318,11 @@ for _name in COMPARED:
     setattr(Unknown, f"__{_name}__", lambda self, other: True)
 
 
+def asking(operation: Any) -> Any:
+    """A method that is an operation of the program."""
+    return lambda self, *arguments: test_of(self).do(operation, self, *arguments)
+
+
 class Handle:  # without a docstring: it would be that of every object
     __doc__ = property(lambda self: test_of(self).do("getattr", self, "__doc__"))
     __slots__ = ("_coderl_base", "_coderl_key", "_coderl_now", "_coderl_test", "_coderl_type_name")
@@ -351,30 +335,17 @@ class Handle:  # without a docstring: it would be that of every object
             raise AttributeError(name)
         return test_of(self).do("getattr", self, name)
 
-    def __setattr__(self, name: Any, value: Any) -> Any:
-        test_of(self).do("setattr", self, name, value)
-
-    def __delattr__(self, name: Any) -> Any:
-        test_of(self).do("delattr", self, name)
-
     def __getitem__(self, key: Any) -> Any:
         plain = own_value(self)
         if plain is not self and not (isinstance(plain, dict) and key not in plain):  # its class may have __missing__
             return plain[key]
         return test_of(self).do("getitem", self, key)
 
-    def __setitem__(self, key: Any, value: Any) -> Any:
-        test_of(self).do("setitem", self, key, value)
-
-    def __delitem__(self, key: Any) -> Any:
-        test_of(self).do("delitem", self, key)
-
     def __iter__(self) -> Any:
         plain = own_value(self)
         return iter(test_of(self).do("iter", self) if plain is self else plain)
 
-    def __next__(self) -> Any:
-        return test_of(self).do("advance", self)
+    __next__ = asking("advance")
 
     def __contains__(self, item: Any) -> Any:
         if isinstance(item, Handle):
@@ -391,17 +362,11 @@ class Handle:  # without a docstring: it would be that of every object
     def __repr__(self) -> Any:
         return described(self) if test_of(self).is_over else test_of(self).do("repr", self)
 
-    def __format__(self, spec: Any) -> Any:
-        return test_of(self).do("format", self, spec)
-
     def __hash__(self) -> Any:
         plain = plain_value(self)
         if plain is not self:
             return hash(plain)
         return hash(reference_of(self)) if test_of(self).is_over else test_of(self).do("hash", self)
-
-    def __enter__(self) -> Any:
-        return test_of(self).do("enter", self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         if error is None:
@@ -413,9 +378,6 @@ class Handle:  # without a docstring: it would be that of every object
 
     def __mro_entries__(self, bases: Any) -> Any:
         raise Unsupported("a class of the test that extends one of the program")
-
-    def __copy__(self) -> Any:
-        return test_of(self).do("copy", self)
 
     def __deepcopy__(self, memo: Any) -> Any:
         return test_of(self).do("deepcopy", self)
@@ -436,17 +398,10 @@ class Handle:  # without a docstring: it would be that of every object
 
 
 def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any) -> Any:
-    made = object.__new__(Handle)
     if base and base not in {kind.__name__ for kind in BASES}:
         raise MalformedValue(f"{base} is no type that a class can extend")
-    values = {
-        "_coderl_test": test,
-        "_coderl_key": key,
-        "_coderl_now": now,
-        "_coderl_type_name": type_name,
-        "_coderl_base": base,
-    }
-    for name, value in values.items():
+    made = object.__new__(Handle)
+    for name, value in zip(Handle.__slots__, (base, key, now, test, type_name), strict=True):
         object.__setattr__(made, name, value)
     return made
 
@@ -535,8 +490,8 @@ for _name in BINARY[:-1]:  # there is no idivmod
     setattr(Handle, f"__i{_name}__", two_sided("i" + NAMES.get(_name, _name).rstrip("_"), False))
 for _function in (len, bool, int, float, complex, operator.index, round):
     setattr(Handle, f"__{_function.__name__}__", reader(_function.__name__, _function))
-for _name in UNARY:
-    setattr(Handle, f"__{_name}__", lambda self, name=_name: test_of(self).do(name, self))
+for _name in ("setattr", "delattr", "setitem", "delitem", "format", "enter", "copy", *UNARY):
+    setattr(Handle, f"__{_name}__", asking(_name))
 
 
 class Names(dict):
@@ -602,39 +557,21 @@ def in_own_process(programs: Any, seconds: Any) -> Any:
     """The results of the tests of some programs; None if their process ends without them. What it does to itself is
     gone with it. `seconds` are CPU seconds for each test; several programs, whose tests mostly take none, get two's."""
     n_tests = sum(map(len, programs)) if len(programs) == 1 else 2
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(reading)
-        try:
-            whole_s = int(seconds * n_tests) + 2  # a call of C code hears no timer
-            most_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # many tests have more than the sandbox allows
-                resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
-            results = [
-                [
-                    result_of(Test(test), min(REHEARSAL_S, seconds) if test["answers"] is None else seconds)
-                    for test in tests
-                ]
-                for tests in programs
-            ]
-            with os.fdopen(writing, "w") as file:
-                json.dump(results, file)
-        finally:
-            os._exit(0)
-    os.close(writing)
+
+    def work(writing: Any) -> Any:
+        whole_s = int(seconds * n_tests) + 2  # a call of C code hears no timer
+        most_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # many tests have more than the sandbox allows
+            resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
+        results = [
+            [result_of(Test(test), min(REHEARSAL_S, seconds) if test["answers"] is None else seconds) for test in tests]
+            for tests in programs
+        ]
+        with os.fdopen(writing, "w") as file:
+            json.dump(results, file)
+
     # A busy machine gives a process a fraction of its time, and a moment of none at all.
-    data, end = b"", time.monotonic() + 4 * seconds * n_tests + 5
-    while True:
-        if not select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
-            break
-        part = os.read(reading, 1 << 20)
-        if not part:
-            break
-        data += part
-    os.close(reading)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
+    data, *_ = in_forked_process(work, 4 * seconds * n_tests + 5)
     try:
         return json.loads(data)
     except ValueError:
@@ -798,14 +735,12 @@ def is_used_as_module(script: Any, name: Any) -> Any:
     the module is meant, and not what the program may have under this name."""
     import ast
 
-    nodes = [node for node in ast.walk(ast.parse(script)) if isinstance(node, (ast.Attribute, ast.Call))]
-    owners = [node.value if isinstance(node, ast.Attribute) else node.func for node in nodes]
-    uses = [
-        type(node)
-        for node, owner in zip(nodes, owners, strict=True)
-        if isinstance(owner, ast.Name) and owner.id == name
-    ]
-    return bool(uses) and ast.Call not in uses
+    uses = set()
+    for node in ast.walk(ast.parse(script)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner)) | ast.Call(func=ast.Name(id=owner)) if owner == name:
+                uses.add(type(node))
+    return uses == {ast.Attribute}
 
 
 def run_class(name: Any, value: Any, names: Any) -> Any:

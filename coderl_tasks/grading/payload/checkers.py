@@ -12,16 +12,18 @@ Each test has a process of its own and a folder of its own, which only that proc
 
 import binascii
 import json
-import os
 import re
 import resource
-import select
 import shutil
-import signal
 import sys
-import time
 import zlib
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # they stand above this text where it runs
+    import os
+    import signal
+
+    from coderl_tasks.grading.payload.forked import in_forked_process
 
 PASSED, FAILED, FAULT = "passed", "failed", "fault"
 KATTIS_ENDS = {42: PASSED, 43: FAILED}
@@ -63,23 +65,11 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
     ):
         with open(f"{folder}/{name}", "wb") as file:
             file.write(data)
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(reading)
-        try:
-            in_own_process(checker, folder, writing, seconds)
-        finally:
-            os._exit(125)
-    os.close(writing)
-    said, in_time = read(reading, wall_seconds)
-    os.close(reading)
-    try:
-        os.killpg(process, signal.SIGKILL)  # what it has started, too
-    except ProcessLookupError:
-        os.kill(process, signal.SIGKILL)  # it has not got as far as a group of its own
-    _, status = os.waitpid(process, 0)
-    code = os.waitstatus_to_exitcode(status)
+
+    def work(writing: int) -> None:
+        in_own_process(checker, folder, writing, seconds)
+
+    said, in_time, code = in_forked_process(work, wall_seconds, SAID_BYTES)
     if not in_time or code == -signal.SIGXCPU:
         return {"end": FAULT, "reason": "the checker takes too long"}
     result = {"check": of_function, "kattis": of_kattis, "testlib": of_testlib}[checker["protocol"]](code, said, folder)
@@ -87,19 +77,7 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
     return result
 
 
-def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
-    """What comes out of a pipe, its first bytes, and whether it was closed in time."""
-    said, end = b"", time.monotonic() + seconds
-    while True:
-        if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
-            return said, False
-        part = os.read(pipe, 65536)
-        if not part:
-            return said, True
-        said = (said + part)[:SAID_BYTES]
-
-
-def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> NoReturn:
+def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> None:
     """The checker on the files of a folder. What it says, or its result where it is a function, goes to `writing`."""
     os.setsid()
     whole = int(seconds) + 1
@@ -113,7 +91,7 @@ def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: 
             os.dup2(null, descriptor)
         os.chdir(checkers_folder)
         os.write(writing, json.dumps(value_of(checkers_folder, folder)).encode())
-        os._exit(0)
+        return
     command = [f"{checkers_folder}/program"]
     if checker["language"] == "python":
         command = [sys.executable, f"{checkers_folder}/{checker['main']}"]

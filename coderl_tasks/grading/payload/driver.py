@@ -238,17 +238,12 @@ def is_harmless(source: bytes, code: CodeType) -> bool:
         names.isdisjoint(HARMFUL)
         and modules.isdisjoint(sys.stdlib_module_names)
         and not any(name in sys.modules for name in modules)
-        and words.count(b"import") == len(harmless_imports().findall(source))
+        and words.count(b"import") == len(re.findall(HARMLESS_IMPORT, source))
         # A pattern looks attributes up that are no names of the code; a source of another coding hides words.
         and not (b"match" in words and b"case" in words)
         and not any(b"coding" in line for line in source.split(b"\n", 2)[:2])
         and not source.startswith(BYTE_ORDER_MARK)  # which would be part of the first word
     )
-
-
-@cache
-def harmless_imports() -> re.Pattern[bytes]:
-    return re.compile(HARMLESS_IMPORT)
 
 
 def compiled(source: bytes) -> CodeType | str:
@@ -521,8 +516,8 @@ class Place:
         clear_the_way(self.name)
 
 
-TestEnd = tuple[str, int, float, int, float, int]
-"""How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, wall seconds, bytes of output."""
+TestEnd = tuple[str, int, float, int, int]
+"""How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, bytes of output."""
 
 
 def prepare_descriptors() -> None:
@@ -664,7 +659,6 @@ def run_process(
     if process == 0:
         run_in_child(limits, program, place, sharing)
     ended, exit_status, cpu_s, rss_kb, n_orphans = watch(process, limits, started, deadline, place)
-    wall_s = time.monotonic() - started
     sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*place.streams[1:], *place.answers[1:])]
     progress = contents(place.progress, len(place.inputs) + 1) if place.sharing_files else b""
     if not progress:  # its first test is all that it ran
@@ -673,7 +667,7 @@ def run_process(
             ended, output_bytes = "output", 0
         elif ended == "exit" and os.WIFSIGNALED(exit_status):
             ended = "signal"
-        return [(ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes)]
+        return [(ended, exit_status, cpu_s, rss_kb, output_bytes)]
     n_done = len(progress) - 1
     ended_well = (ended, exit_status, n_orphans, progress) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
     left_here = names_here() - names_before
@@ -683,12 +677,12 @@ def run_process(
             clear_the_way(name)
         return []
     size = sum(sizes) // n_done  # only the sums of its tests are known: each gets an equal part
-    return [("exit", 0, cpu_s / n_done, rss_kb, wall_s / n_done, size)] * n_done
+    return [("exit", 0, cpu_s / n_done, rss_kb, size)] * n_done
 
 
 def record(place: Place, number: int, end: TestEnd) -> Record:
     """A test as the report has it: of a place, the one with this number."""
-    ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes = end
+    ended, exit_status, cpu_s, rss_kb, _ = end
     # What an assertion test has got before its process was ended may have failed it already.
     is_wanted = ended == "exit" or (place.entry_point == OPERATIONS and ended != "output")
     answer = contents(place.answers[number]) if is_wanted else b""
@@ -697,17 +691,11 @@ def record(place: Place, number: int, end: TestEnd) -> Record:
         "ended": ended,
         "code": os.WTERMSIG(exit_status) if os.WIFSIGNALED(exit_status) else os.WEXITSTATUS(exit_status),
         "cpu_s": cpu_s,
-        "wall_s": wall_s,
         "rss_kb": rss_kb,
-        "output_bytes": output_bytes,
-        "answer": base64_text(answer),
-        "stderr": base64_text(tail),
+        "answer": binascii.b2a_base64(answer, newline=False).decode(),
+        "stderr": binascii.b2a_base64(tail, newline=False).decode(),
         "in_company": number > 0,
     }
-
-
-def base64_text(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode()
 
 
 def watch(

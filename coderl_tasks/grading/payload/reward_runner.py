@@ -6,19 +6,20 @@
 """
 
 import json
-import os
-import select
-import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # they stand above this text where it runs
+    import os
+    import signal
+    from collections.abc import Callable
+
+    from coderl_tasks.grading.payload.forked import in_forked_process
 
 FILE = "reward.py"
 SHOWN_CHARS = 4000
-CHUNK_BYTES = 65536
 MOST = 1e9
 """More in size is no reward: the squares of a group's deviations overflow, and its advantages are NaN."""
 
@@ -49,29 +50,19 @@ def load(name: str) -> Callable[..., Any]:
 def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
     """One completion's result, {"reward": number} or {"error": text}, from a forked process: what a call leaves behind,
     the next one does not see. The error is that of the call, the limit that it broke, or how its process ended."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        os.setsid()  # a group of its own, which is killed below
+
+    def work(writing: int) -> None:
+        os.setsid()  # a group of its own, which is killed as a whole
         null_device = os.open(os.devnull, os.O_RDWR)
         for number in range(3):  # what the function prints is nobody's
             os.dup2(null_device, number)
         # CPU seconds: time that others take of the machine is not the function's.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_limit_s"])
         data = json.dumps(called(function, text, request["ground_truth"], request.get("turn"))).encode()
-        while data:
-            data = data[os.write(writing, data) :]
-        os._exit(0)
-    os.close(writing)  # else reading would not end with the child
-    data, in_time = read(reading, request["wall_limit_s"])
-    os.close(reading)
-    try:
-        os.killpg(child, signal.SIGKILL)  # what it has started may still be there
-    except ProcessLookupError:
-        os.kill(child, signal.SIGKILL)  # it has not got as far as a group of its own
-    _, status = os.waitpid(child, 0)
-    ended = os.waitstatus_to_exitcode(status)
+        with os.fdopen(writing, "wb") as file:
+            file.write(data)
+
+    data, in_time, ended = in_forked_process(work, request["wall_limit_s"])
     if data:
         try:
             result: dict[str, Any] = json.loads(data)
@@ -84,18 +75,6 @@ def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) 
         return {"error": f"time-out: no reward after {request['wall_limit_s']:g} s"}
     how = f"signal {-ended}" if ended < 0 else f"exit status {ended}"
     return {"error": f"{function.__name__} ended its process ({how})"}
-
-
-def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
-    """What comes out of `pipe` until it is closed, and whether that was within `seconds`."""
-    data, end = b"", time.monotonic() + seconds
-    while True:
-        if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
-            return data, False
-        piece = os.read(pipe, CHUNK_BYTES)
-        if not piece:
-            return data, True
-        data += piece
 
 
 def called(function: Callable[..., Any], text: str, ground_truth: str, turn: "int | None") -> dict[str, Any]:

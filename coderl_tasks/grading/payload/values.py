@@ -49,6 +49,19 @@ KIND_OF_TYPE = {kind: name for name, kind in (*SEQUENCES.items(), *MAPPINGS.item
 MUTABLE_TYPES: dict[str, Any] = {**MAPPINGS, "list": list, "set": set, "bytearray": bytearray, "deque": deque}
 VIEWS = {type({}.keys()): "dict_keys", type({}.values()): "dict_values", type({}.items()): "dict_items"}
 CONSTANTS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
+OF_VALUES: dict[str, Callable[..., Any]] = {
+    "tuple": tuple, "frozenset": frozenset, "range": lambda values: range(*values),
+    "slice": lambda values: slice(*values), "dict_keys": lambda values: dict.fromkeys(values).keys(),
+    "dict_values": lambda values: dict(enumerate(values)).values(),
+}  # fmt: skip
+"""What makes an object of the values in its node."""
+OF_TEXTS: dict[str, Callable[..., Any]] = {
+    "float": float, "complex": complex, "bytes": binascii.a2b_base64, "constant": CONSTANTS.__getitem__,
+    "timedelta": lambda *parts: __import__("datetime").timedelta(*parts),
+    "Decimal": lambda text: __import__("decimal").Decimal(text),
+    "Fraction": lambda *parts: __import__("fractions").Fraction(*map(int, parts)),
+}  # fmt: skip
+"""What makes an object of the texts and numbers in its node."""
 NAMED_TUPLE_NAMES = {*vars(namedtuple("NamedTuple", "")), "__replace__", "__annotate__", "__annotate_func__"}
 DATES = ("date", "datetime", "time")
 ARRAY_KINDS = "biufcSUmM"  # of dtypes whose bytes are all that they hold
@@ -354,39 +367,23 @@ class Decoding:
     def object(self, node: Node) -> Any:
         """The object of a node of a kind that cannot be changed once it is made."""
         kind, first, *rest = node
-        if kind in ("tuple", "frozenset"):
-            return SEQUENCES[kind](self.values(first))
-        if kind in ("float", "complex"):
-            return {"float": float, "complex": complex}[kind](first)
-        if kind == "bytes":
-            return binascii.a2b_base64(first)
-        if kind in ("range", "slice"):
-            return {"range": range, "slice": slice}[kind](*self.values(first))
+        if kind in OF_VALUES:
+            return OF_VALUES[kind](self.values(first))
+        if kind in OF_TEXTS:
+            return OF_TEXTS[kind](first, *rest)
         if kind == "dict_items":
             return dict(map(self.values, first)).items()
-        if kind == "dict_keys":
-            return dict.fromkeys(self.values(first)).keys()
-        if kind == "dict_values":
-            return dict(enumerate(self.values(first))).values()
-        if kind == "constant":
-            return CONSTANTS[first]
         if kind == "type":
             found = getattr(builtins, first)
             return found if isinstance(found, type) else self.resolve(self, node)
         if kind == "namedtuple":
             return namedtuple(first, rest[0], rename=True)(*self.values(rest[1]))
-        if kind in ("timedelta", "timezone", *DATES):
+        if kind in ("timezone", *DATES):
             datetime: Any = __import__("datetime")
-            if kind == "timedelta":
-                return datetime.timedelta(first, *rest)
             if kind == "timezone":
                 return datetime.timezone(self.value(first), rest[0])
             date = getattr(datetime, kind).fromisoformat(first)
             return date if kind == "date" else date.replace(tzinfo=self.value(rest[0]), fold=rest[1])
-        if kind == "Decimal":
-            return __import__("decimal").Decimal(first)
-        if kind == "Fraction":
-            return __import__("fractions").Fraction(int(first), int(rest[0]))
         if kind in ("ndarray", "scalar", "objects"):
             return self.array(node)
         return self.resolve(self, node)
@@ -443,7 +440,7 @@ class Decoding:
 def parts_of(node: Node) -> list[Json]:
     """The values that an object is made of which cannot be changed once it is made."""
     kind, first, *rest = node
-    if kind in ("tuple", "frozenset", "range", "slice", "dict_keys", "dict_values"):
+    if kind in OF_VALUES:
         return list(first)
     if kind == "dict_items":
         return [value for pair in first for value in pair]
