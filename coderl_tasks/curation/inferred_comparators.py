@@ -35,9 +35,8 @@ from typing import Any
 
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.phrases import Said, said_of_answers
-from coderl_tasks.errors import InfraError
+from coderl_tasks.curation.recorded_checks import graded
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT, TOLERANCE, UNORDERED, comparator, is_number, lines, parse_value
 from coderl_tasks.problems.problem import Problem
@@ -255,21 +254,6 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
 
     wrong = await asyncio.gather(*map(is_wrong, turns[:MOST_MUTANTS]))
     return "a wrong mutant of a reference" if any(wrong) else ""
-
-
-async def graded(
-    judge: Judge,
-    problem: Problem,
-    code: str,
-    *,
-    priority: Sequence[int] | None = None,
-    only: Sequence[int] | None = None,
-) -> Grade:
-    """The grade of a program, as `Judge.grade` gives it. Raises InfraError if it could not be run."""
-    grade = await judge.grade(problem, code, priority=priority, only=only)
-    if grade.verdict is Verdict.INFRA_ERROR:
-        raise InfraError(grade.reason)
-    return grade
 
 
 Relation = Callable[[str, str], bool]

@@ -26,11 +26,10 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.inferred_comparators import MUTANT_LIMIT_S, graded
+from coderl_tasks.curation.inferred_comparators import MUTANT_LIMIT_S
 from coderl_tasks.curation.mutants import is_same_program, live_code, mutants
-from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.recorded_checks import Row, graded, recorded_checks
 from coderl_tasks.curation.solutions import Status, check_problem, program_of
-from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.rows import agree, same_inputs
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Verdict, shortened
@@ -66,27 +65,15 @@ async def audit_problems(
     known = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
     known = {each.problem_id: known[each.problem_id] for each in problems if each.problem_id in known}
 
-    async def audited(problem: Problem) -> Row | None:
-        try:
-            check = known.get(problem.problem_id)
-            if check is None:
-                if (found := await check_problem(problem, judge, MAX_SOLUTIONS)) is None:
-                    return None
-                check = found.to_row()
-            return await _audit(problem.whole(), judge, seed, most, check)
-        except InfraError:
-            return None
+    async def audited(problem: Problem) -> Row:
+        check = known.get(problem.problem_id) or (await check_problem(problem, judge, MAX_SOLUTIONS)).to_row()
+        return await _audit(problem.whole(), judge, seed, most, check)
 
     told = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": told}
-    rows = await recorded_checks(problems, audited, judge, request, folder=folder, on_progress=on_progress)
     unable = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
-    whole = [
-        {"split": problem.split} | rows.get(problem.problem_id, unable)
-        | {"problem_id": problem.problem_id, "statement": problem.statement}
-        for problem in problems
-    ]  # fmt: skip
-    return pl.DataFrame([{name: row.get(name) for name in AUDIT_SCHEMA} for row in whole], schema=AUDIT_SCHEMA)
+    how = (judge, request, AUDIT_SCHEMA, lambda problem: unable)
+    return await recorded_checks(problems, audited, *how, folder=folder, on_progress=on_progress)
 
 
 def split_by_audit(

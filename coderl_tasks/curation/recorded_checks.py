@@ -1,7 +1,7 @@
 """Checks of problems in the sandbox, one recorded row per problem, so that a stopped check goes on where it stopped.
 
 Problems that could not be graded are tried again when all others are through. If the sandbox grades nothing at all,
-that is an InfraError; what alone cannot be graded is left to the caller, and tried again by another call.
+that is an InfraError; what alone cannot be graded is `undecided`, is not recorded, and is tried again by another call.
 """
 
 import asyncio
@@ -11,8 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.problem import Problem, Test
@@ -26,8 +29,17 @@ CONCURRENCY = 32  # problems checked at once: how many programs run at once is u
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 
 Row = dict[str, Any]
-Check = Callable[[Problem], Awaitable[Row | None]]
-"""What is found out about a problem, with its `problem_id`; None if the sandbox could not run what that takes."""
+Check = Callable[[Problem], Awaitable[Row]]
+"""What is found out about a problem, with its `problem_id`. Raises InfraError if the sandbox could not run what that
+takes."""
+
+
+async def graded(judge: Judge, problem: Problem, code: str, *, run_all: bool = False) -> Grade:
+    """The grade of a program, as `Judge.grade` gives it. Raises InfraError if it could not be run."""
+    grade = await judge.grade(problem, code, run_all=run_all)
+    if grade.verdict is Verdict.INFRA_ERROR:
+        raise InfraError(grade.reason)
+    return grade
 
 
 async def recorded_checks(
@@ -35,13 +47,15 @@ async def recorded_checks(
     check: Check,
     judge: Judge,
     request: Mapping[str, Any],
+    schema: Mapping[str, pl.DataType],
+    undecided: Callable[[Problem], Row],
     *,
     folder: Path | None = None,
     on_progress: Progress | None = None,
-) -> dict[str, Row]:
-    """The row that `check` gives each problem, by problem id; missing are those that could not be run. `folder` records
-    each row as it comes: a second call with the same problems, `request` (JSON, what else decides the rows) and time
-    limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
+) -> pl.DataFrame:
+    """The row (`schema`) that `check` gives each problem, in order; `undecided` gives that of one that could not be
+    run. `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides
+    the rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
     request = {**request, "timeout_s": judge.timeout_s, "problems": _digest(problems)}
     rows = {} if folder is None else _read_checks(make_folder(folder), request)
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
@@ -63,7 +77,12 @@ async def recorded_checks(
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if unchecked:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
-    return rows
+    whole = [
+        {"problem_id": problem.problem_id, "split": problem.split, "statement": problem.statement}
+        | (rows.get(problem.problem_id) or undecided(problem))
+        for problem in problems
+    ]
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in whole], schema=schema)
 
 
 async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable[[Row], None]) -> list[Problem]:
@@ -74,8 +93,9 @@ async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable
 
     async def work() -> None:
         for problem in waiting:
-            row = await check(problem)
-            if row is None:
+            try:
+                row = await check(problem)
+            except InfraError:
                 ungraded.append(problem)
             else:
                 on_row(row)

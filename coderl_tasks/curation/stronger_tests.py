@@ -38,15 +38,14 @@ from coderl_tasks.curation.chosen_tests import (
     kinds_of_inputs,
     quick_answers,
 )
-from coderl_tasks.curation.inferred_comparators import graded, shape
+from coderl_tasks.curation.inferred_comparators import shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.new_inputs import Record, new_inputs
 from coderl_tasks.curation.profile import rates
-from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.recorded_checks import Row, graded, recorded_checks
 from coderl_tasks.curation.solutions import program_of, suspicion
 from coderl_tasks.curation.treatment import treatment_of
-from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.grading.verdict import Verdict
@@ -101,12 +100,9 @@ async def strengthen_problems(
         str(key[0]): part["code"].to_list() for key, part in completions.group_by("problem_id", maintain_order=True)
     }
 
-    async def strengthened(problem: Problem) -> Row | None:
+    async def strengthened(problem: Problem) -> Row:
         passing = codes.get(problem.problem_id, [])
-        try:
-            found = await strengthen(problem, judge, passing, most, seed)
-        except InfraError:
-            return None
+        found = await strengthen(problem, judge, passing, most, seed)
         row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
         counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
         tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
@@ -114,12 +110,9 @@ async def strengthen_problems(
 
     told = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
     request = {"strengthen": most, "seed": seed, "completions": told}
-    rows = await recorded_checks(problems, strengthened, judge, request, folder=folder, on_progress=on_progress)
-    nothing = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
-    whole = [
-        rows.get(each.problem_id, nothing | {"problem_id": each.problem_id, "split": each.split}) for each in problems
-    ]
-    return pl.DataFrame([{name: row.get(name) for name in STRENGTH_SCHEMA} for row in whole], schema=STRENGTH_SCHEMA)
+    unable = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
+    how = (judge, request, STRENGTH_SCHEMA, lambda problem: unable)
+    return await recorded_checks(problems, strengthened, *how, folder=folder, on_progress=on_progress)
 
 
 def generated_tests(table: pl.DataFrame) -> dict[str, list[Test]]:
