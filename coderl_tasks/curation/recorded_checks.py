@@ -82,7 +82,7 @@ async def recorded_checks(
         | (rows.get(problem.problem_id) or undecided(problem))
         for problem in problems
     ]
-    return pl.DataFrame([{name: row.get(name) for name in schema} for row in whole], schema=schema)
+    return pl.DataFrame(whole, schema=schema)
 
 
 async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable[[Row], None]) -> list[Problem]:
