@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -135,10 +136,10 @@ class Curation:
         ]
 
     async def shard_by_shard(
-        self, what: str, shards: Sequence[Shard], work: ShardTask, nothing: pl.DataFrame
+        self, what: str, shards: Sequence[Shard], work: ShardTask, schema: Mapping[str, pl.DataType]
     ) -> pl.DataFrame:
-        """What a task makes of each shard, with a bar that says `what` it does; `nothing` if there is no shard."""
-        frames = [nothing]
+        """What a task makes of each shard (`schema`), with a bar that says `what` it does."""
+        frames = [pl.DataFrame(schema=schema)]
         for number, shard in enumerate(shards):
             async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
                 frames.append(await work(shard, number, on_progress))
@@ -147,20 +148,17 @@ class Curation:
     async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
         """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, also written to
         solutions.parquet; no rows if the setting is off."""
-        nothing = pl.DataFrame(schema=SOLUTION_SCHEMA)
         if not self.settings.check_solutions:
-            return nothing
-        checks = await self.shard_by_shard(
-            "checking solutions", self.shards(problems, "solutions"), check_shard, nothing
-        )
+            return pl.DataFrame(schema=SOLUTION_SCHEMA)
+        shards = self.shards(problems, "solutions")
+        checks = await self.shard_by_shard("checking solutions", shards, check_shard, SOLUTION_SCHEMA)
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems are kept unchecked: the sandbox could not run their solutions")
         if self.settings.checkers == "infer":
             inferred, suspects = checks["inferred_comparator"].count(), sum(checks["multi_answer_suspect"])
-            self.display.say(
-                f"{inferred} comparators inferred; {suspects} other problems may have several right answers"
-            )
+            more = f"{suspects} other problems may have several right answers"
+            self.display.say(f"{inferred} comparators inferred; {more}")
         return checks
 
     async def audit(self, problems: KeptProblems, checks: pl.DataFrame) -> pl.DataFrame | None:
@@ -168,12 +166,8 @@ class Curation:
         `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
         if self.settings.audit == "off":
             return None
-
-        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
-            return audit_shard(shard, number, checks, on_progress)
-
-        nothing = pl.DataFrame(schema=AUDIT_SCHEMA)
-        audits = await self.shard_by_shard("auditing", self.shards(problems, "audit"), work, nothing)
+        shards, work = self.shards(problems, "audit"), partial(audit_shard, checks=checks)
+        audits = await self.shard_by_shard("auditing", shards, work, AUDIT_SCHEMA)
         self.display.say(f"{audit_in_words(audits)}: {write_audit(self.folder, audits, pool_name(self.folder))}")
         return audits
 
@@ -195,22 +189,16 @@ class Curation:
             elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
             return await profile_elsewhere(elsewhere, parts, self.folder)
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
-        return await self.shard_by_shard(what, shards, profile, pl.DataFrame(schema=SHARD_SCHEMA))
+        return await self.shard_by_shard(what, shards, profile, SHARD_SCHEMA)
 
     async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
         """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
         also written to strengthened.parquet. None if off."""
-        most = self.settings.strengthen
-        if not most:
+        if not self.settings.strengthen:
             return None
-        address = self.settings.record_address(self.folder)
-
-        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
-            rollouts = joined(address, "shards", f"{number:04d}", "rollouts.parquet")
-            return strengthen_shard(shard, number, rollouts, on_progress)
-
-        shards, nothing = self.shards(problems, "strengthened"), pl.DataFrame(schema=STRENGTH_SCHEMA)
-        table = await self.shard_by_shard("strengthening tests", shards, work, nothing)
+        profiles = joined(self.settings.record_address(self.folder), "shards")
+        shards, work = self.shards(problems, "strengthened"), partial(strengthen_shard, profiles=profiles)
+        table = await self.shard_by_shard("strengthening tests", shards, work, STRENGTH_SCHEMA)
         write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
         self.display.say(strengthened_in_words(table))
         return table
