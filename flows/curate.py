@@ -223,10 +223,10 @@ class Curation:
         """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
         open."""
         told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
-        plan = profile_plan(self.settings)
-        names = problems.table["problem_id"].to_list()
-        rules = told.rules(stopping_rule(self.settings))
-        unsettled = told.unsettled(names, replace(plan, rules=rules))
+        names, rule = problems.table["problem_id"].to_list(), stopping_rule(self.settings)
+        rules = {name: Further(rule, k, n) for name, (k, n) in told.counts.items()}
+        plan = replace(profile_plan(self.settings), rules=rules)
+        unsettled = frozenset(name for name in names if name not in rules or not plan.is_enough(0, 0, name))
         self.display.say(
             f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of "
             f"{len(names):,} problems and settle {len(names) - len(unsettled):,}, the others are sampled"

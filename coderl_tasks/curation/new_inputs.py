@@ -73,13 +73,6 @@ def new_inputs(
     return list(found.values())
 
 
-def _size(value: Any) -> int:
-    """How many values a value holds."""
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list | tuple) else 1
-
-
 def _beginning(value: Any) -> Any:
     """A list, and each list in it, cut off after a few elements."""
     return [_beginning(inner) for inner in value[:_LONG]] if isinstance(value, list) else copy.deepcopy(value)
@@ -133,7 +126,7 @@ class _Inputs:
             for one, other in pairs
             if all(test(record[one], record[other]) for record in records)
         ]
-        self.seeds = [record for record in records if _size(record) <= MOST_VALUES]
+        self.seeds = [record for record in records if sum(1 for _ in _walk(record)) < MOST_VALUES]
         if not self.seeds:  # beginnings of large records, where they keep what these have in common
             parts = (self._repaired([_beginning(value) for value in record]) for record in records)
             self.seeds = [part for part in parts if self.allows(part)]
