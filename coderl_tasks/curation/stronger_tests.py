@@ -190,7 +190,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     }
     caught = {code: number for code, number in wrong_now.items() if number is not None}
     of_completions = {code: number for code, number in caught.items() if code in passing}
-    return Strengthened(kept.tests, "", len(tests), len(survivors), len(caught), of_completions)
+    return Strengthened(tuple(kept.tests), "", len(tests), len(survivors), len(caught), of_completions)
 
 
 async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
@@ -284,7 +284,7 @@ class _Form:
         return Test(given, answer)
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
-        return comparator(problem.comparator).value(self.value(one), self.value(other)) is None
+        return comparator(problem.comparator).accepts(problem.kind, one, other)
 
     async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
         """What a program answers to inputs; None where it does not end well, or was not tried."""
@@ -340,9 +340,6 @@ class _TextForm(_Form):
 
     def parse(self, text: str) -> list[Record]:
         return self.format.parse(text) or []
-
-    def agree(self, problem: Problem, one: str, other: str) -> bool:
-        return comparator(problem.comparator).text(one, other.encode("utf-8", "surrogatepass")) is None
 
     def kind(self, answer: Answer) -> str:
         return kind_of_text(answer.text)
