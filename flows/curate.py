@@ -14,6 +14,7 @@ from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.addresses import joined
+from coderl_tasks.curation import tasks
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
@@ -24,18 +25,7 @@ from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, inferred_comparators, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further
 from coderl_tasks.curation.stronger_tests import counted_again, generated_tests, strengthened_in_words
-from coderl_tasks.curation.tasks import (
-    ALL_ALIKE,
-    Asked,
-    Shard,
-    audit_shard,
-    check_shard,
-    filter_problems,
-    profile,
-    profile_plan,
-    stopping_rule,
-    strengthen_shard,
-)
+from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
@@ -151,7 +141,7 @@ class Curation:
         if not self.settings.check_solutions:
             return pl.DataFrame(schema=SOLUTION_SCHEMA)
         shards = self.shards(problems, "solutions")
-        checks = await self.shard_by_shard("checking solutions", shards, check_shard, SOLUTION_SCHEMA)
+        checks = await self.shard_by_shard("checking solutions", shards, tasks.check_shard, SOLUTION_SCHEMA)
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems are kept unchecked: the sandbox could not run their solutions")
@@ -166,7 +156,7 @@ class Curation:
         `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
         if self.settings.audit == "off":
             return None
-        shards, work = self.shards(problems, "audit"), partial(audit_shard, checks=checks)
+        shards, work = self.shards(problems, "audit"), partial(tasks.audit_shard, checks=checks)
         audits = await self.shard_by_shard("auditing", shards, work, AUDIT_SCHEMA)
         self.display.say(f"{audit_in_words(audits)}: {write_audit(self.folder, audits, pool_name(self.folder))}")
         return audits
@@ -189,7 +179,7 @@ class Curation:
             elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
             return await profile_elsewhere(elsewhere, parts, self.folder)
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
-        return await self.shard_by_shard(what, shards, profile, SHARD_SCHEMA)
+        return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
 
     async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
         """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
@@ -197,7 +187,7 @@ class Curation:
         if not self.settings.strengthen:
             return None
         profiles = joined(self.settings.record_address(self.folder), "shards")
-        shards, work = self.shards(problems, "strengthened"), partial(strengthen_shard, profiles=profiles)
+        shards, work = self.shards(problems, "strengthened"), partial(tasks.strengthen_shard, profiles=profiles)
         table = await self.shard_by_shard("strengthening tests", shards, work, STRENGTH_SCHEMA)
         write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
         self.display.say(strengthened_in_words(table))
@@ -223,9 +213,9 @@ class Curation:
         """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
         open."""
         told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
-        names, rule = problems.table["problem_id"].to_list(), stopping_rule(self.settings)
+        names, rule = problems.table["problem_id"].to_list(), tasks.stopping_rule(self.settings)
         rules = {name: Further(rule, k, n) for name, (k, n) in told.counts.items()}
-        plan = replace(profile_plan(self.settings), rules=rules)
+        plan = replace(tasks.profile_plan(self.settings), rules=rules)
         unsettled = frozenset(name for name in names if name not in rules or not plan.is_enough(0, 0, name))
         self.display.say(
             f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of "
@@ -235,7 +225,7 @@ class Curation:
 
     def label_rules(self, profiles: pl.DataFrame) -> dict[str, Further]:
         """The rules, by problem id, of the problems worth further samples of the `label_samples` per problem."""
-        plan, rule = profile_plan(self.settings), stopping_rule(self.settings)
+        plan, rule = tasks.profile_plan(self.settings), tasks.stopping_rule(self.settings)
         if not self.settings.label_budget or rule is None:
             return {}
         budget = self.settings.label_budget * len(profiles)
@@ -256,7 +246,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
             curation = Curation(settings, folder, display, session)
             with display.reading(f"reading {settings.dataset}") as on_rows:
-                filtered = filter_problems(settings, folder / "screening", on_rows)
+                filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
                 display.say(line)
             filtered.require_problems()
