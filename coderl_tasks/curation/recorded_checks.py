@@ -6,7 +6,7 @@ that is an InfraError; what alone cannot be graded is `undecided`, is not record
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.rollouts.engine import first_error
 from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -60,15 +61,26 @@ async def recorded_checks(
     rows = {} if folder is None else _read_checks(make_folder(folder), request)
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
-    def record(row: Row) -> None:
-        if folder is not None:
-            append_row(folder / CHECKS_FILE, row)
-        rows[row["problem_id"]] = row
-        if on_progress is not None:
-            on_progress(len(rows), len(problems))
+    async def work(waiting: Iterator[Problem], ungraded: list[Problem]) -> None:
+        for problem in waiting:
+            try:
+                row = await check(problem)
+            except InfraError:
+                ungraded.append(problem)
+                continue
+            if folder is not None:
+                append_row(folder / CHECKS_FILE, row)
+            rows[row["problem_id"]] = row
+            if on_progress is not None:
+                on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        unchecked = await _check_all(unchecked, check, record)
+        # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
+        waiting, unchecked = iter(unchecked), []
+        with first_error():  # retries depend on the type of the error, and do not look into a group
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CONCURRENCY):
+                    group.create_task(work(waiting, unchecked))
         if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
@@ -83,31 +95,6 @@ async def recorded_checks(
         for problem in problems
     ]
     return pl.DataFrame(whole, schema=schema)
-
-
-async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable[[Row], None]) -> list[Problem]:
-    """Checks `problems` concurrently and calls `on_row` with each row. Returns those that could not be graded."""
-    # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
-    waiting = iter(problems)
-    ungraded: list[Problem] = []
-
-    async def work() -> None:
-        for problem in waiting:
-            try:
-                row = await check(problem)
-            except InfraError:
-                ungraded.append(problem)
-            else:
-                on_row(row)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(work())
-    except ExceptionGroup as failures:
-        # Raise the error itself: retries depend on its type, and do not look into a group.
-        raise failures.exceptions[0] from failures
-    return ungraded
 
 
 def _digest(problems: Sequence[Problem]) -> str:
