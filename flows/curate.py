@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from prefect.concurrency.asyncio import concurrency
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.addresses import joined
+from coderl_tasks.curation import tasks
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
@@ -23,18 +25,7 @@ from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solutions import Status, inferred_comparators, split_by_solutions
 from coderl_tasks.curation.stopping_rule import Band, Further
 from coderl_tasks.curation.stronger_tests import counted_again, generated_tests, strengthened_in_words
-from coderl_tasks.curation.tasks import (
-    ALL_ALIKE,
-    Asked,
-    Shard,
-    audit_shard,
-    check_shard,
-    filter_problems,
-    profile,
-    profile_plan,
-    stopping_rule,
-    strengthen_shard,
-)
+from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
@@ -135,10 +126,10 @@ class Curation:
         ]
 
     async def shard_by_shard(
-        self, what: str, shards: Sequence[Shard], work: ShardTask, nothing: pl.DataFrame
+        self, what: str, shards: Sequence[Shard], work: ShardTask, schema: Mapping[str, pl.DataType]
     ) -> pl.DataFrame:
-        """What a task makes of each shard, with a bar that says `what` it does; `nothing` if there is no shard."""
-        frames = [nothing]
+        """What a task makes of each shard (`schema`), with a bar that says `what` it does."""
+        frames = [pl.DataFrame(schema=schema)]
         for number, shard in enumerate(shards):
             async with self.display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
                 frames.append(await work(shard, number, on_progress))
@@ -147,20 +138,17 @@ class Curation:
     async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
         """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, also written to
         solutions.parquet; no rows if the setting is off."""
-        nothing = pl.DataFrame(schema=SOLUTION_SCHEMA)
         if not self.settings.check_solutions:
-            return nothing
-        checks = await self.shard_by_shard(
-            "checking solutions", self.shards(problems, "solutions"), check_shard, nothing
-        )
+            return pl.DataFrame(schema=SOLUTION_SCHEMA)
+        shards = self.shards(problems, "solutions")
+        checks = await self.shard_by_shard("checking solutions", shards, tasks.check_shard, SOLUTION_SCHEMA)
         write_parquet(make_folder(self.folder) / "solutions.parquet", checks)
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems are kept unchecked: the sandbox could not run their solutions")
         if self.settings.checkers == "infer":
             inferred, suspects = checks["inferred_comparator"].count(), sum(checks["multi_answer_suspect"])
-            self.display.say(
-                f"{inferred} comparators inferred; {suspects} other problems may have several right answers"
-            )
+            more = f"{suspects} other problems may have several right answers"
+            self.display.say(f"{inferred} comparators inferred; {more}")
         return checks
 
     async def audit(self, problems: KeptProblems, checks: pl.DataFrame) -> pl.DataFrame | None:
@@ -168,12 +156,8 @@ class Curation:
         `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
         if self.settings.audit == "off":
             return None
-
-        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
-            return audit_shard(shard, number, checks, on_progress)
-
-        nothing = pl.DataFrame(schema=AUDIT_SCHEMA)
-        audits = await self.shard_by_shard("auditing", self.shards(problems, "audit"), work, nothing)
+        shards, work = self.shards(problems, "audit"), partial(tasks.audit_shard, checks=checks)
+        audits = await self.shard_by_shard("auditing", shards, work, AUDIT_SCHEMA)
         self.display.say(f"{audit_in_words(audits)}: {write_audit(self.folder, audits, pool_name(self.folder))}")
         return audits
 
@@ -195,22 +179,16 @@ class Curation:
             elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
             return await profile_elsewhere(elsewhere, parts, self.folder)
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
-        return await self.shard_by_shard(what, shards, profile, pl.DataFrame(schema=SHARD_SCHEMA))
+        return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
 
     async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
         """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
         also written to strengthened.parquet. None if off."""
-        most = self.settings.strengthen
-        if not most:
+        if not self.settings.strengthen:
             return None
-        address = self.settings.record_address(self.folder)
-
-        def work(shard: Shard, number: int, on_progress: Progress) -> Awaitable[pl.DataFrame]:
-            rollouts = joined(address, "shards", f"{number:04d}", "rollouts.parquet")
-            return strengthen_shard(shard, number, rollouts, on_progress)
-
-        shards, nothing = self.shards(problems, "strengthened"), pl.DataFrame(schema=STRENGTH_SCHEMA)
-        table = await self.shard_by_shard("strengthening tests", shards, work, nothing)
+        profiles = joined(self.settings.record_address(self.folder), "shards")
+        shards, work = self.shards(problems, "strengthened"), partial(tasks.strengthen_shard, profiles=profiles)
+        table = await self.shard_by_shard("strengthening tests", shards, work, STRENGTH_SCHEMA)
         write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
         self.display.say(strengthened_in_words(table))
         return table
@@ -235,10 +213,10 @@ class Curation:
         """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
         open."""
         told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
-        plan = profile_plan(self.settings)
-        names = problems.table["problem_id"].to_list()
-        rules = told.rules(stopping_rule(self.settings))
-        unsettled = told.unsettled(names, replace(plan, rules=rules))
+        names, rule = problems.table["problem_id"].to_list(), tasks.stopping_rule(self.settings)
+        rules = {name: Further(rule, k, n) for name, (k, n) in told.counts.items()}
+        plan = replace(tasks.profile_plan(self.settings), rules=rules)
+        unsettled = frozenset(name for name in names if name not in rules or not plan.is_enough(0, 0, name))
         self.display.say(
             f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of "
             f"{len(names):,} problems and settle {len(names) - len(unsettled):,}, the others are sampled"
@@ -247,7 +225,7 @@ class Curation:
 
     def label_rules(self, profiles: pl.DataFrame) -> dict[str, Further]:
         """The rules, by problem id, of the problems worth further samples of the `label_samples` per problem."""
-        plan, rule = profile_plan(self.settings), stopping_rule(self.settings)
+        plan, rule = tasks.profile_plan(self.settings), tasks.stopping_rule(self.settings)
         if not self.settings.label_budget or rule is None:
             return {}
         budget = self.settings.label_budget * len(profiles)
@@ -268,7 +246,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
             curation = Curation(settings, folder, display, session)
             with display.reading(f"reading {settings.dataset}") as on_rows:
-                filtered = filter_problems(settings, folder / "screening", on_rows)
+                filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
                 display.say(line)
             filtered.require_problems()

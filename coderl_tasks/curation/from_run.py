@@ -20,7 +20,6 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.curation.profile import Prices, profile_frame, rates
-from coderl_tasks.curation.stopping_rule import Further, StoppingRule
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
@@ -32,7 +31,6 @@ from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import SIDES, same_source
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, TOLD
-from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings, about
 
 POLICY_FILE = "policy.json"
@@ -126,15 +124,6 @@ class Told:
 
     counts: Mapping[str, tuple[int, int]]
     profile: pl.DataFrame
-
-    def rules(self, rule: StoppingRule | None) -> dict[str, Further]:
-        """By problem_id `rule`, which counts the rollouts in."""
-        return {name: Further(rule, k, n) for name, (k, n) in self.counts.items()}
-
-    def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
-        """Those of the problems that `plan`, with the rules of `rules`, wants samples of."""
-        told = self.counts.keys()
-        return frozenset(name for name in problem_ids if name not in told or not plan.is_enough(0, 0, name))
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
         """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format

@@ -28,16 +28,15 @@ before. The rules, for a problem that names no comparator and no checker:
 import ast
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.phrases import Said, said_of_answers
-from coderl_tasks.errors import InfraError
+from coderl_tasks.curation.recorded_checks import graded
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import Grade, Verdict
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.comparators import DEFAULT, TOLERANCE, UNORDERED, comparator, is_number, lines, parse_value
 from coderl_tasks.problems.problem import Problem
@@ -72,11 +71,8 @@ class _Evidence:
 
     def agree(self, name: str, wanted: Answers, got: Answers) -> bool:
         """Whether two programs' answers agree in every test under a comparator."""
-        compare = comparator(name)
-        if self.problem.kind == "call":
-            values = ((parse_value(one), parse_value(other)) for one, other in zip(wanted, got, strict=True))
-            return all(compare.value(one, other) is None for one, other in values)
-        return all(compare.text(one, _bytes(other)) is None for one, other in zip(wanted, got, strict=True))
+        pairs = zip(wanted, got, strict=True)
+        return all(comparator(name).accepts(self.problem.kind, one, other) for one, other in pairs)
 
     def all_agree(self, name: str) -> bool:
         return all(self.agree(name, self.expected, reference) for reference in self.references)
@@ -257,21 +253,6 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
     return "a wrong mutant of a reference" if any(wrong) else ""
 
 
-async def graded(
-    judge: Judge,
-    problem: Problem,
-    code: str,
-    *,
-    priority: Sequence[int] | None = None,
-    only: Sequence[int] | None = None,
-) -> Grade:
-    """The grade of a program, as `Judge.grade` gives it. Raises InfraError if it could not be run."""
-    grade = await judge.grade(problem, code, priority=priority, only=only)
-    if grade.verdict is Verdict.INFRA_ERROR:
-        raise InfraError(grade.reason)
-    return grade
-
-
 Relation = Callable[[str, str], bool]
 """Whether two outputs differ only as a relation allows that is finer than some comparator."""
 
@@ -315,10 +296,9 @@ def _is_integer(token: bytes) -> bool:
     return is_number(token) and token.lstrip(b"-").isdigit()
 
 
-def _parts(elements: Iterable[Any]) -> Iterator[Any]:
+def _parts(elements: list[Any]) -> list[Any]:
     """The elements, or of a single line its tokens."""
-    found = list(elements)
-    return iter(found[0] if len(found) == 1 and isinstance(found[0], list) else found)
+    return elements[0] if len(elements) == 1 and isinstance(elements[0], list) else elements
 
 
 def shape(code: str) -> str:

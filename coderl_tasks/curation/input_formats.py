@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.curation.new_inputs import Record
 
@@ -53,7 +53,7 @@ class InputFormat:
 
     def parse(self, text: str) -> list[Record] | None:
         """The records of an input, None if it is not in this format."""
-        raw = _split(self.items, self.has_cases, _lines(text) or [])
+        raw = _split(self.items, self.has_cases, _lines(text))
         if raw is None:
             return None
         return [[_typed(value, *kind) for value, kind in zip(record, self.types, strict=True)] for record in raw]
@@ -70,12 +70,45 @@ def infer_format(texts: Sequence[str], statement: str = "") -> InputFormat | Non
     """The format of these inputs, None if no sequence of items parses all of them. `statement` decides where few inputs
     leave open whether a 1 is the number of test cases, and whether numbers in a line are a list."""
     inputs = [_lines(text) for text in texts]
-    if not inputs or any(not lines or len(lines) > _MOST_LINES for lines in inputs):
+    if not inputs or any(not 0 < len(lines) <= _MOST_LINES for lines in inputs):
         return None
-    whole = [lines for lines in inputs if lines is not None]
     with suppress(_TooManyAttempts):
-        return _first_format(whole, _Search(statement))
+        search = _Search(statement)
+        for has_cases in (True, False) if _may_have_cases(inputs) else (False,):
+            found = search.case_formats(inputs) if has_cases else search.continued(list(map(_Position, inputs)))
+            for items in found:
+                raw = [_split(items, has_cases, lines) for lines in inputs]
+                if None not in raw:  # further cases may not have the format of the first ones
+                    fields = zip(*(record for records in raw for record in records or ()), strict=True)
+                    return InputFormat(items, has_cases, tuple(map(_type, fields)))
     return None
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of an input, none if one of them is empty."""
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    return lines if all(lines) else []
+
+
+def _may_have_cases(inputs: Sequence[list[str]]) -> bool:
+    """Whether the first line is a number that is no greater than that of the lines after it."""
+    return all(_INTEGER.fullmatch(lines[0]) and 0 < int(lines[0]) <= len(lines) - 1 for lines in inputs)
+
+
+class _TooManyAttempts(Exception):
+    """Lines that fit so many formats say nothing of what they mean."""
+
+
+class _Position(NamedTuple):
+    """Where in the lines of an input some items end, and the single tokens of these ("" for a list)."""
+
+    lines: list[str]
+    place: int = 0
+    numbers: tuple[str, ...] = ()
+
+    def following(self, count: int) -> list[str]:
+        """So many lines; fewer at the end."""
+        return self.lines[self.place : self.place + count]
 
 
 class _Search:
@@ -90,143 +123,86 @@ class _Search:
             re.search(r"\b(line of|the|n) (integers|numbers|values|words)\b(?! `?\w\b)", statement, re.IGNORECASE)
         )
 
-    def tries(self) -> None:
-        self.attempts += 1
-        if self.attempts > _MOST_ATTEMPTS:
-            raise _TooManyAttempts
+    def case_formats(self, inputs: Sequence[list[str]]) -> Iterator[tuple[_Item, ...]]:
+        """Formats of one case: first those of as many lines in every case, then those that begin with a number of
+        lines."""
+        per_case = {(len(lines) - 1) / int(lines[0]) for lines in inputs}
+        # Cases of one line are a list of lines as well, and as such may have more in common.
+        if len(per_case) == 1 and (size := per_case.pop()).is_integer() and 1 < size <= _MOST_TOKENS:
+            cases = [lines[start : start + int(size)] for lines in inputs for start in range(1, len(lines), int(size))]
+            yield from self.continued(list(map(_Position, cases)))
+        lines = [*(_Item("row", size) for size in range(1, 5)), _Item("array")]
+        for width in (1, 2, 3):
+            for count, more, line in product(range(width), (0, -1, 1), lines):
+                yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
 
-
-class _TooManyAttempts(Exception):
-    """Lines that fit so many formats say nothing of what they mean."""
-
-
-def _first_format(whole: Sequence[list[str]], search: _Search) -> InputFormat | None:
-    for has_cases in (True, False):
-        if has_cases and not _may_have_cases(whole):
-            continue
-        for items in _formats(whole, has_cases, search):
-            raw = [record for lines in whole for record in _split(items, has_cases, lines) or ()]
-            return InputFormat(items, has_cases, tuple(_type(values) for values in zip(*raw, strict=True)))
-    return None
-
-
-def _lines(text: str) -> list[str] | None:
-    lines = [line.strip() for line in text.rstrip().splitlines()]
-    return None if any(not line for line in lines) else lines
-
-
-def _may_have_cases(inputs: Sequence[list[str]]) -> bool:
-    """Whether the first line is a number that is no greater than that of the lines after it."""
-    heads = [int(lines[0]) if _INTEGER.fullmatch(lines[0]) else 0 for lines in inputs]
-    return all(0 < head <= len(lines) - 1 for head, lines in zip(heads, inputs, strict=True))
-
-
-def _formats(inputs: Sequence[list[str]], has_cases: bool, search: _Search) -> Iterator[tuple[_Item, ...]]:
-    """The formats that parse all inputs, the simplest first."""
-    if not has_cases:
-        yield from _continued(inputs, [(0, ()) for _ in inputs], (), search)
-        return
-    # A case has the format of the first case of each input; the others must fit.
-    for items in _case_formats(inputs, search):
-        if all(_split(items, True, lines) is not None for lines in inputs):
+    def continued(self, at: Sequence[_Position], items: tuple[_Item, ...] = ()) -> Iterator[tuple[_Item, ...]]:
+        """The formats that begin with `items`, which end in each input at a position, the simplest first."""
+        ended = [place == len(lines) for lines, place, _ in at]
+        if all(ended):
             yield items
+            return
+        if any(ended) or len(items) > _MOST_TOKENS:
+            return
+        for item in self.next_items(at, is_first=not items):
+            self.attempts += 1
+            if self.attempts > _MOST_ATTEMPTS:
+                raise _TooManyAttempts
+            after = []
+            for lines, place, numbers in at:
+                taken = _take(item, lines, place, numbers)
+                if taken is None:
+                    break
+                fields, place = taken
+                numbers = (*numbers, *(each if isinstance(each, str) else "" for each in fields))
+                after.append(_Position(lines, place, numbers))
+            else:
+                yield from self.continued(after, (*items, item))
 
-
-def _case_formats(inputs: Sequence[list[str]], search: _Search) -> Iterator[tuple[_Item, ...]]:
-    """Formats of one case: first those of as many lines in every case, then those that begin with a number of lines."""
-    heads = [int(lines[0]) for lines in inputs]
-    per_case = {(len(lines) - 1) / head for lines, head in zip(inputs, heads, strict=True)}
-    # Cases of one line are a list of lines as well, and as such may have more in common.
-    if len(per_case) == 1 and (size := per_case.pop()).is_integer() and 1 < size <= _MOST_TOKENS:
-        cases = [lines[start : start + int(size)] for lines in inputs for start in range(1, len(lines), int(size))]
-        yield from _continued(cases, [(0, ()) for _ in cases], (), search)
-    lines = [*(_Item("row", size) for size in range(1, 5)), _Item("array")]
-    for width in (1, 2, 3):
-        for count, more, line in product(range(width), (0, -1, 1), lines):
-            yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
-
-
-def _continued(
-    inputs: Sequence[list[str]],
-    at: Sequence[tuple[int, tuple[str, ...]]],
-    items: tuple[_Item, ...],
-    search: _Search,
-) -> Iterator[tuple[_Item, ...]]:
-    """The formats that begin with `items`, which end in each input at a line, with the single tokens so far."""
-    ended = [place == len(lines) for lines, (place, _) in zip(inputs, at, strict=True)]
-    if all(ended):
-        yield items
-        return
-    if any(ended) or len(items) > _MOST_TOKENS:
-        return
-    for item in _next_items(inputs, at, items, search):
-        search.tries()
-        after = []
-        for lines, (place, numbers) in zip(inputs, at, strict=True):
-            taken = _take(item, lines, place, numbers)
-            if taken is None:
-                break
-            fields, place = taken
-            after.append((place, (*numbers, *(each if isinstance(each, str) else "" for each in fields))))
-        else:
-            yield from _continued(inputs, after, (*items, item), search)
-
-
-def _next_items(
-    inputs: Sequence[list[str]],
-    at: Sequence[tuple[int, tuple[str, ...]]],
-    items: tuple[_Item, ...],
-    search: _Search,
-) -> Iterator[_Item]:
-    lines = [texts[place] for texts, (place, _) in zip(inputs, at, strict=True)]
-    separator = _separator(lines)
-    sizes = {len(line.split(separator)) for line in lines}
-    whole = [numbers for _, numbers in at]
-    # Lines that an earlier number counts, where it counts more than one.
-    for count in range(len(whole[0])):
-        if not all(_INTEGER.fullmatch(numbers[count]) for numbers in whole):
-            continue
-        for more in (0, -1, 1):
-            counts = [int(numbers[count]) + more for numbers in whole]
-            if max(counts) < (1 if search.says_cases else 2) or min(counts) < 1:
+    def next_items(self, at: Sequence[_Position], is_first: bool) -> Iterator[_Item]:
+        lines = [each.lines[each.place] for each in at]
+        separator = _separator(lines)
+        sizes = {len(line.split(separator)) for line in lines}
+        # Lines that an earlier number counts, where it counts more than one.
+        for count in range(len(at[0].numbers)):
+            if not all(_INTEGER.fullmatch(each.numbers[count]) for each in at):
                 continue
-            if any(place + number > len(texts) for number, texts, (place, _) in zip(counts, inputs, at, strict=True)):
-                continue
-            counted = [
-                line
-                for number, texts, (place, _) in zip(counts, inputs, at, strict=True)
-                for line in texts[place : place + number]
-            ]
-            yield from (_Item("lines", count=count, more=more, each=each) for each in _line_items(counted, search))
-    is_counted = all(_is_counted(line.split(separator)) for line in lines)
-    is_last = all(place + 1 == len(texts) for texts, (place, _) in zip(inputs, at, strict=True))
-    is_array = is_last and search.says_list and not is_counted and max(sizes) > 2
-    if is_array:
-        yield _Item("array", separator=separator)
-    if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
-        yield _Item("counted", separator=separator)
-    if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and (not items or max(sizes) <= 3):
-        yield _Item("row", max(sizes), separator)
-    if is_counted and max(sizes) <= 2:
-        yield _Item("counted", separator=separator)
-    if not is_array:
-        yield _Item("array", separator=separator)
-    if len(sizes) == 1 and max(sizes) <= _MOST_TOKENS and items and max(sizes) > 3:
-        yield _Item("row", max(sizes), separator)
-    if any(len(texts) - place > 1 for texts, (place, _) in zip(inputs, at, strict=True)):
-        remaining = [line for texts, (place, _) in zip(inputs, at, strict=True) for line in texts[place:]]
-        yield from (_Item("lines", each=each) for each in _line_items(remaining, search))
-
-
-def _line_items(lines: Sequence[str], search: _Search) -> Iterator[_Item]:
-    separator = _separator(lines)
-    sizes = {len(line.split(separator)) for line in lines}
-    if len(sizes) == 1 and max(sizes) <= 4 and not (search.says_list and max(sizes) > 1):
-        yield _Item("row", max(sizes), separator)
-    else:
-        if all(_is_counted(line.split(separator)) for line in lines):
+            for more in (0, -1, 1):
+                counts = [int(each.numbers[count]) + more for each in at]
+                if max(counts) < (1 if self.says_cases else 2) or min(counts) < 1:
+                    continue
+                counted = [line for each, number in zip(at, counts, strict=True) for line in each.following(number)]
+                if len(counted) == sum(counts):  # else an input ends before
+                    yield from (_Item("lines", count=count, more=more, each=each) for each in self.line_items(counted))
+        is_counted = all(_is_counted(line.split(separator)) for line in lines)
+        is_last = all(each.place + 1 == len(each.lines) for each in at)
+        is_array = is_last and self.says_list and not is_counted and max(sizes) > 2
+        is_row = len(sizes) == 1 and max(sizes) <= _MOST_TOKENS
+        if is_array:
+            yield _Item("array", separator=separator)
+        if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
             yield _Item("counted", separator=separator)
-        yield _Item("array", separator=separator)
+        if is_row and (is_first or max(sizes) <= 3):
+            yield _Item("row", max(sizes), separator)
+        if is_counted and max(sizes) <= 2:
+            yield _Item("counted", separator=separator)
+        if not is_array:
+            yield _Item("array", separator=separator)
+        if is_row and not is_first and max(sizes) > 3:
+            yield _Item("row", max(sizes), separator)
+        if any(len(each.lines) - each.place > 1 for each in at):
+            remaining = [line for each in at for line in each.lines[each.place :]]
+            yield from (_Item("lines", each=each) for each in self.line_items(remaining))
+
+    def line_items(self, lines: Sequence[str]) -> Iterator[_Item]:
+        separator = _separator(lines)
+        sizes = {len(line.split(separator)) for line in lines}
+        if len(sizes) == 1 and max(sizes) <= 4 and not (self.says_list and max(sizes) > 1):
+            yield _Item("row", max(sizes), separator)
+        else:
+            if all(_is_counted(line.split(separator)) for line in lines):
+                yield _Item("counted", separator=separator)
+            yield _Item("array", separator=separator)
 
 
 def _separator(lines: Sequence[str]) -> str:

@@ -4,7 +4,10 @@ be wrong at all."""
 import ast
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from operator import setitem
+
+from coderl_tasks.problems.assertions import NOT_PYTHON
 
 _Change = Callable[[], None]
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -26,7 +29,7 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
     """At most `most` different mutants of `code`, drawn by `seed`; none of a program that does not compile."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PYTHON:
         return []
     n_changes = sum(1 for _ in _changes(tree))
     found: dict[str, None] = {}
@@ -38,7 +41,7 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
         try:
             text = ast.unparse(ast.fix_missing_locations(copy))
             compile(text, "mutant", "exec")
-        except (SyntaxError, ValueError, RecursionError):
+        except NOT_PYTHON:
             continue
         if text != ast.unparse(tree):
             found.setdefault(text)
@@ -51,7 +54,7 @@ def live_code(code: str, entry_point: str = "") -> str:
     as it is if it does not compile."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError):
+    except NOT_PYTHON:
         return code
     if entry_point:
         tree.body = [node for node in tree.body if not _is_script_part(node)]
@@ -100,37 +103,29 @@ def _changes(tree: ast.AST) -> Iterator[_Change]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for place, operator in enumerate(node.ops):
-                yield _putting(node.ops, place, _COMPARISONS[type(operator)]())
+                yield partial(setitem, node.ops, place, _COMPARISONS[type(operator)]())
         elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _OPERATORS:
-            yield _setting(node, "op", _OPERATORS[type(node.op)]())
+            yield partial(setattr, node, "op", _OPERATORS[type(node.op)]())
         elif isinstance(node, ast.BoolOp):
-            yield _setting(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+            yield partial(setattr, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, bool):
-                yield _setting(node, "value", not node.value)
+                yield partial(setattr, node, "value", not node.value)
             elif isinstance(node.value, int | float):
-                yield _setting(node, "value", node.value + 1)
-                yield _setting(node, "value", node.value - 1)
+                yield partial(setattr, node, "value", node.value + 1)
+                yield partial(setattr, node, "value", node.value - 1)
             elif isinstance(node.value, str) and node.value:
-                yield _setting(node, "value", node.value[1:])
+                yield partial(setattr, node, "value", node.value[1:])
         elif isinstance(node, ast.If | ast.While | ast.IfExp):
-            yield _setting(node, "test", ast.UnaryOp(ast.Not(), node.test))
+            yield partial(setattr, node, "test", ast.UnaryOp(ast.Not(), node.test))
         elif isinstance(node, ast.Return) and node.value is not None:
-            yield _setting(node, "value", ast.Constant(None))
+            yield partial(setattr, node, "value", ast.Constant(None))
         elif isinstance(node, ast.Call) and len(node.args) > 1:
-            yield _setting(node, "args", [*node.args[1:], node.args[0]])
+            yield partial(setattr, node, "args", [*node.args[1:], node.args[0]])
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _LEFT_OUT and len(node.args) == 1:
-            yield _setting(node, "func", ast.parse("lambda value: value", mode="eval").body)
+            yield partial(setattr, node, "func", ast.parse("lambda value: value", mode="eval").body)
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.Module):
             for place, statement in enumerate(body):
                 if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For | ast.Break):
-                    yield _putting(body, place, ast.Pass())
-
-
-def _setting(node: ast.AST, name: str, value: object) -> _Change:
-    return lambda: setattr(node, name, value)
-
-
-def _putting(items: list[Any], place: int, value: ast.AST) -> _Change:
-    return lambda: items.__setitem__(place, value)
+                    yield partial(setitem, body, place, ast.Pass())

@@ -21,8 +21,8 @@ import math
 import random
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import cache
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -33,7 +33,8 @@ Record = list[Any]
 Place = tuple[int | str, ...]
 """Where a value lies in a record: the field's index, then "*" for the elements of a list, or an index in short lists
 that all have one length; keys of a dict."""
-Constraint = Callable[[Record], bool]
+Property = Callable[[Any], bool]
+"""Something that values at one place may have in common."""
 
 MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each mutation is checked as a whole
 MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
@@ -72,13 +73,6 @@ def new_inputs(
     return list(found.values())
 
 
-def _size(value: Any) -> int:
-    """How many values a value holds."""
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list | tuple) else 1
-
-
 def _beginning(value: Any) -> Any:
     """A list, and each list in it, cut off after a few elements."""
     return [_beginning(inner) for inner in value[:_LONG]] if isinstance(value, list) else copy.deepcopy(value)
@@ -91,10 +85,8 @@ class _Inputs:
         self.records = records
         self.treatment = treatment
         # Asked for each value of each record that is tried, and always the same.
-        self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
-        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
-        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
-        self.characters: Callable[[Place], set[str]] = cache(self._characters)
+        for name in ("alike", "range", "sizes", "characters"):
+            setattr(self, name, cache(getattr(self, name)))
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         self.stated = tuple(named)
         named += [each for each in treatment.constants if isinstance(each, int)]
@@ -104,14 +96,15 @@ class _Inputs:
         self.has_fields_only = not any(isinstance(value, list | tuple | dict) for value in records[0])
         self.given: dict[Place, list[Any]] = {}
         for record in records:
-            for place, value in self.walk(record):
+            for place, value in _walk(record, self.rows):
                 self.given.setdefault(place, []).append(value)
         self.said = Said(statement)
         self.may_be_empty = self.said.may_be_empty or (treatment.takes_empty and not self.said.limits_size)
         self.bounds = stated_bounds(statement)
         self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
         pairs = list(permutations(range(len(records[0])), 2))
-        # Each list is what its test holds for: (field, other field, difference), and (place, test).
+        # Each list is what its test holds for: (field, other field, difference), (place, name, test), and (test, field,
+        # other field).
         self.lengths = [
             (field, other, more)
             for field, other in pairs
@@ -122,15 +115,18 @@ class _Inputs:
         self.counts = {(field,) for field, *_ in self.lengths if isinstance(records[0][field], int)}
         self.counted = {(other,) for field, other, _ in self.lengths if (field,) in self.counts}
         self.common = [
-            (place, test)
+            (place, name, test)
             for place, given in self.given.items()
-            for test in _tests_at(given, self.said.names_parity)
-            if all(map(test, given)) and not self._is_by_chance(place, test, given)
+            for name, test in _properties(given, self.said.names_parity).items()
+            if all(map(test, given)) and not self._is_by_chance(place, name, given)
         ]
-        between = (partial(_between, test, *pair) for test in self._tests_of_pairs() for pair in pairs)
-        self.constraints: list[Constraint] = [each for each in between if all(map(each, records))]
-        self.constraints += [partial(_everywhere, self, place, test) for place, test in self.common]
-        self.seeds = [record for record in records if _size(record) <= MOST_VALUES]
+        self.relations = [
+            (test, one, other)
+            for test in self._tests_of_pairs()
+            for one, other in pairs
+            if all(test(record[one], record[other]) for record in records)
+        ]
+        self.seeds = [record for record in records if sum(1 for _ in _walk(record)) < MOST_VALUES]
         if not self.seeds:  # beginnings of large records, where they keep what these have in common
             parts = (self._repaired([_beginning(value) for value in record]) for record in records)
             self.seeds = [part for part in parts if self.allows(part)]
@@ -139,26 +135,27 @@ class _Inputs:
         """What two fields may have in common. Two integers are in order by chance in every second record."""
         is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE
         # Whether one value is in another may be what is asked.
-        left_out = [*((_is_at_most, _is_less) if is_by_chance and not self.said.relates else ())]
-        left_out += (_is_inside, _is_rearranged) if is_by_chance and self.said.asks else ()
-        return [test for test in _OF_PAIRS if test not in left_out]
+        left_out = ["at most", "less"] if is_by_chance and not self.said.relates else []
+        left_out += ["inside", "rearranged"] if is_by_chance and self.said.asks else []
+        return [test for name, test in _OF_PAIRS.items() if name not in left_out]
 
-    def _is_by_chance(self, place: Place, test: Callable[[Any], bool], given: Sequence[Any]) -> bool:
+    def _is_by_chance(self, place: Place, name: str, given: Sequence[Any]) -> bool:
         """Whether the values at a place may be in order, or all different, though the statement asks for neither."""
-        if test in (_is_rectangle, _is_square):
+        if name in ("rectangle", "square"):
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
-        if test is _first_is_less:
+        if name == "first is less":
             is_few = 0.5 ** len({repr(each) for each in given}) > _CHANCE
             return is_few and (place in self.counted or not self.said.relates)
-        if test in (_is_even, _is_odd):
+        if name in ("even", "odd"):
             return not self.said.names_even
-        if test not in (_is_sorted, _is_falling, _is_distinct, _has_differing_neighbours):
+        is_ordered = name in ("sorted", "falling")
+        if not is_ordered and name not in ("distinct", "differing neighbours"):
             return False
         different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
-        asks = self.said.orders if test in (_is_sorted, _is_falling) else self.said.differs
+        asks = self.said.orders if is_ordered else self.said.differs
         if asks and different:
             return False
-        if test in (_is_sorted, _is_falling):
+        if is_ordered:
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in different) > _CHANCE
         n_values = self._n_values(place, given)
         return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in different) > _CHANCE
@@ -170,27 +167,16 @@ class _Inputs:
         inner = [each for each in self.given.get((*place, "*"), []) if _is_number(each)]
         return max(max(inner) - min(inner) + 1, 1) if inner else max(len(self.given.get((*place, "*"), [])), 1)
 
-    def walk(self, record: Record) -> Iterator[tuple[Place, Any]]:
-        """Every value in a record with its place, the outer before the inner."""
-        waiting: list[tuple[Place, Any]] = [((number,), value) for number, value in enumerate(record)]
-        while waiting:
-            place, value = waiting.pop()
-            yield place, value
-            waiting += [((*place, step), inner) for step, inner in self.inside(place, value)]
-
-    def inside(self, place: Place, value: Any) -> list[tuple[int | str, Any]]:
-        if isinstance(value, dict):
-            return [(str(key), inner) for key, inner in value.items()]
-        if isinstance(value, list | tuple):
-            return [(number if place in self.rows else "*", inner) for number, inner in enumerate(value)]
-        return []
-
     # Domains
 
     def allows(self, record: Record) -> bool:
-        in_domain = all(self._is_in_domain(place, value) for place, value in self.walk(record))
-        has_lengths = in_domain and all(_is_length(record, *each) for each in self.lengths)
-        return has_lengths and all(constraint(record) for constraint in self.constraints)
+        values = list(_walk(record, self.rows))
+        return (
+            all(self._is_in_domain(place, value) for place, value in values)
+            and all(_is_length(record, *each) for each in self.lengths)
+            and all(test(record[one], record[other]) for test, one, other in self.relations)
+            and all(test(value) for place, _, test in self.common for at, value in values if at == place)
+        )
 
     def _is_in_domain(self, place: Place, value: Any) -> bool:
         alike = self.alike(place, type(value))
@@ -208,11 +194,11 @@ class _Inputs:
             return least <= len(value) <= most and (set(value) <= self.characters(place) or value in alike)
         return least <= len(value) <= most or value in alike
 
-    def _alike(self, place: Place, kind: type) -> list[Any]:
+    def alike(self, place: Place, kind: type) -> list[Any]:
         """The given values of a type at a place."""
         return [each for each in self.given.get(place, ()) if type(each) is kind]
 
-    def _range(self, place: Place, kind: type) -> tuple[Any, Any]:
+    def range(self, place: Place, kind: type) -> tuple[Any, Any]:
         """The lowest and the highest number of a type at a place."""
         given = self.alike(place, kind)
         low, high = min(given), max(given)
@@ -270,7 +256,7 @@ class _Inputs:
             return low
         return 1
 
-    def _sizes(self, place: Place, kind: type) -> tuple[int, int]:
+    def sizes(self, place: Place, kind: type) -> tuple[int, int]:
         """The least and the greatest length."""
         given = self.alike(place, kind)
         lengths = [len(each) for each in given]
@@ -297,7 +283,7 @@ class _Inputs:
         is_free = all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
-    def _characters(self, place: Place) -> set[str]:
+    def characters(self, place: Place) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
         given = self.alike(place, str)
         found = set("".join(given))
@@ -440,15 +426,13 @@ class _Inputs:
             values[number] = self._changed((*place, number if place in self.rows else "*"), values[number], record)
             return values
         pool = self.given.get(inner, [])
+        if not pool:
+            return values
 
         def element() -> Any:
-            if not pool:
-                return None
             value = copy.deepcopy(rng.choice(values if values and rng.random() < 0.2 else pool))
             return self._changed(inner, value, record) if rng.random() < 0.5 else value
 
-        if not pool:
-            return values
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
         if rng.random() < 0.1:  # all of one random size
@@ -491,28 +475,42 @@ class _Inputs:
                 while spare and len(value) < size:
                     value.append(copy.deepcopy(self.rng.choice(spare)))
                 del value[max(size, 0) :]
-        for place, test in self.common:
-            for at, value in list(self.walk(record)) if test in (_is_sorted, _is_falling, _is_distinct) else ():
+        for place, name, test in self.common:
+            for at, value in list(_walk(record, self.rows)) if name in ("sorted", "falling", "distinct") else ():
                 if at == place and isinstance(value, list) and not test(value):
-                    if test is _is_distinct:
+                    if name == "distinct":
                         value[:] = {repr(each): each for each in value}.values()
                     elif _is_comparable(value):
-                        value.sort(reverse=test is _is_falling)
+                        value.sort(reverse=name == "falling")
         return record
 
 
 def _rows(records: Sequence[Record]) -> set[Place]:
     """The places whose lists all have one small length, and more than one of which lies in a list or is a tuple."""
     sizes: dict[Place, set[int]] = {}
-    waiting: list[tuple[Place, Any]] = [((number,), value) for each in records for number, value in enumerate(each)]
-    while waiting:
-        place, value = waiting.pop()
-        if isinstance(value, list | tuple):
-            if len(place) > 1 or isinstance(value, tuple):
+    for record in records:
+        for place, value in _walk(record):
+            # What lies in a dict has a place that no row has.
+            if (
+                isinstance(value, list | tuple)
+                and (len(place) > 1 or isinstance(value, tuple))
+                and {*place[1:]} <= {"*"}
+            ):
                 sizes.setdefault(place, set()).add(len(value))
-            waiting += [((*place, "*"), inner) for inner in value]
     # The elements of a row have places of their own, so what lies deeper is no row: its place has another name.
     return {place for place, found in sizes.items() if len(found) == 1 and max(found) <= _ROW}
+
+
+def _walk(record: Record, rows: Set[Place] = frozenset()) -> Iterator[tuple[Place, Any]]:
+    """Every value in a record with its place, the outer before the inner."""
+    waiting: list[tuple[Place, Any]] = [((number,), value) for number, value in enumerate(record)]
+    while waiting:
+        place, value = waiting.pop()
+        yield place, value
+        if isinstance(value, dict):
+            waiting += [((*place, str(key)), inner) for key, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [((*place, number if place in rows else "*"), inner) for number, inner in enumerate(value)]
 
 
 def _is_length(record: Record, field: int, other: int, more: int) -> bool:
@@ -525,62 +523,56 @@ def _is_length(record: Record, field: int, other: int, more: int) -> bool:
     return isinstance(value, list) and isinstance(sized, list) and field > other and len(value) == len(sized) + more
 
 
-def _between(test: Callable[[Any, Any], bool], one: int, two: int, record: Record) -> bool:
-    return test(record[one], record[two])
-
-
-def _everywhere(inputs: _Inputs, place: Place, test: Callable[[Any], bool], record: Record) -> bool:
-    return all(test(value) for other, value in inputs.walk(record) if other == place)
-
-
-def _tests_at(given: Sequence[Any], speaks_of_parity: bool) -> list[Callable[[Any], bool]]:
+def _properties(given: Sequence[Any], speaks_of_parity: bool) -> dict[str, Property]:
     """What the values at one place may have in common."""
     kinds = {type(value) for value in given}
     is_chance = len({repr(value) for value in given}) < _FEW  # that all numbers are even, say
     if kinds == {int}:
-        return [] if is_chance else [_is_even, _is_odd, _is_power_of_two]
-    if kinds <= {list, tuple}:
-        return [*_OF_LISTS] if is_chance and not speaks_of_parity else [*_OF_LISTS, _has_even_length, _has_odd_length]
+        return {} if is_chance else _OF_INTEGERS
+    if not kinds <= {list, tuple} and kinds != {str}:
+        return {}
+    found = _OF_STRINGS if kinds == {str} else _OF_LISTS
+    found = found if is_chance and not speaks_of_parity else found | _OF_LENGTHS
     if kinds != {str}:
-        return []
-    tests: list[Callable[[Any], bool]] = [*_OF_STRINGS]
-    tests += [] if is_chance and not speaks_of_parity else [_has_even_length, _has_odd_length]
+        return found
     # A text of one character tells nothing of the order of characters.
-    tests += _OF_ORDERS if sum(len(set(value)) > 1 for value in given) > 1 else ()
+    if sum(len(set(value)) > 1 for value in given) > 1:
+        found = found | _OF_CHARACTERS
     forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]
     if len(forms) == 1 and not (form := forms.pop()).isalnum():
-        tests.append(lambda value: _form(value) == form)
+        found = found | {"form": lambda value: _form(value) == form}
     if len(vocabulary := set(words)) <= len(words) / 2:
-        tests.append(lambda value: set(value.split()) <= vocabulary)
-    return tests
+        found = found | {"vocabulary": lambda value: set(value.split()) <= vocabulary}
+    return found
 
 
 def _is_words(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z ]+", text))
 
 
+def _form(text: str) -> str:
+    """What a text looks like: digits as 9, letters as a or A."""
+    return re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", text)))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_at_most(value: Any, most: Any) -> bool:
-    return _is_number(value) and _is_number(most) and bool(value <= most)
-
-
-def _is_less(value: Any, limit: Any) -> bool:
-    return _is_at_most(value, limit) and value != limit
+def _is_sized(value: Any) -> bool:
+    return isinstance(value, list | tuple | str)
 
 
 def _is_comparable(values: Any) -> bool:
     return all(isinstance(value, int | float) for value in values) or all(isinstance(value, str) for value in values)
 
 
-def _is_index(value: Any, sized: Any) -> bool:
-    return _is_position(value, sized) and value < len(sized)
+def _is_at_most(value: Any, most: Any) -> bool:
+    return _is_number(value) and _is_number(most) and bool(value <= most)
 
 
 def _is_position(value: Any, sized: Any) -> bool:
-    return _is_number(value) and isinstance(sized, list | tuple | str) and 0 <= value <= len(sized)
+    return _is_number(value) and _is_sized(sized) and 0 <= value <= len(sized)
 
 
 def _is_inside(value: Any, container: Any) -> bool:
@@ -603,69 +595,6 @@ def _is_rearranged(one: Any, other: Any) -> bool:
     return sorted(map(repr, one)) == sorted(map(repr, other))
 
 
-def _is_even(value: int) -> bool:
-    return value % 2 == 0
-
-
-def _is_odd(value: int) -> bool:
-    return value % 2 == 1
-
-
-def _is_power_of_two(value: int) -> bool:
-    return value > 0 and not value & (value - 1)
-
-
-def _is_sorted(values: Any) -> bool:
-    return _is_comparable(values) and all(one <= other for one, other in pairwise(values))
-
-
-def _is_falling(values: Any) -> bool:
-    return _is_comparable(values) and all(one >= other for one, other in pairwise(values))
-
-
-def _is_distinct(values: Any) -> bool:
-    return len({repr(value) for value in values}) == len(values)
-
-
-def _is_permutation(values: Any) -> bool:
-    if not all(isinstance(value, int) for value in values):
-        return False
-    ordered = sorted(values)
-    return ordered in (list(range(len(values))), list(range(1, len(values) + 1)))
-
-
-def _is_rectangle(values: Any) -> bool:
-    return all(isinstance(value, list | tuple | str) for value in values) and len(set(map(len, values))) < 2
-
-
-def _is_square(values: Any) -> bool:
-    return all(isinstance(value, list | tuple | str) and len(value) == len(values) for value in values)
-
-
-def _has_indices(values: Any) -> bool:
-    return all(isinstance(value, int) and 0 <= value <= len(values) for value in values)
-
-
-def _has_one_kind(values: Any) -> bool:
-    return len(set(map(type, values))) < 2
-
-
-def _has_differing_neighbours(values: Any) -> bool:
-    return all(one != other for one, other in pairwise(values))
-
-
-def _first_is_less(values: Any) -> bool:
-    return len(values) == 2 and _is_comparable(values) and bool(values[0] < values[1])
-
-
-def _has_even_length(values: Any) -> bool:
-    return len(values) % 2 == 0
-
-
-def _has_odd_length(values: Any) -> bool:
-    return len(values) % 2 == 1
-
-
 def _has_brackets(text: str) -> bool:
     """Whether the brackets of a text match."""
     opened = []
@@ -677,27 +606,47 @@ def _has_brackets(text: str) -> bool:
     return not opened
 
 
-def _is_palindrome(text: str) -> bool:
-    return text == text[::-1]
-
-
-def _is_stripped(text: str) -> bool:
-    return text == text.strip()
-
-
-def _has_single_spaces(text: str) -> bool:
-    return "  " not in text
-
-
-def _form(text: str) -> str:
-    """What a text looks like: digits as 9, letters as a or A."""
-    return re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", text)))
-
-
-_OF_PAIRS = (_is_at_most, _is_less, _is_index, _is_position, _is_inside, _bounds, _is_rearranged)
-_OF_LISTS = (
-    _is_sorted, _is_falling, _is_distinct, _is_permutation, _is_rectangle, _is_square, _has_indices, _has_one_kind,
-    _has_differing_neighbours, _first_is_less,
-)  # fmt: skip
-_OF_STRINGS = (_has_brackets, str.isdigit, _is_stripped, _has_single_spaces)
-_OF_ORDERS = (_is_palindrome, _is_distinct, _is_sorted)
+_OF_PAIRS: dict[str, Callable[[Any, Any], bool]] = {
+    "at most": _is_at_most,
+    "less": lambda value, limit: _is_at_most(value, limit) and value != limit,
+    "index": lambda value, sized: _is_position(value, sized) and value < len(sized),
+    "position": _is_position,
+    "inside": _is_inside,
+    "bounds": _bounds,
+    "rearranged": _is_rearranged,
+}
+_OF_INTEGERS: dict[str, Property] = {
+    "even": lambda value: value % 2 == 0,
+    "odd": lambda value: value % 2 == 1,
+    "power of two": lambda value: value > 0 and not value & (value - 1),
+}
+_OF_LENGTHS: dict[str, Property] = {
+    "even length": lambda values: len(values) % 2 == 0,
+    "odd length": lambda values: len(values) % 2 == 1,
+}
+_OF_LISTS: dict[str, Property] = {
+    "sorted": lambda values: _is_comparable(values) and all(one <= other for one, other in pairwise(values)),
+    "falling": lambda values: _is_comparable(values) and all(one >= other for one, other in pairwise(values)),
+    "distinct": lambda values: len({repr(value) for value in values}) == len(values),
+    "permutation": lambda values: (
+        all(isinstance(value, int) for value in values)
+        and sorted(values) in (list(range(len(values))), list(range(1, len(values) + 1)))
+    ),
+    "rectangle": lambda values: all(map(_is_sized, values)) and len(set(map(len, values))) < 2,
+    "square": lambda values: all(_is_sized(value) and len(value) == len(values) for value in values),
+    "indices": lambda values: all(isinstance(value, int) and 0 <= value <= len(values) for value in values),
+    "one kind": lambda values: len(set(map(type, values))) < 2,
+    "differing neighbours": lambda values: all(one != other for one, other in pairwise(values)),
+    "first is less": lambda values: len(values) == 2 and _is_comparable(values) and bool(values[0] < values[1]),
+}
+_OF_STRINGS: dict[str, Property] = {
+    "brackets": _has_brackets,
+    "digits": str.isdigit,
+    "stripped": lambda text: text == text.strip(),
+    "single spaces": lambda text: "  " not in text,
+}
+_OF_CHARACTERS: dict[str, Property] = {
+    "palindrome": lambda text: text == text[::-1],
+    "distinct": _OF_LISTS["distinct"],
+    "sorted": _OF_LISTS["sorted"],
+}

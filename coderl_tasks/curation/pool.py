@@ -158,31 +158,24 @@ def build_pool(
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if profile is not None and remaining.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
-    in_band: list[Problem] = []
-    for problem in remaining.values():
-        row = measured.get(problem.problem_id)
-        drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)  # no profile, no band
-        if drop is None:
-            in_band.append(problem)
-        else:
+    for name in [*remaining] if measured else []:  # without a profile there is no band
+        if drop := band_drop(remaining[name], measured[name], band_low, band_high, screened):
             all_drops.append(drop)
-    is_in_band = pl.col("problem_id").is_in([problem.problem_id for problem in in_band])
-    left_out, short = select(candidates.filter(is_in_band), mix)
-    chosen = [problem for problem in in_band if problem.problem_id not in left_out]
-    not_taken = [problem for problem in in_band if problem.problem_id in left_out]
-    all_drops += [Drop.of(problem, "mix", *left_out[problem.problem_id]) for problem in not_taken]
-    table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
+            del remaining[name]
+    left_out, short = select(candidates.filter(pl.col("problem_id").is_in([*remaining])), mix)
+    all_drops += [Drop.of(remaining.pop(name), "mix", *left_out[name]) for name in [*remaining] if name in left_out]
+    chosen = list(remaining.values())
     found = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
     known: dict[str, dict[str, Any]] = {}
     for row in chain(*found, measured.values()):
         known.setdefault(row["problem_id"], {}).update(row)
     rows = [known.get(problem.problem_id, {}) for problem in chosen]
     columns = PROFILE_COLUMNS | ANSWER_COLUMNS | ({} if audits is None else AUDIT_COLUMNS)
-    extra = pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
+    extra = pl.DataFrame(rows, schema=columns)
     return Pool(
         pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
-        profile=table,
+        profile=pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
         mix=mix,

@@ -18,7 +18,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import unified_diff
 from hashlib import sha256
 from pathlib import Path
@@ -26,11 +26,10 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.inferred_comparators import MUTANT_LIMIT_S, graded
+from coderl_tasks.curation.inferred_comparators import MUTANT_LIMIT_S
 from coderl_tasks.curation.mutants import is_same_program, live_code, mutants
-from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.recorded_checks import Row, graded, recorded_checks
 from coderl_tasks.curation.solutions import Status, check_problem, program_of
-from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.rows import agree, same_inputs
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import Verdict, shortened
@@ -66,27 +65,15 @@ async def audit_problems(
     known = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
     known = {each.problem_id: known[each.problem_id] for each in problems if each.problem_id in known}
 
-    async def audited(problem: Problem) -> Row | None:
-        try:
-            check = known.get(problem.problem_id)
-            if check is None:
-                if (found := await check_problem(problem, judge, MAX_SOLUTIONS)) is None:
-                    return None
-                check = found.to_row()
-            return await _audit(problem.whole(), judge, seed, most, check)
-        except InfraError:
-            return None
+    async def audited(problem: Problem) -> Row:
+        check = known.get(problem.problem_id) or (await check_problem(problem, judge, MAX_SOLUTIONS)).to_row()
+        return await _audit(problem.whole(), judge, seed, most, check)
 
     told = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": told}
-    rows = await recorded_checks(problems, audited, judge, request, folder=folder, on_progress=on_progress)
     unable = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
-    whole = [
-        {"split": problem.split} | rows.get(problem.problem_id, unable)
-        | {"problem_id": problem.problem_id, "statement": problem.statement}
-        for problem in problems
-    ]  # fmt: skip
-    return pl.DataFrame([{name: row.get(name) for name in AUDIT_SCHEMA} for row in whole], schema=AUDIT_SCHEMA)
+    how = (judge, request, AUDIT_SCHEMA, lambda problem: unable)
+    return await recorded_checks(problems, audited, *how, folder=folder, on_progress=on_progress)
 
 
 def split_by_audit(
@@ -106,14 +93,6 @@ def split_by_audit(
         else:
             kept.append(problem)
     return kept, drops
-
-
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """A passing solution, without code that no test reaches, and its problem with a time limit for mutants of it."""
-
-    problem: Problem
-    code: str
 
 
 async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Row) -> Row:
@@ -140,18 +119,20 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
     }
     if check["status"] in _REFERENCES:
         found[check["status"]] = check["detail"]
-    reference = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
-    if reference is not None:
-        failed = [] if check["suspicion"] or problem.checker else await _failed_samples(reference, judge, shown)
+    passing = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
+    if passing is not None:
+        limited, reference = passing
+        decides_alone = not check["suspicion"] and not problem.checker
+        failed = await _failed_samples(limited, reference, judge, shown) if decides_alone else []
         row["samples_failed"], found["samples_failed"] = len(failed), "; ".join(failed[:SHOWN])
-        drawn = mutants(reference.code, seed_for(seed, "mutants", problem.problem_id), most)
-        drawn = [code for code in drawn if not is_same_program(code, reference.code)]
-        grades = await asyncio.gather(*(graded(judge, reference.problem, code) for code in drawn))
+        drawn = mutants(reference, seed_for(seed, "mutants", problem.problem_id), most)
+        drawn = [code for code in drawn if not is_same_program(code, reference)]
+        grades = await asyncio.gather(*(graded(judge, limited, code) for code in drawn))
         # A checker may fail with a mutant's answer, which then is neither right nor wrong.
         row["mutants"] = sum(grade.gradable for grade in grades)
         survivors = [code for code, grade in zip(drawn, grades, strict=True) if grade.passed]
         row["mutants_survive"] = len(survivors)
-        row["survivors"] = [_diff(reference.code, code) for code in survivors[:SHOWN]]
+        row["survivors"] = [_diff(reference, code) for code in survivors[:SHOWN]]
         if len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * row["mutants"]:
             found["weak"] = f"{len(survivors)} of {row['mutants']} mutants pass all tests ({len(problem.tests)})"
     row["audit"] = [name for name in FINDINGS if found.get(name)]
@@ -159,9 +140,9 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
     return row
 
 
-async def _passing_reference(problem: Problem, judge: Judge) -> _Reference | None:
-    """The first of the references that passes, None if none does: slow ones have no mutants, each of which may take as
-    long."""
+async def _passing_reference(problem: Problem, judge: Judge) -> tuple[Problem, str] | None:
+    """The problem with a time limit for mutants, and the first of the references that passes, without code that no test
+    reaches; None if none does: slow ones have no mutants, each of which may take as long."""
     own_limit = problem.time_limit_s or judge.timeout_s
     for code in list(dict.fromkeys(map(program_of, problem.solutions)))[:MAX_SOLUTIONS]:
         live = live_code(code, "" if problem.kind == "stdin" else problem.entry_point)
@@ -170,25 +151,24 @@ async def _passing_reference(problem: Problem, judge: Judge) -> _Reference | Non
             for program in dict.fromkeys((live, code)):
                 grade = await graded(judge, limited, program)
                 if grade.passed:
-                    return _Reference(limited, program)
+                    return limited, program
             if grade.verdict is not Verdict.TIME_LIMIT:
                 break
     return None
 
 
-async def _failed_samples(reference: _Reference, judge: Judge, shown: Sequence[Sample]) -> list[str]:
+async def _failed_samples(problem: Problem, reference: str, judge: Judge, shown: Sequence[Sample]) -> list[str]:
     """Which samples the reference does not reproduce, in words. Only a wrong answer counts: what crashes, or takes too
     long, may be no whole sample."""
     failed = []
     for sample in shown:
         if not sample.is_exact:
             continue
-        problem = reference.problem
         kind: Kind = "stdin" if problem.kind == "stdin" else "call"
         digits = [len(found[1]) for found in _DECIMALS.finditer(sample.test.expected)]
         rounded = f"float:{10.0 ** -min(digits):g}" if digits and problem.comparator == DEFAULT else problem.comparator
         asked = replace(problem, kind=kind, tests=(sample.test,), tests_total=1, comparator=rounded)
-        grade = await graded(judge, asked, reference.code)
+        grade = await graded(judge, asked, reference)
         if grade.verdict is Verdict.WRONG_ANSWER:
             failed.append(f"{_said(sample)}: {grade.reason.partition(': ')[2]}")
     return failed

@@ -131,7 +131,7 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
         row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
         if n := row["n_samples"]:  # else the rates stay null
             row |= rates(row["n_correct"], n) | {"format_rate": row["format_ok"] / n}
-        rows.append({name: row.get(name) for name in SHARD_SCHEMA})
+        rows.append(row)
     return pl.DataFrame(rows, schema=SHARD_SCHEMA)
 
 

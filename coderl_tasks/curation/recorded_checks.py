@@ -1,21 +1,25 @@
 """Checks of problems in the sandbox, one recorded row per problem, so that a stopped check goes on where it stopped.
 
 Problems that could not be graded are tried again when all others are through. If the sandbox grades nothing at all,
-that is an InfraError; what alone cannot be graded is left to the caller, and tried again by another call.
+that is an InfraError; what alone cannot be graded is `undecided`, is not recorded, and is tried again by another call.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.scoring import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.rollouts.engine import first_error
 from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -26,8 +30,17 @@ CONCURRENCY = 32  # problems checked at once: how many programs run at once is u
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 
 Row = dict[str, Any]
-Check = Callable[[Problem], Awaitable[Row | None]]
-"""What is found out about a problem, with its `problem_id`; None if the sandbox could not run what that takes."""
+Check = Callable[[Problem], Awaitable[Row]]
+"""What is found out about a problem, with its `problem_id`. Raises InfraError if the sandbox could not run what that
+takes."""
+
+
+async def graded(judge: Judge, problem: Problem, code: str, *, run_all: bool = False) -> Grade:
+    """The grade of a program, as `Judge.grade` gives it. Raises InfraError if it could not be run."""
+    grade = await judge.grade(problem, code, run_all=run_all)
+    if grade.verdict is Verdict.INFRA_ERROR:
+        raise InfraError(grade.reason)
+    return grade
 
 
 async def recorded_checks(
@@ -35,26 +48,39 @@ async def recorded_checks(
     check: Check,
     judge: Judge,
     request: Mapping[str, Any],
+    schema: Mapping[str, pl.DataType],
+    undecided: Callable[[Problem], Row],
     *,
     folder: Path | None = None,
     on_progress: Progress | None = None,
-) -> dict[str, Row]:
-    """The row that `check` gives each problem, by problem id; missing are those that could not be run. `folder` records
-    each row as it comes: a second call with the same problems, `request` (JSON, what else decides the rows) and time
-    limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
+) -> pl.DataFrame:
+    """The row (`schema`) that `check` gives each problem, in order; `undecided` gives that of one that could not be
+    run. `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides
+    the rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
     request = {**request, "timeout_s": judge.timeout_s, "problems": _digest(problems)}
     rows = {} if folder is None else _read_checks(make_folder(folder), request)
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
-    def record(row: Row) -> None:
-        if folder is not None:
-            append_row(folder / CHECKS_FILE, row)
-        rows[row["problem_id"]] = row
-        if on_progress is not None:
-            on_progress(len(rows), len(problems))
+    async def work(waiting: Iterator[Problem], ungraded: list[Problem]) -> None:
+        for problem in waiting:
+            try:
+                row = await check(problem)
+            except InfraError:
+                ungraded.append(problem)
+                continue
+            if folder is not None:
+                append_row(folder / CHECKS_FILE, row)
+            rows[row["problem_id"]] = row
+            if on_progress is not None:
+                on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        unchecked = await _check_all(unchecked, check, record)
+        # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
+        waiting, unchecked = iter(unchecked), []
+        with first_error():  # retries depend on the type of the error, and do not look into a group
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CONCURRENCY):
+                    group.create_task(work(waiting, unchecked))
         if not unchecked:
             break
         # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
@@ -63,31 +89,12 @@ async def recorded_checks(
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if unchecked:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
-    return rows
-
-
-async def _check_all(problems: Sequence[Problem], check: Check, on_row: Callable[[Row], None]) -> list[Problem]:
-    """Checks `problems` concurrently and calls `on_row` with each row. Returns those that could not be graded."""
-    # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
-    waiting = iter(problems)
-    ungraded: list[Problem] = []
-
-    async def work() -> None:
-        for problem in waiting:
-            row = await check(problem)
-            if row is None:
-                ungraded.append(problem)
-            else:
-                on_row(row)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(work())
-    except ExceptionGroup as failures:
-        # Raise the error itself: retries depend on its type, and do not look into a group.
-        raise failures.exceptions[0] from failures
-    return ungraded
+    whole = [
+        {"problem_id": problem.problem_id, "split": problem.split, "statement": problem.statement}
+        | (rows.get(problem.problem_id) or undecided(problem))
+        for problem in problems
+    ]
+    return pl.DataFrame(whole, schema=schema)
 
 
 def _digest(problems: Sequence[Problem]) -> str:

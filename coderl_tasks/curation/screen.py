@@ -88,8 +88,8 @@ class Screen:
 
     def parts(self) -> list[list[Problem]]:
         """The problems in PARTS parts, of a size, by the order of a hash."""
-        keys = {name: (seed_for(self._seed, "screen", name), name) for name in self._place}
-        ranked = sorted(self.problems, key=lambda problem: keys[problem.problem_id])
+        names = sorted(self._place, key=lambda name: (seed_for(self._seed, "screen", name), name))
+        ranked = [self.problems[self._place[name]] for name in names]
         edges = [len(ranked) * part // PARTS for part in range(PARTS + 1)]
         return [ranked[edges[part] : edges[part + 1]] for part in range(PARTS)]
 

@@ -26,7 +26,7 @@ import polars as pl
 
 from coderl_tasks.curation.inferred_comparators import infer_comparator
 from coderl_tasks.curation.phrases import multi_answer_phrase
-from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.recorded_checks import Row, graded, recorded_checks
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.judge_programs import CheckerFault
@@ -99,17 +99,15 @@ async def check_solutions(
     could not be run. InfraError if the sandbox is down."""
     request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": infer}
 
-    async def check(problem: Problem) -> Row | None:
-        found = await check_problem(problem, judge, max_solutions, infer)
-        return None if found is None else found.to_row()
+    async def check(problem: Problem) -> Row:
+        return (await check_problem(problem, judge, max_solutions, infer)).to_row()
 
-    rows = await recorded_checks(problems, check, judge, request, folder=folder, on_progress=on_progress)
-    for problem in problems:
-        if problem.problem_id not in rows:
-            about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-            undecided = SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem))
-            rows[problem.problem_id] = undecided.to_row()
-    return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
+    def undecided(problem: Problem) -> Row:
+        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+        return SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
+
+    how = (judge, request, SOLUTION_SCHEMA, undecided)
+    return await recorded_checks(problems, check, *how, folder=folder, on_progress=on_progress)
 
 
 def inferred_comparators(checks: pl.DataFrame) -> dict[str, str]:
@@ -135,33 +133,27 @@ def split_by_solutions(
     return kept, drops
 
 
-async def check_problem(
-    problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None
-) -> SolutionCheck | None:
-    """The check of one problem, with a comparator that is inferred with the seed `infer`; None for an infra error."""
+async def check_problem(problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None) -> SolutionCheck:
+    """The check of one problem, with a comparator that is inferred with the seed `infer`. Raises InfraError if the
+    sandbox fails."""
     codes = list(dict.fromkeys(program_of(solution) for solution in problem.solutions))
     if problem.kind == "assert":
         try:
             await judge.programs.rehearsed(problem)
         except CheckerFault as fault:
             return SolutionCheck(problem.problem_id, problem.split, Status.TESTS_FAIL, str(fault), len(codes))
-        except InfraError:
-            return None
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
     for code in codes[:max_solutions]:
         if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
             break  # one passes, and another one's opinion is known
-        finding = await _classify(problem, patient, code, judge)
-        if finding is None:
-            return None
-        tried.append(finding)
-        if finding.status is Status.TESTS_FAIL:
+        tried.append(await _classify(problem, patient, code, judge))
+        if tried[-1].status is Status.TESTS_FAIL:
             break
-    passing_wrong = await _passing_wrong(patient, judge)
+    grades = await asyncio.gather(*(graded(judge, patient, program_of(wrong)) for wrong in problem.wrong_solutions))
+    passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
+    passing_wrong = f"known-wrong program {', '.join(passing)} of {len(grades)} passes" if passing else ""
     opinion = await _disagreement(patient, judge, tried)
-    if opinion is None or passing_wrong is None:
-        return None
     status, detail = _status(tried)
     detail = "; ".join(filter(None, (detail, passing_wrong)))
     about = (problem.problem_id, problem.split, status, detail, len(codes), len(tried))
@@ -170,30 +162,16 @@ async def check_problem(
         return check
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
     asked = replace(patient, wrong_solutions=tuple(map(program_of, problem.wrong_solutions)))
-    try:
-        inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
-    except InfraError:
-        return None
+    inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
     if inference is None:
         return check
     if not inference.comparator:
         return replace(check, suspicion="; ".join(filter(None, (check.suspicion, f"undecided: {inference.reason}"))))
     under = await check_problem(replace(problem, comparator=inference.comparator), judge, max_solutions)
-    if under is None:
-        return None
     if under.status not in PASSING:  # flaky, say
         return replace(check, suspicion=f"undecided: under {inference.comparator}, {under.detail}")
     name, reason = inference.comparator, inference.reason
     return replace(under, suspicion=None, inferred_comparator=name, comparator_from=reason)
-
-
-async def _passing_wrong(problem: Problem, judge: Judge) -> str | None:
-    """Which of a problem's known-wrong programs pass, empty if none does; None for an infra error."""
-    grades = await asyncio.gather(*(judge.grade(problem, program_of(wrong)) for wrong in problem.wrong_solutions))
-    if any(grade.verdict is Verdict.INFRA_ERROR for grade in grades):
-        return None
-    passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
-    return f"known-wrong program {', '.join(passing)} of {len(grades)} passes" if passing else ""
 
 
 def suspicion(problem: Problem, disagreement: str = "") -> str | None:
@@ -214,23 +192,21 @@ class _Finding:
     grade: Grade
 
 
-async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding | None:
-    """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
-    first = await judge.grade(problem, code)
+async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding:
+    """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit."""
+    first = await graded(judge, problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:  # which does not mean wrong: once more, with more time
-        first = await judge.grade(patient, code)
+        first = await graded(judge, patient, code)
         if first.verdict is Verdict.TIME_LIMIT:
             return _Finding(code, Status.TOO_SLOW, first)
     if first.verdict is Verdict.CHECKER_ERROR:
         return _Finding(code, Status.TESTS_FAIL, first)
-    if not first.gradable:
-        return None
     for _ in range(RUNS - 1):
         # Always with the long limit: a program that barely keeps the short one would look flaky on a busy machine.
-        again = await judge.grade(patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
-        if not again.gradable:
-            return None
+        again = await graded(judge, patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
+        if not again.gradable:  # a checker that fails only sometimes: as if it had not been run
+            raise InfraError(again.reason)
         # Compare reasons only for wrong answers: those name the answer, but a crash's may name a memory address.
         other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
         if first.verdict is not again.verdict or other_answer:
@@ -239,8 +215,8 @@ async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge)
     return _Finding(code, if_passed if first.passed else Status.FAILS, first)
 
 
-async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
-    """How a plausible solution differs from one that passes; empty if none does, None for an infra error."""
+async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str:
+    """How a plausible solution differs from one that passes; empty if none does."""
     good = next((number for number, finding in enumerate(tried, 1) if finding.status in PASSING), None)
     if good is None:
         return ""
@@ -248,9 +224,9 @@ async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding
         if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
             continue
         # The first grade ended at the first failure; on how many tests the two differ only a run of all tells.
-        whole = await judge.grade(problem, finding.code, run_all=True)
+        whole = await graded(judge, problem, finding.code, run_all=True)
         if not whole.gradable:
-            return None
+            raise InfraError(whole.reason)
         if whole.tests_passed >= PLAUSIBLE_SHARE * whole.tests_total:
             differing = whole.tests_total - whole.tests_passed
             return f"solutions {good} and {number} disagree on {differing} of {whole.tests_total} tests"
@@ -276,9 +252,7 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
             if problem.kind == "assert":
                 await judge.programs.rehearsed(problem)
             elif problem.checker and problem.solutions:
-                grade = await judge.grade(problem, program_of(problem.solutions[0]))
-                if grade.verdict is Verdict.INFRA_ERROR:
-                    raise InfraError(grade.reason)
+                grade = await graded(judge, problem, program_of(problem.solutions[0]))
                 if grade.verdict is Verdict.CHECKER_ERROR:
                     return grade.reason.removeprefix(f"problem {problem.problem_id}: ")
         except CheckerFault as error:

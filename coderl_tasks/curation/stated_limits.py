@@ -15,136 +15,122 @@ _LESS = r"\s*(<=|≤|⩽|\\leq?(?:slant)?|<)\s*"
 _STATED = re.compile(_BOUND + _LESS + r"([^<>≤⩽\d\s\\][^<>≤⩽\n]{0,40}?)" + _LESS + _BOUND)
 
 
-def _any(*patterns: str) -> re.Pattern[str]:
-    return re.compile("|".join(patterns), re.IGNORECASE)
-
-
 _AT_LEAST_ONE = (
     r"at least (?:0|1|zero|one)\b(?! (?:hundred|thousand|million)\b)"
     r"(?! \w*(?:numbers?|elements?|integers?|values?|items?|words?|of)\b)"
 )
-_EMPTY = _any(
-    r"(?<!non-)(?<!not )\bempty\b",
-    r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
-    r"\bif there are fewer than (?!(1|one)\b)",
-)
-_NEVER_EMPTY = _any(r"(not|non-?|never) ?(be )?empty")
-_EMPTY_INSIDE = _any(r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among|are)\b", "lists? in it")
-_RELATION = _any(
-    r"(?<!distance )(?<!difference )\bbetween\b",
-    r"\b(from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
-    r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
-    r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
-)
-_QUESTION = _any(
-    r"\b(whether|true|yes|boolean)\b|\b(find out|check|test|decide|tell) if\b",
-    r"\b(if|where) (there (is|are)|it has|it is) (none|no \w+|not)\b|\bnot (in|found|present)\b",
-)
-_ORDER = _any(
-    r"\b(?<!(?:any|its) )(?<!(?:this|that|same) )(?<!their )(?<!original )order\b",
-    r"\b(sorted|ascend|descend|increas|decreas|monoton|rising|falling)",
-)
-_ANY_ORDER = _any(r"\bany order\b")
-_DISTINCT = _any(
-    r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise|\bset of",
-    r"\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
-)
-_INTEGERS = _any(r"\bintegers?\b")
+_NEVER_EMPTY = r"(not|non-?|never) ?(be )?empty"
 _NOT_BELOW_ZERO = (
     r"\bpositive\b|\bnatural\b|\bwhole\b|unsigned|greater than (0|zero)|(above|over) zero"
     r"|(>=?|≥|\\geq?) *[01]\b|[01] *(<=?|≤|\\leq?)"
 )
-_LIMITED = _any(
-    _NOT_BELOW_ZERO,
-    r"non-?negative|not negative|zero or more|1 or more|\bnumber of\b|" + _AT_LEAST_ONE,
-    r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
+_NEVER_ZERO = r"\bpositive\b|(one|1) or more|non-?zero|not (be )?(0|zero)\b|" + _AT_LEAST_ONE
+_NEVER_NEGATIVE = (
+    r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned"
+    r"|(not|never|cannot|n't|no) (be )?negative|non-?negative|(zero|one|0|1) or more|" + _AT_LEAST_ONE
 )
-_QUANTITIES = _any(
-    r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute|second)",
-    r"\b(people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?|divis|multipl)",
-)
-_ZERO = _any(
-    r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b|zero counts|zero gives",
-    r"\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b",
-)
-_NAMES_ZERO = _any(r"\b(0|zero|negative)\b")
-_NEVER_ZERO = _any(r"\bpositive\b|(one|1) or more|non-?zero|not (be )?(0|zero)\b", _AT_LEAST_ONE)
-_NEGATIVE = _any(
-    r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b|(is|are|be) negative\b",
-    r"(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b",
-)
-_NEVER_NEGATIVE = _any(
-    r"positive (whole |integer|number|value)|positive$|(must|always|are|both|all) positive|natural number|unsigned",
-    r"(not|never|cannot|n't|no) (be )?negative|non-?negative|(zero|one|0|1) or more|" + _AT_LEAST_ONE,
-)
-_VALUES = _any(r"\b(integers?|numbers?)\b")
-_BOUNDED = _any(
-    r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position|terms?|steps?)\b",
-    r"\b(digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
-    r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
-)
-_NEVER_TRIED = _any(
-    r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
-    r"\bat least (one|two|three|[1-9])\b|(>=?|≥|\\geq?) *[1-9]",
-)
-_FROM_ONE = _any(r"(>=?|≥|\\geq?) *[1-9]")
-_ABOVE_ZERO = _any(
-    _NOT_BELOW_ZERO,
-    r"\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
-)
-_LEAST = _any(r"\bat least\b|or more\b|more than|greater than|(>=?|≥|\\geq?)|larger than|\bover\b|exactly")
-_SCALE = _any(
-    r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
-    r"\b(binary|latitude|longitude|probabilit\w+|codes?|age|ages)\b",
-)
-_LEAST_LENGTHS = _any(r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b")
-_GRID = _any(r"\b(matrix|matrices|grid|board|rectang|square|table)")
-_CASES = _any(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
-_OF_SOME = _any(
-    r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|name|names|words?)\b",
-    r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
-)
-_ONE_CASE = _any(r"\b(only|all|consists? of|consisting of|contains?) (of )?(only )?(the )?(upper|lower|capital|small)")
-_PARITY = _any(r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b")
-_EVEN = _any(r"\b(even|odd|halves|half|pairs?)\b")
-_LIST = _any(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
+_VALUES = r"\b(integers?|numbers?)\b"
+_ONE_CASE = r"\b(only|all|consists? of|consisting of|contains?) (of )?(only )?(the )?(upper|lower|capital|small)"
+_LEAST_LENGTHS = re.compile(r"\bat least (\w+)|\b(\w+) or more\b|\b\w+ *(?:>=|≥|\\geq?) *(\d+)\b", re.IGNORECASE)
 
 
 class Said:
     """What a statement says. One without words leaves everything open that given inputs have in common by chance."""
 
     def __init__(self, statement: str) -> None:
-        def has(pattern: re.Pattern[str]) -> bool:
-            return bool(pattern.search(statement))
-
         is_silent = not statement.strip()
+
+        def has(*patterns: str) -> bool:
+            return re.search("|".join(patterns), statement, re.IGNORECASE) is not None
+
+        def may_have(*patterns: str) -> bool:
+            return is_silent or has(*patterns)
+
         self.statement = statement
-        self.may_be_empty = has(_EMPTY)
-        self.names_empty_elements = has(_EMPTY_INSIDE)
-        self.relates = is_silent or (has(_RELATION) and not has(_ANY_ORDER))
-        self.asks = has(_QUESTION)
-        self.orders = is_silent or has(_ORDER)
-        self.differs = is_silent or has(_DISTINCT)
-        self.is_signed = has(_INTEGERS) and not has(_LIMITED)
-        self.is_plainly_signed = self.is_signed and not has(_QUANTITIES)
+        self.may_be_empty = has(
+            r"(?<!non-)(?<!not )\bempty\b",
+            r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
+            r"\bif there are fewer than (?!(1|one)\b)",
+        )
+        self.names_empty_elements = has(
+            r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among|are)\b|lists? in it"
+        )
+        relates = has(
+            r"(?<!distance )(?<!difference )\bbetween\b",
+            r"\b(from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
+            r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
+            r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
+        )
+        self.relates = is_silent or (relates and not has(r"\bany order\b"))
+        self.asks = has(
+            r"\b(whether|true|yes|boolean)\b|\b(find out|check|test|decide|tell) if\b",
+            r"\b(if|where) (there (is|are)|it has|it is) (none|no \w+|not)\b|\bnot (in|found|present)\b",
+        )
+        self.orders = may_have(
+            r"\b(?<!(?:any|its) )(?<!(?:this|that|same) )(?<!their )(?<!original )order\b",
+            r"\b(sorted|ascend|descend|increas|decreas|monoton|rising|falling)",
+        )
+        self.differs = may_have(
+            r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise",
+            r"\bset of|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
+        )
+        self.is_signed = has(r"\bintegers?\b") and not has(
+            _NOT_BELOW_ZERO,
+            r"non-?negative|not negative|zero or more|1 or more|\bnumber of\b|" + _AT_LEAST_ONE,
+            r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
+        )
+        self.is_plainly_signed = self.is_signed and not has(
+            r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute)",
+            r"\b(second|people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?)",
+            r"\b(divis|multipl)",
+        )
         # Where right programs do the same with all values of a kind, only what is said against these counts:
-        self.limits_zero = is_silent or has(_NEVER_ZERO) or has(_FROM_ONE)
-        self.limits_signs = is_silent or has(_NEVER_NEGATIVE) or has(_ABOVE_ZERO)
-        self.limits_size = is_silent or has(_NEVER_TRIED) or has(_NEVER_EMPTY)
-        self.limits_characters = is_silent or has(_OF_SOME)
-        self.names_zero = has(_NAMES_ZERO) and not has(_NEVER_NEGATIVE)
-        self.may_be_zero = has(_ZERO) and not has(_NEVER_ZERO)
-        self.names_negative = has(_NEGATIVE) and not has(_NEVER_NEGATIVE)
+        self.limits_zero = may_have(_NEVER_ZERO, r"(>=?|≥|\\geq?) *[1-9]")
+        self.limits_signs = may_have(
+            _NEVER_NEGATIVE,
+            _NOT_BELOW_ZERO,
+            r"\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
+        )
+        self.limits_size = may_have(
+            r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
+            r"\bat least (one|two|three|[1-9])\b|(>=?|≥|\\geq?) *[1-9]",
+            _NEVER_EMPTY,
+        )
+        self.limits_characters = may_have(
+            r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|names?|words?)\b",
+            r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
+        )
+        self.names_zero = has(r"\b(0|zero|negative)\b") and not has(_NEVER_NEGATIVE)
+        may_be_zero = has(
+            r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b",
+            r"zero counts|zero gives|\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b",
+        )
+        self.may_be_zero = may_be_zero and not has(_NEVER_ZERO)
+        names_negative = has(
+            r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b",
+            r"(is|are|be) negative\b|(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b",
+        )
+        self.names_negative = names_negative and not has(_NEVER_NEGATIVE)
         self.speaks_of_numbers = has(_VALUES)
-        self.is_scale = is_silent or has(_SCALE)
-        self.is_open = has(_VALUES) and not has(_BOUNDED)
-        self.has_least = has(_LEAST)
-        self.is_grid = is_silent or has(_GRID)
-        self.tells_cases = has(_CASES) and not has(_ONE_CASE)
-        self.names_parity = has(_PARITY)
-        self.names_even = is_silent or has(_EVEN)
-        self.names_digits = bool(re.search(r"\bdigit", statement, re.IGNORECASE))
-        self.is_list = has(_LIST)
+        self.is_scale = may_have(
+            r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
+            r"\b(binary|latitude|longitude|probabilit\w+|codes?|age|ages)\b",
+        )
+        self.is_open = self.speaks_of_numbers and not has(
+            r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position)\b",
+            r"\b(terms?|steps?|digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
+            r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
+        )
+        self.has_least = has(r"\bat least\b|or more\b|more than|greater than|>=?|≥|\\geq?|larger than|\bover\b|exactly")
+        self.is_grid = may_have(r"\b(matrix|matrices|grid|board|rectang|square|table)")
+        tells_cases = has(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
+        self.tells_cases = tells_cases and not has(_ONE_CASE)
+        self.names_parity = has(
+            r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
+        )
+        self.names_even = may_have(r"\b(even|odd|halves|half|pairs?)\b")
+        self.names_digits = has(r"\bdigit")
+        self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
         words = [word.lower() for each in _LEAST_LENGTHS.findall(statement) for word in each if word]
         numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
         self.least_lengths = [each for each in numbers if each is not None] + [1] * has(_NEVER_EMPTY)

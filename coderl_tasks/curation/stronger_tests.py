@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,14 @@ from coderl_tasks.curation.chosen_tests import (
     kinds_of_inputs,
     quick_answers,
 )
-from coderl_tasks.curation.inferred_comparators import graded, shape
+from coderl_tasks.curation.inferred_comparators import shape
 from coderl_tasks.curation.input_formats import InputFormat, infer_format
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.new_inputs import Record, new_inputs
 from coderl_tasks.curation.profile import rates
-from coderl_tasks.curation.recorded_checks import Row, recorded_checks
+from coderl_tasks.curation.recorded_checks import Row, graded, recorded_checks
 from coderl_tasks.curation.solutions import program_of, suspicion
 from coderl_tasks.curation.treatment import treatment_of
-from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.grading.scoring import Verdict
@@ -101,12 +101,9 @@ async def strengthen_problems(
         str(key[0]): part["code"].to_list() for key, part in completions.group_by("problem_id", maintain_order=True)
     }
 
-    async def strengthened(problem: Problem) -> Row | None:
+    async def strengthened(problem: Problem) -> Row:
         passing = codes.get(problem.problem_id, [])
-        try:
-            found = await strengthen(problem, judge, passing, most, seed)
-        except InfraError:
-            return None
+        found = await strengthen(problem, judge, passing, most, seed)
         row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
         counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
         tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
@@ -114,12 +111,9 @@ async def strengthen_problems(
 
     told = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
     request = {"strengthen": most, "seed": seed, "completions": told}
-    rows = await recorded_checks(problems, strengthened, judge, request, folder=folder, on_progress=on_progress)
-    nothing = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
-    whole = [
-        rows.get(each.problem_id, nothing | {"problem_id": each.problem_id, "split": each.split}) for each in problems
-    ]
-    return pl.DataFrame([{name: row.get(name) for name in STRENGTH_SCHEMA} for row in whole], schema=STRENGTH_SCHEMA)
+    unable = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
+    how = (judge, request, STRENGTH_SCHEMA, lambda problem: unable)
+    return await recorded_checks(problems, strengthened, *how, folder=folder, on_progress=on_progress)
 
 
 def generated_tests(table: pl.DataFrame) -> dict[str, list[Test]]:
@@ -172,27 +166,22 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
     quick = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
-    records = await asyncio.to_thread(
-        new_inputs, form.records, problem.statement, own_seed, INPUTS, treatment_of(references)
-    )
-    tests = await _agreed(quick, form, records, references, judge)
+    how = (problem.statement, own_seed, INPUTS, treatment_of(references))
+    records = await asyncio.to_thread(new_inputs, form.records, *how)
+    witnesses = references if len(references) > 1 else 2 * references
+    tests = await _agreed(quick, form, records, witnesses, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
     wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
     passing = dict.fromkeys(completions)
     known = {shape(reference) for reference in references}
     programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
-    failing = await _failing(quick, form, tests, programs, references[0], judge)
-    n_given = len(form.given(problem))
-    fails = {code: {number - n_given for number in numbers if number >= n_given} for code, numbers in failing.items()}
-    times = {code: sum(number < n_given for number in numbers) for code, numbers in failing.items()}
-    survivors = [code for code in programs if code in passing or times.get(code) == 0]
-    candidates = replace(quick, tests=tests, tests_total=len(tests))
+    goals = await _goals_to_fail(quick, form, tests, programs, references[0], judge)
+    survivors = [code for code in programs if code in passing or (code in goals and not goals[code].times)]
     given = [features(form.parse(text), "") for text in form.given(problem)]
-    goals = kinds_of_inputs(given, [features(form.parse(test.input), test.expected) for test in tests])
-    goals += [Goal(numbers, times[code]) for code, numbers in fails.items()]
-    chosen = choose(goals, most)
-    kept = await _verified(candidates, form, chosen, references, judge)
+    kinds = kinds_of_inputs(given, [features(form.parse(test.input), test.expected) for test in tests])
+    chosen = [tests[number].input for number in choose([*kinds, *goals.values()], most)]
+    kept = await _verified(quick, form, chosen, witnesses, judge)
     if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
     grades = await asyncio.gather(*(graded(judge, kept, code) for code in survivors))
@@ -213,53 +202,47 @@ async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
 
 
 async def _agreed(
-    problem: Problem, form: "_Form", records: Sequence[Record], references: Sequence[str], judge: Judge
-) -> tuple[Test, ...]:
-    """The tests of the inputs on which the references agree, as far as one process per reference tells."""
+    problem: Problem, form: "_Form", records: Sequence[Record], witnesses: Sequence[str], judge: Judge
+) -> list[Test]:
+    """The tests of the inputs on which the witnesses agree, as far as one process per witness tells."""
     longest = max([1 << 10, *(2 * len(test.input) for test in problem.tests)])
     old = form.given(problem)
     inputs = [*old, *(each for each in form.inputs(records) if len(each) <= min(longest, MOST_BYTES))]
-    codes = [*references, references[0]] if len(references) == 1 else references
-    answers = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in codes))
+    answers = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in witnesses))
     kinds = {form.kind(answer) for answer in answers[0][: len(old)] if answer is not None and not answer.error}
     tests = []
     for given, (first, *others) in list(zip(inputs, zip(*answers, strict=True), strict=True))[len(old) :]:
         if first is None or first.error or not is_meant(first, form.kind(first), kinds, problem.statement):
             continue
-        if all(form.same(problem, first, other) for other in others):
-            test = form.test(given, first.text)
-            if test is not None:
-                tests.append(replace(test, input=given))
-    return tuple(tests)
+        if all(form.same(problem, first, other) for other in others) and (test := form.test(given, first.text)):
+            tests.append(replace(test, input=given))
+    return tests
 
 
-async def _failing(
+async def _goals_to_fail(
     problem: Problem, form: "_Form", tests: Sequence[Test], programs: Sequence[str], reference: str, judge: Judge
-) -> dict[str, set[int]]:
-    """The numbers of the given tests and then of `tests` that each program fails by an answer or an error."""
+) -> dict[str, Goal]:
+    """The goal to fail each program that answers anything: which of `tests` do, and how many given ones, by an answer
+    or an error."""
+    n_given = len(form.given(problem))
     inputs = [*form.given(problem), *(test.input for test in tests)]
-    answers = await asyncio.gather(
-        *(form.quick_answers(problem, code, inputs, judge) for code in [reference, *programs])
-    )
-    wanted, *found = answers
-    return {
-        code: {
-            number
-            for number, (right, other) in enumerate(zip(wanted, own, strict=True))
-            if right is not None and other is not None and not form.same(problem, right, other)
-        }
-        for code, own in zip(programs, found, strict=True)
-        if any(answer is not None for answer in own)
-    }
+    codes = [reference, *programs]
+    wanted, *found = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in codes))
+    goals = {}
+    for code, own in zip(programs, found, strict=True):
+        pairs = enumerate(zip(wanted, own, strict=True))
+        failed = [n for n, (right, other) in pairs if right and other and not form.same(problem, right, other)]
+        if any(answer is not None for answer in own):
+            goals[code] = Goal({n - n_given for n in failed if n >= n_given}, sum(n < n_given for n in failed))
+    return goals
 
 
 async def _verified(
-    problem: Problem, form: "_Form", chosen: Sequence[int], references: Sequence[str], judge: Judge
+    problem: Problem, form: "_Form", inputs: Sequence[str], witnesses: Sequence[str], judge: Judge
 ) -> Problem:
-    """`problem` with the chosen tests that the references answer alike in processes of their own, and pass."""
-    inputs = [problem.tests[number].input for number in chosen]
-    codes = [*references, references[0]] if len(references) == 1 else references
-    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in codes))
+    """`problem` with the tests of the chosen `inputs` that the witnesses answer alike in processes of their own, and
+    pass."""
+    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in witnesses))
     tests = []
     for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
         if first is None or None in others or len(first) > MOST_BYTES:
@@ -267,7 +250,7 @@ async def _verified(
         if all(form.agree(problem, first, other) for other in others) and (test := form.test(given, first)):
             tests.append(test)
     kept = replace(problem, tests=tuple(tests), tests_total=len(tests))
-    for code in references:
+    for code in dict.fromkeys(witnesses):
         while kept.tests and not (grade := await graded(judge, kept, code)).passed:
             # Without a test to blame, the tests fail by themselves.
             rest = tests if grade.first_failed is None else [kept.tests[grade.first_failed]]
@@ -278,20 +261,19 @@ async def _verified(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How records become inputs and answers become tests, by the kind of the problem."""
+    """How records become inputs and answers become tests: of a problem of calls, whose inputs are JSON arrays of
+    arguments, and in the subclasses of other kinds."""
 
     records: Sequence[Record]
-
-    def input(self, record: Record) -> str:
-        raise NotImplementedError
+    name: str  # of the function that is called; empty for a program that reads its input
 
     def inputs(self, records: Sequence[Record]) -> list[str]:
         """The different inputs that new records make."""
-        return list(dict.fromkeys(map(self.input, records)))
+        return list(dict.fromkeys(map(json.dumps, records)))
 
     def parse(self, text: str) -> list[Record]:
         """The records of an input."""
-        raise NotImplementedError
+        return [parse_value(text)]
 
     def given(self, problem: Problem) -> list[str]:
         """The inputs of the given tests."""
@@ -302,7 +284,7 @@ class _Form:
         return Test(given, answer)
 
     def agree(self, problem: Problem, one: str, other: str) -> bool:
-        return comparator(problem.comparator).text(one, other.encode("utf-8", "surrogatepass")) is None
+        return comparator(problem.comparator).accepts(problem.kind, one, other)
 
     async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
         """What a program answers to inputs; None where it does not end well, or was not tried."""
@@ -317,20 +299,16 @@ class _Form:
                 found.append(None)  # the answer that ended the list
         return found + [None] * (len(inputs) - len(found))
 
-    def function(self, problem: Problem) -> str:
-        """The function that is called; empty for a program that reads its input."""
-        return ""
-
     async def quick_answers(
         self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
     ) -> list[Answer | None]:
         """As `answers`, but from one process."""
         limit_s = problem.time_limit_s or judge.timeout_s
-        return await quick_answers(problem, code, inputs, judge, limit_s, self.function(problem))
+        return await quick_answers(problem, code, inputs, judge, limit_s, self.name)
 
     def value(self, text: str) -> Any:
         """The value that an answer is."""
-        raise NotImplementedError
+        return parse_value(text)
 
     def kind(self, answer: Answer) -> str:
         """What kind of answer it is, as `is_meant` compares them."""
@@ -354,22 +332,14 @@ class _TextForm(_Form):
 
     format: InputFormat
 
-    def input(self, record: Record) -> str:
-        return self.format.render([record])
+    def inputs(self, records: Sequence[Record]) -> list[str]:
+        # One to three cases in turn, so that a program that answers one only is caught.
+        sizes, waiting = cycle((1, 2, 3) if self.format.has_cases else (1,)), iter(records)
+        groups = iter(lambda: list(islice(waiting, next(sizes))), [])
+        return list(dict.fromkeys(map(self.format.render, groups)))
 
     def parse(self, text: str) -> list[Record]:
         return self.format.parse(text) or []
-
-    def inputs(self, records: Sequence[Record]) -> list[str]:
-        if not self.format.has_cases:
-            return _Form.inputs(self, records)
-        groups: list[list[Record]] = []
-        rest = list(records)
-        while rest:  # one to three cases in turn, so that a program that answers one only is caught
-            size = 1 + len(groups) % 3
-            groups.append(rest[:size])
-            del rest[:size]
-        return list(dict.fromkeys(map(self.format.render, groups)))
 
     def kind(self, answer: Answer) -> str:
         return kind_of_text(answer.text)
@@ -378,35 +348,15 @@ class _TextForm(_Form):
         return Test(given, answer) if answer.strip() else None
 
 
-class _CallForm(_Form):
-    """A problem of calls, whose inputs are JSON arrays of arguments."""
-
-    def input(self, record: Record) -> str:
-        return json.dumps(record)
-
-    def parse(self, text: str) -> list[Record]:
-        return [parse_value(text)]
-
-    def function(self, problem: Problem) -> str:
-        return problem.entry_point
-
-    def value(self, text: str) -> Any:
-        return parse_value(text)
-
-    def agree(self, problem: Problem, one: str, other: str) -> bool:
-        return comparator(problem.comparator).value(self.value(one), self.value(other)) is None
-
-
 @dataclass(frozen=True, slots=True)
 class _AssertionForm(_Form):
     """A problem of assertions on a function's values. Inputs are tuples of arguments as Python writes them."""
 
-    name: str  # of the function
     imports: str  # that the given tests need
     is_truth: bool  # the given tests only ask whether a value is true
 
-    def input(self, record: Record) -> str:
-        return repr(tuple(record))
+    def inputs(self, records: Sequence[Record]) -> list[str]:
+        return list(dict.fromkeys(repr(tuple(record)) for record in records))
 
     def parse(self, text: str) -> list[Record]:
         return [list(ast.literal_eval(text))]
@@ -426,9 +376,6 @@ class _AssertionForm(_Form):
         code = with_given_code(problem.starter_code, code) + _PRINTING.format(name=self.name)
         printed = await _Form.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
         return [None if text is None or not _is_literal(text) else text.strip() for text in printed]
-
-    def function(self, problem: Problem) -> str:
-        return self.name
 
     def value(self, text: str) -> Any:
         return ast.literal_eval(text)
@@ -495,10 +442,11 @@ def _form(problem: Problem) -> _Form | None:
         if found is None:
             return None
         cases = [found.parse(text) for text in inputs]
-        return _TextForm([record for records in cases for record in records or ()], found)
+        return _TextForm([record for records in cases for record in records or ()], "", found)
     if problem.kind == "call":
         records = [parse_value(text) for text in inputs]
-        return _CallForm(_of_one_length([*records, *_examples(problem, problem.entry_point)]))
+        records = _of_one_length([*records, *_examples(problem, problem.entry_point)])
+        return _Form(records, problem.entry_point)
     return _assertions(problem)
 
 

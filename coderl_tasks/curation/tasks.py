@@ -11,7 +11,7 @@ import polars as pl
 from prefect import task
 from pydantic import TypeAdapter
 
-from coderl_tasks.addresses import explained, filesystem
+from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.pool_audit import audit_problems
 from coderl_tasks.curation.profile import Prices, profile_shard
@@ -99,7 +99,7 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
 
 @task(name="audit", task_run_name="audit-{number}", **PHASE)
 @supervised
-async def audit_shard(shard: Shard, number: int, checks: pl.DataFrame, on_progress: Progress) -> pl.DataFrame:
+async def audit_shard(shard: Shard, number: int, on_progress: Progress, checks: pl.DataFrame) -> pl.DataFrame:
     """The audit (AUDIT_SCHEMA) of one shard's problems; `checks` (SOLUTION_SCHEMA) has what is known of solutions."""
     work, seed, known = (list(shard.problems), shard.session.judge), shard.settings.seed, checks.iter_rows(named=True)
     return await audit_problems(*work, seed=seed, checks=known, folder=shard.folder, on_progress=on_progress)
@@ -107,10 +107,11 @@ async def audit_shard(shard: Shard, number: int, checks: pl.DataFrame, on_progre
 
 @task(name="strengthen", task_run_name="strengthen-{number}", **PHASE)
 @supervised
-async def strengthen_shard(shard: Shard, number: int, rollouts: str, on_progress: Progress) -> pl.DataFrame:
-    """The generated tests (STRENGTH_SCHEMA) of one shard's problems. `rollouts` is the address of its profile's
-    rollouts, if there are any."""
+async def strengthen_shard(shard: Shard, number: int, on_progress: Progress, profiles: str) -> pl.DataFrame:
+    """The generated tests (STRENGTH_SCHEMA) of one shard's problems. `profiles` is the address of the shards'
+    profiles, whose rollouts are used if there are any."""
     completions = pl.DataFrame(schema={"problem_id": pl.String(), "code": pl.String()})
+    rollouts = joined(profiles, f"{number:04d}", "rollouts.parquet")
     fs, path = filesystem(rollouts)
     with explained(rollouts):
         if await asyncio.to_thread(fs.exists, path):

@@ -142,8 +142,7 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
                 yield from _of_operator(operator, right)
             case ast.Subscript(slice=index):
-                names = {each.id for each in ast.walk(index) if isinstance(each, ast.Name)} - positions - {"len"}
-                yield from ["index"] if names else []
+                yield from ["index"] if _names(index) - positions - {"len"} else []
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 if name == "range":
                     yield from [] if all(map(_is_size, arguments)) else ["loop"]
@@ -199,10 +198,9 @@ def _positions(tree: ast.AST) -> set[str]:
 
 def _is_size(node: ast.expr) -> bool:
     """Whether an expression is made of lengths and constants, so that no number of the input says how often to loop."""
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    lengths = [
-        each for each in ast.walk(node)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "len"
-    ]  # fmt: skip
-    measured = {each.id for call in lengths for each in ast.walk(call) if isinstance(each, ast.Name)}
-    return names <= measured
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
+    return _names(node) <= {name for call in calls if "len" in _names(call.func) for name in _names(call)}
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

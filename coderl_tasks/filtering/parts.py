@@ -139,21 +139,20 @@ class KeptProblems:
     def _rows(self, columns: Sequence[str] = tuple(PROBLEM_SCHEMA)) -> Iterator[tuple[dict[str, Any], int]]:
         """Rows of `columns`, each with the size of its tests in bytes."""
         for key, wanted in self.table.group_by("part", maintain_order=True):
-            places = iter(wanted.select("row", "tests_bytes").iter_rows())
-            row, size = next(places, (None, 0))
+            places = wanted.select("row", "tests_bytes")
             with pq.ParquetFile(self.folder / str(key[0])) as file:
                 first = 0
                 present = [name for name in columns if name in file.schema_arrow.names]  # older parts have fewer
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
-                    if row is not None and row < end:  # a group without a wanted row is not read
+                    here = places.filter(pl.col("row").is_between(first, end, closed="left")).rows()
+                    if here:  # a group without a wanted row is not read
                         table = file.read_row_group(group, columns=present, use_threads=False)
-                        while row is not None and row < end:
-                            values = table.slice(row - first, 1).to_pylist()[0]
-                            if name := self.comparators.get(values["problem_id"]):
-                                values["comparator"] = name
-                            if (tests := self.generated.get(values["problem_id"])) and "tests" in values:
-                                values = Problem.from_row(values).with_generated(tests).to_row()
-                            yield values, size
-                            row, size = next(places, (None, 0))
+                    for row, size in here:
+                        values = table.slice(row - first, 1).to_pylist()[0]
+                        if name := self.comparators.get(values["problem_id"]):
+                            values["comparator"] = name
+                        if (tests := self.generated.get(values["problem_id"])) and "tests" in values:
+                            values = Problem.from_row(values).with_generated(tests).to_row()
+                        yield values, size
                     first = end

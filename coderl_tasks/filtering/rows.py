@@ -37,7 +37,7 @@ from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, wr
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.problems.assertions import count_assertions
-from coderl_tasks.problems.comparators import comparator, parse_value
+from coderl_tasks.problems.comparators import comparator
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, RawRow, Segment
@@ -119,12 +119,9 @@ def same_inputs(problem: Problem) -> Iterator[tuple[int, int]]:
 
 def agree(problem: Problem, one: str, other: str) -> bool:
     """Whether an answer can be right for both expectations."""
-    compare = comparator(problem.comparator)
-    if problem.kind == "stdin":
-        return None in (compare.text(one, other.encode()), compare.text(other, one.encode()))
+    accepts = comparator(problem.comparator).accepts
     try:
-        left, right = parse_value(one), parse_value(other)
-        return None in (compare.value(left, right), compare.value(right, left))
+        return accepts(problem.kind, one, other) or accepts(problem.kind, other, one)
     except ValueError:
         return one == other
 

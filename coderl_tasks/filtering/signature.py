@@ -130,17 +130,11 @@ class NearDuplicateIndex:
 
         self._index = MinHashLSH(num_perm=PERMUTATIONS, params=_bands(threshold))
         self._least = threshold - SKETCH_ERROR
-        self._rows: dict[int, int] = {}
-        self._sketches = np.empty((256, PERMUTATIONS), dtype=np.uint32)
+        self._sketches: dict[int, Sketch] = {}
 
     def add(self, number: int, signature: Signature) -> None:
         """Add a signature under a number of its own."""
-        row = len(self._rows)
-        # Doubled when full: one array that numpy compares at once, and no copy for each problem.
-        if row == len(self._sketches):
-            self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
-        self._sketches[row] = signature.sketch
-        self._rows[number] = row
+        self._sketches[number] = signature.sketch
         self._index.insert(number, _as_minhash(signature.sketch))
 
     def query(self, signature: Signature) -> list[int]:
@@ -148,7 +142,7 @@ class NearDuplicateIndex:
         candidates = sorted(self._index.query(_as_minhash(signature.sketch)))
         if not candidates:
             return []
-        sketches = self._sketches[[self._rows[number] for number in candidates]]
+        sketches = np.stack([self._sketches[number] for number in candidates])
         estimates = (sketches == signature.sketch).mean(axis=1)
         return [number for number, estimate in zip(candidates, estimates, strict=True) if estimate >= self._least]
 

@@ -198,14 +198,13 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
             whole = side.limit != -1 and source.only is not None
             for segment in (whole_file(file),) if whole else index.segments:
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
-                limit = rows_left[source.split]
-                rows = segment.rows if limit is None else min(segment.rows, limit)
-                numbered = replace(segment, first_row=segment.first_row + first_row)
-                if limit is None or whole:
+                limit = left = rows_left[source.split]
+                if left is not None and not whole:
+                    limit = min(segment.rows, left)
+                    rows_left[source.split] = left - limit
+                if limit != 0 or whole:
+                    numbered = replace(segment, first_row=segment.first_row + first_row)
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
-                elif rows:  # else the limit is reached
-                    jobs.append(PartJob(source, numbered, part, side.rules, rows, side.held_out))
-                    rows_left[source.split] = limit - rows
             first_row += index.numbers  # blank lines have a number too
     return jobs
 

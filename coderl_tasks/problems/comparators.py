@@ -73,6 +73,12 @@ class Comparator(NamedTuple):
     value: Callable[[Any, Any], str | None]
     words: tuple[str, str]
 
+    def accepts(self, kind: str, expected: str, answer: str) -> bool:
+        """Whether an answer to a problem of this `kind` is right. Raises ValueError if a call's is no JSON."""
+        if kind == "call":
+            return self.value(parse_value(expected), parse_value(answer)) is None
+        return self.text(expected, answer.encode("utf-8", "surrogatepass")) is None
+
 
 @lru_cache(maxsize=256)
 def comparator(name: str) -> Comparator:
