@@ -27,7 +27,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import answer_in, each_once
 from coderl_tasks.grading.verdict import UNGRADED, Grade, Verdict, shortened
-from coderl_tasks.problems.assertions import with_given_code
+from coderl_tasks.problems.assertion_tests import with_given_code
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.samples import samples
 from coderl_tasks.prompts.tool_calls import Call, call_in

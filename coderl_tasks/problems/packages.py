@@ -21,8 +21,8 @@ from typing import Any
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
-from coderl_tasks.problems.assertions import NOT_PYTHON
-from coderl_tasks.problems.checkers import CPP_SUFFIXES
+from coderl_tasks.problems.assertion_tests import NOT_PYTHON
+from coderl_tasks.problems.output_checker import CPP_SUFFIXES
 
 DESCRIPTION = "problem.yaml"
 _DEEPEST = 3  # folders between the one that is named and a package

@@ -15,11 +15,10 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.assertions import is_test_code, signatures, with_assertions
-from coderl_tasks.problems.checkers import Checker, checker_of
+from coderl_tasks.problems.assertion_tests import is_test_code, signatures
+from coderl_tasks.problems.benchmark_rows import with_usual_columns
 from coderl_tasks.problems.comparators import DEFAULT, comparator
-from coderl_tasks.problems.evalplus import with_evalplus
-from coderl_tasks.problems.livecodebench import with_livecodebench
+from coderl_tasks.problems.output_checker import Checker, checker_of
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
@@ -82,7 +81,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
         raise RowDropped("row_not_object", _no_object(row))
     if row.get("package_fault"):
         raise RowDropped("unusable_package", str(row["package_fault"]))
-    row = with_livecodebench(with_assertions(with_evalplus(row)))
+    row = with_usual_columns(row)
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
     # Decode these columns once: they may hold the tests, up to 200 MB.

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coderl_tasks.problems.assertions import entry_point_of, scripts_of
+from coderl_tasks.problems.assertion_tests import entry_point_of, scripts_of
 from coderl_tasks.problems.problem import Kind, RowDropped, Test
 
 KINDS: dict[str, Kind] = {
