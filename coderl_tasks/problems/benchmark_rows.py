@@ -64,13 +64,12 @@ def _with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return row
     test, entry_point, cases = row.get("test"), row.get("entry_point"), row.get("test_cases")
     if isinstance(test, str) and STATES_SOMETHING.search(test):
-        columns = {"tests": test, "input_output": None}  # LeetCode's: examples for people
+        columns: dict[str, Any] = {"tests": test}
         if isinstance(entry_point, str) and isinstance(row.get("prompt"), str) and f"def {_CHECK}(" in test:
-            given, of_prompt = _prompt_columns(row, entry_point)
+            given, columns = _prompt_columns(row, entry_point)
             # What stands above the function in the prompt is given: the test's own copy of it decides.
-            script = "\n".join(filter(None, (given, test.strip("\n"), f"\n{_CHECK}({entry_point})")))
-            columns |= {**of_prompt, "tests": [script]}
-        return {**row, **columns}
+            columns["tests"] = ["\n".join(filter(None, (given, test.strip("\n"), f"\n{_CHECK}({entry_point})")))]
+        return {**row, **columns, "input_output": None}  # LeetCode's: examples for people
     return {**row, "tests": cases} if isinstance(cases, list) and cases and are_texts(cases) else row
 
 

@@ -82,8 +82,8 @@ def checker_of(value: Any) -> Checker | None:
     if not isinstance(flags, str | list | tuple):
         raise RowDropped("bad_checker", "its flags are neither text nor a list")
     flags = tuple(flags.split()) if isinstance(flags, str) else tuple(map(str, flags))
-    named = str(value.get("language") or "").strip().lower()
-    language = _LANGUAGES.get(named or ("cpp" if "#include" in source else "python"))
+    usual_language = "cpp" if "#include" in source else "python"
+    language = _LANGUAGES.get(str(value.get("language") or usual_language).strip().lower())
     if language is None:
         raise RowDropped("bad_checker", f"a checker in {value['language']}; read are python and cpp")
     defines_check = False
@@ -93,8 +93,10 @@ def checker_of(value: Any) -> Checker | None:
         except NOT_PYTHON as error:
             raise RowDropped("bad_checker", f"it is no Python: {error}") from None
         defines_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body)
-    usual = "testlib" if language == "cpp" and "testlib.h" in source else "check" if defines_check else "kattis"
-    protocol = _PROTOCOLS.get(str(value.get("protocol") or usual).strip().lower())
+    usual_protocol = (
+        "testlib" if language == "cpp" and "testlib.h" in source else "check" if defines_check else "kattis"
+    )
+    protocol = _PROTOCOLS.get(str(value.get("protocol") or usual_protocol).strip().lower())
     if protocol is None:
         raise RowDropped("bad_checker", f"the protocol {value['protocol']}; there are {', '.join(_PROTOCOLS)}")
     if language == "python" and protocol == "check" and not defines_check:
