@@ -36,7 +36,7 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
     return _outcomes(before, "before").join(_outcomes(after, "after"), on=keys).sort(keys)
 
 
-def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
+def paired_difference(pairs: pl.DataFrame) -> Difference:
     """after minus before with its 95% interval: Newcombe's for one completion per problem, else the bootstrap that
     draws problems. Raises DataError if there is no pair."""
     if pairs.is_empty():
@@ -45,7 +45,7 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     # Shares of several completions fall into no cell of a table of four.
     if not _is_one_each(pairs):
         deltas = [right - left for left, right in zip(before, after, strict=True)]
-        interval = clustered_bootstrap(deltas, seed=seed)
+        interval = clustered_bootstrap(deltas)
         return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])

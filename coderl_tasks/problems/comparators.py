@@ -49,6 +49,7 @@ from coderl_tasks.untrusted_text import printable
 DEFAULT = "tokens"
 UNORDERED = ("lines_any_order", "tokens_any_order", "set")
 TOLERANCE = 1e-6
+SHOWN_CHARS = 60
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
 _WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
@@ -209,10 +210,11 @@ def _values_match(expected: Any, actual: Any) -> bool:
     return _scalars_match(expected, actual)
 
 
-def shown(value: Any, length: int = 60) -> str:
+def shown(value: Any) -> str:
+    """`value` in at most SHOWN_CHARS characters: a token as it is, anything else as Python writes it."""
     is_token = isinstance(value, bytes)
-    text = printable(value[: length + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
-    return text if len(text) <= length else text[:length] + "..."
+    text = printable(value[: SHOWN_CHARS + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."
 
 
 def _numbers_difference(expected: str, actual: bytes, close: Callable[[float, float], bool]) -> str | None:

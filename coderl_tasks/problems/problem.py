@@ -201,7 +201,8 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
                 table = pq.ParquetFile(file)
                 there = set(table.schema_arrow.names)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{address} cannot be read as parquet ({str(error).splitlines()[0]})") from error
+                first_line = str(error).partition("\n")[0]
+                raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
             if missing := REQUIRED - there:
                 raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
             columns = [name for name in PROBLEM_SCHEMA if name in there]

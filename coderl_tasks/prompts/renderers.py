@@ -110,7 +110,7 @@ class Renderer(ABC):
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
         stops = (index for index, token in enumerate(tokens) if token in self.stop_tokens)
         end = next(stops, None)
-        return self._text(tokens[:end]), end is not None
+        return self.decoded(tokens[:end]), end is not None
 
     def continued_prompt(
         self,
@@ -132,13 +132,16 @@ class Renderer(ABC):
         end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
         tail = behind[end:]
         goes_on = (
-            bool(tail) and whole[-len(tail) :] == tail and self._text(whole[: -len(tail)]) == self._text(head) + answer
+            bool(tail)
+            and whole[-len(tail) :] == tail
+            and self.decoded(whole[: -len(tail)]) == self.decoded(head) + answer
         )
         if not goes_on:
             return whole, False
         return [*prompt, *completion, *(tail[1:] if completion and completion[-1] == tail[0] else tail)], True
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special ones included."""
         text = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text

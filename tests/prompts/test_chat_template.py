@@ -250,7 +250,6 @@ def test_markers_are_found_in_the_source(source: str, markers: list[tuple[str, s
 
 QUESTION: Message = {"role": "user", "content": "Double them."}
 ANSWER: Message = {"role": "assistant", "content": CODE}
-THOUGHT: Message = {"role": "assistant", "content": f"<think>\ntwice\n</think>\n\n{CODE}"}
 
 
 @pytest.mark.parametrize("name", SHAPES)
