@@ -133,20 +133,9 @@ def _problem(row: Mapping[str, Any], test_set: TestSet, statement: str, starter_
         name, checker, time_limit_s = _comparator_of(row), _checker_of(row, test_set), _time_limit_s(row)
     by = f"{name} {checker}" if checker else name
     problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
-    return Problem(
-        problem_id=problem_id,
-        statement=statement,
-        starter_code=starter_code,
-        kind=test_set.kind,
-        entry_point=test_set.entry_point,
-        tests=test_set.tests,
-        tests_total=len(test_set.tests),
-        tests_original=len(test_set.tests),
-        time_limit_s=time_limit_s,
-        comparator=name,
-        checker=checker,
-        **about,
-    )
+    decided = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **test_set._asdict(), **about}
+    decided |= dict.fromkeys(("tests_total", "tests_original"), len(test_set.tests))
+    return Problem(problem_id=problem_id, statement=statement, starter_code=starter_code, **decided)
 
 
 def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

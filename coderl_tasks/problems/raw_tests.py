@@ -19,8 +19,7 @@ one with any test that cannot be read without guessing: a misread test would pun
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.problems.assertion_tests import entry_point_of, scripts_of
 from coderl_tasks.problems.problem import Kind, RowDropped, Test
@@ -31,8 +30,7 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TestSet:
+class TestSet(NamedTuple):
     """A problem's tests, all of one kind; `entry_point` is the function's name, empty for `stdin`. Assertions may call
     others as well."""
 
@@ -41,8 +39,7 @@ class TestSet:
     tests: tuple[Test, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _RawTest:
+class _RawTest(NamedTuple):
     type_name: str | None
     function: str | None
     input: Any

@@ -87,20 +87,20 @@ class ChatTemplate:
             lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", source
         )
         try:
-            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER], add_generation_prompt=True)
+            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER])
         except ConfigError:  # some templates refuse a system message, others leave it out
             self._folds_system = True
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
-        opening = self._behind(USER_PROBE, [SYSTEM, USER], add_generation_prompt=True)
+        opening = self._behind(USER_PROBE, [SYSTEM, USER], is_prompt=True)
         # The last marker decides: with thinking off, some templates open a block and close it at once.
         self.opens_thinking = any(opening.rfind(pair.open) > opening.rfind(pair.close) for pair in self.markers)
         between = self._behind(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
         # First what ends a conversation; some templates write nothing there, so then what opens the next turn.
         self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Tools = ()) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), *, is_prompt: bool = True) -> str:
         """The conversation as text; the system's text goes at the head of the first user message if the template has no
         place for it. Raises ConfigError, with the template's own words, if the template refuses the conversation."""
         plain = [dict(message) for message in messages]
@@ -108,7 +108,7 @@ class ChatTemplate:
             system, first = plain[:2]
             plain[:2] = [{**first, "content": f"{system['content']}\n\n{first['content']}"}]
         try:
-            values = self._switches | {"add_generation_prompt": add_generation_prompt, "tools": list(tools) or None}
+            values = self._switches | {"add_generation_prompt": is_prompt, "tools": list(tools) or None}
             text = self._tokenizer.apply_chat_template(plain, chat_template=self.source, tokenize=False, **values)
         except Exception as error:  # a template is a program of others: what it raises has no common base
             roles = ", ".join(message["role"] for message in messages)
@@ -124,7 +124,7 @@ class ChatTemplate:
         calls = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
         messages = [SYSTEM, USER, calls, {"role": "tool", "content": SYSTEM_PROBE}]
         try:
-            text = self.render(messages, tools=[run_python(1)], add_generation_prompt=True)
+            text = self.render(messages, [run_python(1)])
         except ConfigError:
             return False
         described, _, rest = text.partition(USER_PROBE)
@@ -147,15 +147,15 @@ class ChatTemplate:
             prompts = set()
             for value in (True, False):
                 self._switches = {name: value}
-                prompts.add(self.render([SYSTEM, USER], add_generation_prompt=True))
+                prompts.add(self.render([SYSTEM, USER]))
             if len(prompts) == 2:
                 return name
         asked = f"thinking={'on' if thinking else 'off'}"
         raise ConfigError(f"{asked}: the model's chat template has no switch for thinking; leave the setting out")
 
-    def _behind(self, probe: str, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+    def _behind(self, probe: str, messages: Sequence[Message], *, is_prompt: bool = False) -> str:
         """What the template writes behind the first `probe`."""
-        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        text = self.render(messages, is_prompt=is_prompt)
         if probe not in text:
             raise ConfigError(
                 "the model's chat template leaves out the text of plain messages: take another model "
@@ -200,8 +200,7 @@ class ChatTemplateRenderer(Renderer):
         if tools and not self._template.has_tools:
             messages, tools = spelled_out(messages, tools), ()
         mark = self._unused_character(messages)
-        prompt = self._template.render(self._marked(messages, mark), add_generation_prompt=True, tools=tools)
-        first, *rest = prompt.split(mark)
+        first, *rest = self._template.render(self._marked(messages, mark), tools).split(mark)
         return [*self._encode(first), *(token for piece in rest for token in self._encode_continued(piece))]
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
