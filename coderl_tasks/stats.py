@@ -30,19 +30,17 @@ class Difference(NamedTuple):
     high: float
 
 
-def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson_interval(successes: int, n: int) -> Interval:
     """Wilson's score interval of a proportion (Wilson 1927); (0, 1) for n = 0. Unlike the textbook p +- 1.96 s it is
     sensible at 0 and n successes and for small n."""
     _check_counts(successes, n)
     if n == 0:
         return Interval(0.0, 1.0)
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == n else centre + half
-    return Interval(low, high)
+    return Interval(0.0 if successes == 0 else centre - half, 1.0 if successes == n else centre + half)
 
 
 @lru_cache(maxsize=4096)  # a profile asks for the same few counts thousands of times
@@ -80,9 +78,7 @@ def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
     return math.comb(n, successes) * math.exp(log_ratio)
 
 
-def paired_proportion_difference(
-    both: int, only_first: int, only_second: int, neither: int, confidence: float = CONFIDENCE
-) -> Difference:
+def paired_proportion_difference(both: int, only_first: int, only_second: int, neither: int) -> Difference:
     """Second proportion minus first, with its interval. The counts sort n items by which side they passed on: both, one
     or neither. Raises ValueError for n = 0 or a negative count. Source: Newcombe 1998, "Improved confidence intervals
     for the difference between binomial proportions based on paired data", method 10: it combines the two Wilson
@@ -92,8 +88,7 @@ def paired_proportion_difference(
         raise ValueError("a paired difference needs at least one pair and no negative count")
     first, second = both + only_first, both + only_second
     p1, p2 = first / n, second / n
-    low1, high1 = wilson_interval(first, n, confidence)
-    low2, high2 = wilson_interval(second, n, confidence)
+    (low1, high1), (low2, high2) = wilson_interval(first, n), wilson_interval(second, n)
     # Newcombe's correlation of the pairs (0 if a side passed all or none): a positive numerator loses n/2, down to 0.
     product = first * (only_second + neither) * second * (only_first + neither)
     numerator = float(both * neither - only_first * only_second)

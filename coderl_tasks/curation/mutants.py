@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from operator import setitem
 
-from coderl_tasks.problems.assertions import NOT_PYTHON
+from coderl_tasks.problems.assertion_tests import NOT_PYTHON
 
 _Change = Callable[[], None]
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -51,7 +51,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems.assertions import NOT_PYTHON, entry_point_of, with_given_code
+from coderl_tasks.problems.assertion_tests import NOT_PYTHON, entry_point_of, with_given_code
 from coderl_tasks.problems.comparators import TOLERANCE, comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.profile_columns import STRENGTH_SCHEMA

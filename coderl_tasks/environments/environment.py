@@ -145,16 +145,20 @@ class CodeEnvironment(Environment):
         held_back, rewarded = self.held_back(problem), None
         priority = self.priorities.get(problem.problem_id)
         if held_back:
-            rewarded = sorted(set(range(len(problem.tests))).difference(held_back))
             left_out = set(held_back)
+            rewarded = [index for index in range(len(problem.tests)) if index not in left_out]
             priority = priority and [index for index in priority if index not in left_out]
         scored = await score_group(
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}
-        passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
-        outcomes = await self._outcomes(judge, problem, passed, held_back) if held_back else {}
+        passed = sorted({each.code for each in scored if held_back and each.code is not None and each.grade.passed})
+        grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
+        # Programs that met an outage are left out.
+        outcomes: dict[str | None, bool] = {
+            code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
+        }
         return [
             replace(
                 each,
@@ -164,13 +168,6 @@ class CodeEnvironment(Environment):
             )
             for each in scored
         ]
-
-    async def _outcomes(
-        self, judge: Judge, problem: Problem, codes: Sequence[str], held_back: Sequence[int]
-    ) -> dict[str | None, bool]:
-        """Whether each program passes the tests held back; without those that met an outage."""
-        grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in codes))
-        return {code: grade.passed for code, grade in zip(codes, grades, strict=True) if grade.gradable}
 
     def held_back(self, problem: Problem) -> list[int]:
         """The indices of the tests that give no reward, ascending; at least one test does."""
@@ -212,15 +209,14 @@ class CustomEnvironment(Environment):
             found = await self.function.replies(judge.client, truth, texts, turn, judge.timeout_s)
         except InfraError:
             return [Reply(Verdict.INFRA_ERROR, None)] * len(texts)
+        replies = []
         for reply in found:
             if isinstance(reply, ReplyError):
                 logger.warning("problem %s, turn %d: respond failed: %s", problem.problem_id, turn, reply.text)
-        return [
-            Reply(Verdict.CHECKER_ERROR, None)
-            if isinstance(reply, ReplyError)
-            else Reply(Verdict.PASSED if reply is None else Verdict.WRONG_ANSWER, reply)
-            for reply in found
-        ]
+                replies.append(Reply(Verdict.CHECKER_ERROR, None))
+            else:
+                replies.append(Reply(Verdict.PASSED if reply is None else Verdict.WRONG_ANSWER, reply))
+        return replies
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         try:

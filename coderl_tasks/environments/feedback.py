@@ -26,7 +26,7 @@ from functools import partial
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import UNGRADED, Grade, Verdict, answer_in, each_once, shortened
-from coderl_tasks.problems.assertions import with_given_code
+from coderl_tasks.problems.assertion_tests import with_given_code
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.samples import samples
 from coderl_tasks.prompts.tool_calls import Call, call_in
@@ -153,16 +153,15 @@ def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) ->
         return f"Your program fails when it is run.\n\n{_error(code, grade)}\n\n{AGAIN}"
     assert grade.first_failed is not None  # a program that fails does so on a test
     test = shown.tests[grade.first_failed]
-    parts = [f"Your program fails example {grade.first_failed + 1} of the problem: {verdict}."]
-    if shown.kind == "call":
-        parts += [
-            f"Call:\n{_cut(f'{shown.entry_point}({test.input[1:-1]})')}",
-            f"Expected value:\n{_cut(test.expected)}",
-        ]
-    else:
-        parts += [f"Input:\n{_cut(test.input)}", f"Expected output:\n{_cut(test.expected)}"]
+    is_call = shown.kind == "call"
+    given = f"{shown.entry_point}({test.input[1:-1]})" if is_call else test.input
+    parts = [
+        f"Your program fails example {grade.first_failed + 1} of the problem: {verdict}.",
+        f"{'Call' if is_call else 'Input'}:\n{_cut(given)}",
+        f"Expected {'value' if is_call else 'output'}:\n{_cut(test.expected)}",
+    ]
     if grade.verdict is Verdict.WRONG_ANSWER and grade.output is not None:
-        parts.append(f"Your program's {'value' if shown.kind == 'call' else 'output'}:\n{_cut(grade.output)}")
+        parts.append(f"Your program's {'value' if is_call else 'output'}:\n{_cut(grade.output)}")
     elif grade.verdict is Verdict.RUNTIME_ERROR:
         parts.append(_error(code, grade))
     return "\n\n".join([*parts, AGAIN])

@@ -112,10 +112,7 @@ class Gsm8kEnvironment(Environment):
         return ["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]
 
     def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
-        # All of it: what ends a completion is part of the format.
-        text = renderer.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return renderer.decoded(tokens)  # all of it: what ends a completion is part of the format
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         return [_scored(text, problem.tests[0].expected) for text in texts]

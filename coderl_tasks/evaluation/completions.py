@@ -96,7 +96,11 @@ async def grade_completions(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The graded completions (ROLLOUT_SCHEMA, in problem order) and their summary. `groups` record each problem's.
     Raises InfraError if the sandbox could not grade them."""
-    recorded = {index: frame for index, frame in groups.read().items() if _is_graded(frame)}
+    recorded = {  # what an outage left ungraded is graded again
+        index: frame
+        for index, frame in groups.read().items()
+        if "verdict" in frame.columns and Verdict.INFRA_ERROR.value not in frame["verdict"]
+    }
     slots = asyncio.Semaphore(_IN_WORK)
 
     async def grade(index: int, problem: Problem) -> None:
@@ -121,7 +125,3 @@ async def grade_completions(
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(recorded[index] for index in sorted(recorded))])
     require_graded(rollouts, "evaluate")
     return rollouts, summarize(rollouts, policy=f"{COMPLETIONS}{given.file}")
-
-
-def _is_graded(frame: pl.DataFrame) -> bool:
-    return "verdict" in frame.columns and Verdict.INFRA_ERROR.value not in frame["verdict"]

@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import polars as pl
@@ -35,7 +36,7 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
     return _outcomes(before, "before").join(_outcomes(after, "after"), on=keys).sort(keys)
 
 
-def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
+def paired_difference(pairs: pl.DataFrame) -> Difference:
     """after minus before with its 95% interval: Newcombe's for one completion per problem, else the bootstrap that
     draws problems. Raises DataError if there is no pair."""
     if pairs.is_empty():
@@ -44,7 +45,7 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     # Shares of several completions fall into no cell of a table of four.
     if not _is_one_each(pairs):
         deltas = [right - left for left, right in zip(before, after, strict=True)]
-        interval = clustered_bootstrap(deltas, seed=seed)
+        interval = clustered_bootstrap(deltas)
         return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
@@ -106,19 +107,19 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
         n, passed = pl.col("n"), pl.col("passed")
         within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())  # unbiased variance
         why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-        return Noise(problems=by_problem.height, within=within, losses=None, said=why)
+        return Noise(by_problem.height, within, losses=None, said=why)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
         # Single completions do not show which changes were chance: assume that more completions average out none.
         losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)  # of the better policy; never 0
         why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-        return Noise(problems=by_problem.height, within=0.0, losses=losses, said=why)
+        return Noise(by_problem.height, 0.0, losses, said=why)
     # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
     pass_rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
     why = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
     )
-    return Noise(problems=by_problem.height, within=pass_rate * (1 - pass_rate), losses=None, said=why)
+    return Noise(by_problem.height, pass_rate * (1 - pass_rate), losses=None, said=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,12 @@ class OverSeeds:
 def over_seeds(after: Sequence[pl.DataFrame], before: Sequence[pl.DataFrame] | None = None) -> OverSeeds:
     """Pass@1 of the evaluations `after` (rollouts, one per seed), or with `before` how much higher it is than there,
     seed by seed. Raises DataError for fewer than two seeds, or two problems that all of them graded."""
-    sides = [*after, *(before or [])]
-    shared: pl.DataFrame | None = None
-    for number, side in enumerate(sides):
-        outcomes = _outcomes(side, str(number))
-        shared = outcomes if shared is None else shared.join(outcomes, on=["split", "problem_id"])
+    outcomes = [_outcomes(side, str(number)) for number, side in enumerate([*after, *(before or [])])]
+    shared = reduce(lambda frame, other: frame.join(other, on=["split", "problem_id"]), outcomes) if outcomes else None
     if shared is None or len(after) < 2 or shared.height < 2:
         raise DataError("several seeds are summarised of two or more evaluations, with two or more problems in common")
     shared = shared.sort("split", "problem_id")
-    scores = [shared[str(number)].to_list() for number in range(len(sides))]
+    scores = [shared[str(number)].to_list() for number in range(len(outcomes))]
     if before is not None:
         pairs = zip(scores[: len(after)], scores[len(after) :], strict=True)
         scores = [[right - left for right, left in zip(*pair, strict=True)] for pair in pairs]
@@ -156,16 +154,14 @@ def compared(
     """What a summary says of the comparison with the earlier evaluation `to`, whose rollouts are `before`; `sides` are
     the summaries of both. {compare: {to, difference, ci_low, ci_high, n, before, after} and what `changed` says}: n
     problems were graded in both, before and after have the SIDE_KEYS of each. Empty where no problem was."""
-    pairs = None if before is None else paired_outcomes(before, after)
-    if pairs is None or pairs.is_empty():
+    if before is None or (pairs := paired_outcomes(before, after)).is_empty():
         return {}
     difference = dict(zip(("difference", "ci_low", "ci_high"), paired_difference(pairs), strict=True))
     earlier, later = (
         {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in (*USUAL, SERVICE_KEY) if key in side}
         for side in sides
     )
-    counts = {**changed(pairs), "n": pairs.height}
-    return {"compare": {"to": to, **difference, **counts, "before": earlier, "after": later}}
+    return {"compare": {"to": to, **difference, **changed(pairs), "n": pairs.height, "before": earlier, "after": later}}
 
 
 def side_text(side: Mapping[str, Any]) -> str:

@@ -44,12 +44,10 @@ async def evaluate_policy(
         raise ValueError("there are no problems to evaluate on")
     plan = SamplingPlan(max_samples=n_samples, round_size=n_samples)  # all in one round
     rollouts = await sample_in_rounds(problems, sampler, engine, plan, groups=groups, on_progress=on_progress)
-    settings = engine.settings
-    temperature, policy = settings.temperature, settings.policy
-    summary = summarize(rollouts, temperature=temperature, max_tokens=settings.max_tokens, policy=policy)
-    if settings.served_by:  # empty: not known
-        summary["served_by"] = settings.served_by
-    return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})  # 1: as usual
+    used = engine.settings
+    summary = summarize(rollouts, temperature=used.temperature, max_tokens=used.max_tokens, policy=used.policy)
+    summary |= {"served_by": used.served_by} if used.served_by else {}  # empty: not known
+    return rollouts, summary | ({"top_p": used.top_p} if used.top_p < 1 else {})  # 1: as usual
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
@@ -171,7 +169,7 @@ def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
             by_k[str(k)] = {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
             continue
         # Where every value is 0, or every one 1, all draws of the bootstrap are equal: it would claim certainty.
-        is_all_or_none = values in ([0.0] * len(values), [1.0] * len(values))
+        is_all_or_none = len(set(values)) == 1 and values[0] in (0.0, 1.0)
         passed_all = round(math.fsum(values))
         interval = wilson_interval(passed_all, len(values)) if is_all_or_none else clustered_bootstrap(values)
         low, high = max(0.0, interval.low), min(1.0, interval.high)

@@ -36,7 +36,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.problems.assertions import count_assertions
+from coderl_tasks.problems.assertion_tests import count_assertions
 from coderl_tasks.problems.comparators import comparator
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, is_held_out, parse_row
 from coderl_tasks.problems.problem import Drop, Problem, RowDropped, dropped_frame, trim_tests

@@ -34,7 +34,7 @@ from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
 from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, JudgePrograms
 from coderl_tasks.grading.scoring import Grade, SandboxUse, Verdict, shortened
-from coderl_tasks.problems.assertions import with_given_code
+from coderl_tasks.problems.assertion_tests import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.sandbox_programs import DRIVER, OPERATIONS_DRIVER

@@ -27,7 +27,7 @@ from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.grading.client import RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.paths import coderl_home, private_folder, put
-from coderl_tasks.problems.checkers import CPP_SUFFIXES, MAIN_FILES, Checker
+from coderl_tasks.problems.output_checker import CPP_SUFFIXES, MAIN_FILES, Checker
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.sandbox_programs import ASSERTION_JUDGE, CHECKER_RUNNER
 

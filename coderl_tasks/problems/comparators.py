@@ -49,6 +49,7 @@ from coderl_tasks.untrusted_text import printable
 DEFAULT = "tokens"
 UNORDERED = ("lines_any_order", "tokens_any_order", "set")
 TOLERANCE = 1e-6
+SHOWN_CHARS = 60
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
 _WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
@@ -134,8 +135,6 @@ def _scalars_match(expected: Any, actual: Any) -> bool:
             return _close(expected, float(actual))
         except OverflowError:
             return _close(expected, math.inf if actual > 0 else -math.inf)
-    if isinstance(expected, str) or isinstance(actual, str):
-        return isinstance(expected, str) and isinstance(actual, str) and expected == actual
     return bool(expected == actual)
 
 
@@ -186,29 +185,28 @@ def value_difference(
     `match` says whether two scalars agree."""
     if expected == actual:  # what is unequal here may still be right: close decimals, NaN
         return None
-    pairs: Iterable[tuple[str, Any, Any]]
+    keys: Iterable[Any]
     if isinstance(expected, list) and isinstance(actual, list):
         if len(expected) != len(actual):
             return f"{where}: expected {len(expected)} elements, got {len(actual)}"
-        elements = enumerate(zip(expected, actual, strict=True))
-        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in elements)
+        keys = range(len(expected))
     elif isinstance(expected, dict) and isinstance(actual, dict):
         if expected.keys() != actual.keys():
             return f"{where}: expected the keys {shown(sorted(expected))}, got {shown(sorted(actual))}"
-        pairs = ((f"{where}[{key!r}]", wanted, actual[key]) for key, wanted in expected.items())
+        keys = expected
     elif match(expected, actual):
         return None
     else:
         return f"{where}: expected {shown(expected)}, got {shown(actual)}"
-    for inner_where, wanted, got in pairs:
-        difference = value_difference(wanted, got, inner_where, match)
+    for key in keys:  # no generator: its frames would halve how deep values may be nested
+        difference = value_difference(expected[key], actual[key], f"{where}[{key!r}]", match)
         if difference is not None:
             return difference
     return None
 
 
 def _values_match(expected: Any, actual: Any) -> bool:
-    """Whether `value_difference` finds none, sooner."""
+    """Whether `value_difference` finds none, in a quarter of its time."""
     if expected == actual:
         return True
     if isinstance(expected, list) and isinstance(actual, list):
@@ -218,10 +216,11 @@ def _values_match(expected: Any, actual: Any) -> bool:
     return _scalars_match(expected, actual)
 
 
-def shown(value: Any, length: int = 60) -> str:
+def shown(value: Any) -> str:
+    """`value` in at most SHOWN_CHARS characters: a token as it is, anything else as Python writes it."""
     is_token = isinstance(value, bytes)
-    text = printable(value[: length + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
-    return text if len(text) <= length else text[:length] + "..."
+    text = printable(value[: SHOWN_CHARS + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."
 
 
 def _numbers_difference(expected: str, actual: bytes, close: Callable[[float, float], bool]) -> str | None:

@@ -92,7 +92,7 @@ class LoadResult:
 
     def dropped_by_reason(self) -> dict[str, int]:
         """Counts of the dropped rows by reason, most frequent first."""
-        counts = self.dropped.group_by("reason").len().sort(["len", "reason"], descending=[True, False])
+        counts = self.dropped.group_by("reason").len().sort("len", "reason", descending=[True, False])
         return dict(counts.iter_rows())
 
 
@@ -123,15 +123,14 @@ def load_problems(
     `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
     Raises DataError if the source cannot be read, or with `dates` if a row has no date.
     """
-    return problems_in(load_rows(source, splits, role=role, limit=limit), rows, dates, keep, max_tests=max_tests)
+    return problems_in(load_rows(source, splits, role=role, limit=limit), rows, dates, keep, max_tests)
 
 
 def problems_in(
     raw_rows: Iterable[RawRow],
-    rows: RowReader = CODE_ROWS,
-    dates: Dates | None = None,
-    keep: Callable[[Problem], Problem] | None = None,
-    *,
+    rows: RowReader,
+    dates: Dates | None,
+    keep: Callable[[Problem], Problem] | None,
     max_tests: int = -1,
 ) -> LoadResult:
     """The problems in `raw_rows`, with the arguments and errors of `load_problems`."""
@@ -149,14 +148,12 @@ def problems_in(
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
         # Records are looked up by problem id, so two problems cannot share one: the first row keeps it.
-        first = problems.get(problem.problem_id)
-        if first is None:
+        if (first := problems.get(problem.problem_id)) is None:
             problems[problem.problem_id] = problem if keep is None else keep(problem)
-        else:
-            first_tests = (first.kind, first.entry_point, tuple(first.tests))
-            has_same_tests = first_tests == (problem.kind, problem.entry_point, tuple(problem.tests))
-            reason = "same_identity" if has_same_tests else SAME_ID_OTHER_TESTS
-            drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
+            continue
+        judged_by = [(each.kind, each.entry_point, tuple(each.tests)) for each in (first, problem)]
+        reason = "same_identity" if judged_by[0] == judged_by[1] else SAME_ID_OTHER_TESTS
+        drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
-from coderl_tasks.problems.assertions import NOT_PYTHON
-from coderl_tasks.problems.checkers import CPP_SUFFIXES
+from coderl_tasks.problems.assertion_tests import NOT_PYTHON
+from coderl_tasks.problems.output_checker import CPP_SUFFIXES
 
 DESCRIPTION = "problem.yaml"
 _DEEPEST = 3  # folders between the one that is named and a package
@@ -37,17 +37,22 @@ _WRONG = ("wrong_answer", "run_time_error", "rejected")
 _OWN_INPUT = (".args", ".files")  # of a test, beside its .in
 _GROUP_SETTINGS = ("testdata.yaml", "test_group.yaml")
 _FLAGS = ("output_validator_flags", "output_validator_args")
+_OTHER_TYPES = {
+    "interactive": "it is interactive: its program talks to a judge while it runs",
+    "multi-pass": "it is multi-pass: its program runs several times, on what it printed before",
+    "submit-answer": "it asks for answers, not for a program",
+    **dict.fromkeys(("scoring", "score"), "it is a scoring problem: its answers have points, not a verdict"),
+}
 _FORMAT = 3  # of the rows that are made of packages
 
 
 def package_folders(folder: Path) -> list[Path]:
     """The packages in `folder`, itself or at most _DEEPEST levels below, sorted by name."""
-    found = [folder] if (folder / DESCRIPTION).is_file() else []
-    for depth in range(1, _DEEPEST + 1):
-        if found:
-            break
-        found = sorted(file.parent for file in folder.glob("/".join(["*"] * depth) + f"/{DESCRIPTION}"))
-    return found
+    for depth in range(_DEEPEST + 1):
+        pattern = "/".join([*["*"] * depth, DESCRIPTION])
+        if found := sorted(file.parent for file in folder.glob(pattern) if file.is_file()):
+            return found
+    return []
 
 
 def rows_file(folder: Path) -> Path | None:
@@ -89,53 +94,42 @@ class _Refused(Exception):
 def _read(package: Path) -> dict[str, Any]:
     about = _mapping(package / DESCRIPTION)
     _refuse_other_types(package, about)
-    tests: list[dict[str, str]] = []
-    samples: list[dict[str, str]] = []
-    shown: list[tuple[str, str]] = []
     data = package / "data"
     groups = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
-    flags: dict[bool, list[tuple[str, ...]]] = {True: [], False: []}  # of the validator for samples, and other tests
+    tests: list[tuple[bool, tuple[str, ...], dict[str, str]]] = []  # is a sample, the validator's flags, the test
+    shown: list[tuple[str, str]] = []
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
         answer = source.with_suffix(".ans")
         if not answer.is_file():
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
         test = {"input": _exact_text(source), "output": _exact_text(answer)}
         is_sample = data / "sample" in source.parents
-        (samples if is_sample else tests).append(test)
-        flags[is_sample].append(_flags_of(source, groups))
+        tests.append((is_sample, _flags_of(source, groups), test))
         if is_sample:  # its answer may be no output but what the validator needs
             shown.append((_shown(source, ".in.statement", ".in"), _shown(source, ".ans.statement", ".out", ".ans")))
-    if not samples and not tests:
+    if not tests:
         raise _Refused("data/ has no *.in with its .ans")
-    all_flags = set(flags[False] or flags[True])
+    all_flags = {flags for is_sample, flags, _ in tests if not is_sample} or {flags for _, flags, _ in tests}
     if len(all_flags) > 1:
         raise _Refused("its groups of tests have flags of the validator of their own")
-    # Samples that are judged with other flags are shown, not run.
-    used_samples = [test for test, words in zip(samples, flags[True], strict=True) if words in all_flags]
+    (of_tests,) = all_flags
     general = _words(about.get("validator_flags", about.get("output_validator_args")))
-    row: dict[str, Any] = {
+    limit = _time_limit(package, about)
+    return {
         "question": _statement(package, about, shown),
-        "tests": [*used_samples, *tests],
+        "tests": [test for _, flags, test in tests if flags == of_tests],  # a sample with other flags is only shown
         "solutions": list(_programs(package, about, ("accepted",))),
         "wrong_solutions": list(_programs(package, about, _WRONG)),
-        **_decision(package, about, (*general, *all_flags.pop())),
+        "checker": _checker(package, about, (*general, *of_tests)),
+        **({} if limit is None else {"time_limit_s": limit}),
     }
-    if (limit := _time_limit(package, about)) is not None:
-        row["time_limit_s"] = limit
-    return row
 
 
 def _refuse_other_types(package: Path, about: Mapping[str, Any]) -> None:
     types = about.get("type", "pass-fail")
     words = {str(word) for word in (types if isinstance(types, list) else str(types).split())}
     words |= set(str(about.get("validation", "")).split())
-    for word, why in (
-        ("interactive", "it is interactive: its program talks to a judge while it runs"),
-        ("multi-pass", "it is multi-pass: its program runs several times, on what it printed before"),
-        ("submit-answer", "it asks for answers, not for a program"),
-        ("scoring", "it is a scoring problem: its answers have points, not a verdict"),
-        ("score", "it is a scoring problem: its answers have points, not a verdict"),
-    ):
+    for word, why in _OTHER_TYPES.items():
         if word in words:
             raise _Refused(why)
     for name in sorted(file.name for file in package.glob("include/*")):
@@ -143,30 +137,28 @@ def _refuse_other_types(package: Path, about: Mapping[str, Any]) -> None:
             raise _Refused(f"include/{name}: its programs are given files that a statement does not show")
     grading = about.get("grading")
     if isinstance(grading, Mapping) and (grading.get("objective") or grading.get("show_test_data_groups")):
-        raise _Refused("it is a scoring problem: its answers have points, not a verdict")
+        raise _Refused(_OTHER_TYPES["scoring"])
 
 
-def _decision(package: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
+def _checker(package: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
     """What decides a test: the package's own validator, or the default one with its flags."""
     # Drafts of the newer format still had the older folder, so the name of either is enough.
     folder = next((package / name for name in _VALIDATORS if (package / name).is_dir()), None)
     is_custom = str(about.get("validation", "")).startswith("custom")
     is_legacy = str(about.get("problem_format_version", "legacy")).startswith("legacy")
     if folder is not None and (is_custom or not is_legacy):
-        return {"checker": _validator(folder, about, flags)}
+        return _validator(folder, about, flags)
     if is_custom:
         raise _Refused("its own validator is missing: there is no folder output_validators")
     return _default_validator(flags)
 
 
-def _flags_of(source: Path, groups: Mapping[Path, Mapping[str, Any]]) -> tuple[str, ...]:
+def _flags_of(source: Path, groups: Mapping[Path, dict[str, Any]]) -> tuple[str, ...]:
     """The flags of the output validator for a test: its own, or those of the nearest group that has any. Raises
     _Refused for a test that gives the program more than an input."""
     own = source.with_suffix(".yaml")
-    settings = [
-        _mapping(own) if own.is_file() else {},
-        *(groups[folder] for folder in source.parents if folder in groups),
-    ]
+    settings = [_mapping(own)] if own.is_file() else []
+    settings += [groups[folder] for folder in source.parents if folder in groups]
     if any(one.get("args") for one in settings) or any(source.with_suffix(end).exists() for end in _OWN_INPUT):
         raise _Refused(f"{source.name}: a test with arguments or files of its own")
     return next((_words(one[name]) for one in settings for name in _FLAGS if one.get(name) is not None), ())
@@ -194,13 +186,9 @@ def _validator(folder: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -
     files = {file.name: file for file in entries if file.is_file()}
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
-    found = {
-        language: [name for name in files if Path(name).suffix in suffixes]
-        for language, suffixes in (("cpp", CPP_SUFFIXES), ("python", _PYTHON))
-    }
-    language = "cpp" if found["cpp"] else "python"
-    names = found[language]
-    if not names or (found["cpp"] and found["python"]):
+    cpp, python = ([name for name in files if Path(name).suffix in suffixes] for suffixes in (CPP_SUFFIXES, _PYTHON))
+    language, names = ("cpp", cpp) if cpp else ("python", python)
+    if not names or (cpp and python):
         raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
     main = next((name for stem in _MAIN_STEMS for name in names if Path(name).stem == stem), names[0])
     if language == "python" and len(names) > 1 and Path(main).stem not in _MAIN_STEMS:
@@ -231,32 +219,31 @@ def _with_constants(text: str, about: Mapping[str, Any]) -> str:
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
     """The default validator with these flags. It compares words as texts, unlike our comparators: 1.50 is not 1.5."""
-    words = list(flags)
-    case_sensitive = "case_sensitive" in words
-    space_sensitive = "space_change_sensitive" in words
+    known = {"case_sensitive": False, "space_change_sensitive": False}
     tolerances: dict[str, float] = {}
-    following = iter(words)
+    following = iter(flags)
     for name in following:
         if name in ("float_tolerance", "float_relative_tolerance", "float_absolute_tolerance"):
             value = next(following, "")
-            try:
+            tolerances[name] = math.nan
+            with suppress(ValueError):
                 tolerances[name] = float(value)
-            except ValueError:
-                tolerances[name] = math.nan
             if not 0 <= tolerances[name] < math.inf:
                 raise _Refused(f"its flag {name} has no number: {value}")
-        elif name not in ("case_sensitive", "space_change_sensitive"):
+        elif name in known:
+            known[name] = True
+        else:
             raise _Refused(f"its flag {name} is none of the default validator's")
     both = tolerances.get("float_tolerance", 0.0)
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
         "absolute": tolerances.get("float_absolute_tolerance", both),
         "has_tolerance": bool(tolerances),
-        "case_sensitive": case_sensitive,
-        "space_sensitive": space_sensitive,
+        "case_sensitive": known["case_sensitive"],
+        "space_sensitive": known["space_change_sensitive"],
     }
     source = "\n".join(f"{name.upper()} = {value!r}" for name, value in settings.items()) + _DEFAULT_VALIDATOR
-    return {"checker": {"source": source, "language": "python", "protocol": "check"}}
+    return {"source": source, "language": "python", "protocol": "check"}
 
 
 _DEFAULT_VALIDATOR = """

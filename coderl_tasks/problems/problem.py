@@ -97,9 +97,8 @@ class Problem:
 
     def with_generated(self, tests: Sequence[Test]) -> "Problem":
         """The problem with further tests, generated ones, after its own."""
-        more = len(tests)
-        whole = (*self.tests, *tests)
-        return replace(self, tests=whole, tests_total=len(whole), tests_generated=self.tests_generated + more)
+        whole, generated = (*self.tests, *tests), self.tests_generated + len(tests)
+        return replace(self, tests=whole, tests_total=len(whole), tests_generated=generated)
 
     def whole(self) -> "Problem":
         """The problem with its tests in memory."""
@@ -200,13 +199,13 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
         with explained(address), fs.open(path, "rb") as file:
             try:
                 table = pq.ParquetFile(file)
-                missing = REQUIRED - set(table.schema_arrow.names)
+                there = set(table.schema_arrow.names)
             except pa.ArrowInvalid as error:
                 first_line = str(error).partition("\n")[0]
                 raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
-            if missing:
+            if missing := REQUIRED - there:
                 raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
-            columns = [name for name in PROBLEM_SCHEMA if name in table.schema_arrow.names]
+            columns = [name for name in PROBLEM_SCHEMA if name in there]
             for group in range(table.num_row_groups):
                 rows = table.metadata.row_group(group).num_rows
                 low = max(0, start - group_start)
@@ -265,18 +264,16 @@ class PoolFile:
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
                 problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue
-            counts: list[int] = frame["tests_total"].to_list()
-            first_tests: list[Test | None] = [None] * frame.height
+            kinds, counts = frame["kind"], frame["tests_total"]
+            heads: Any = [()] * frame.height
             # Read tests only to count them, or if the first one is needed: for a prompt, or as the ground truth.
-            if not (frame["kind"] == "stdin").all() or not self._has_tests(group, frame["tests_total"]):
+            if not (kinds == "stdin").all() or not self._has_tests(group, counts):
                 tests = self._read(group, ["tests"])["tests"]
-                counts = tests.list.len().to_list()
-                for row, (kind, head) in enumerate(zip(frame["kind"], tests.list.head(1).to_list(), strict=True)):
-                    if kind != "stdin" and head:
-                        first_tests[row] = Test(**head[0])
-            without_tests = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
-            for row, problem in enumerate(problems_from_frame(without_tests)):
-                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], first_tests[row])
+                counts, heads = tests.list.len(), tests.list.head(1).to_list()
+            without_tests = problems_from_frame(frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"])))
+            for row, (problem, number, head) in enumerate(zip(without_tests, counts, heads, strict=True)):
+                first = Test(**head[0]) if head and problem.kind != "stdin" else None
+                stored = StoredTests(self, (group, row), problem.problem_id, number, first)
                 problems.append(replace(problem, tests=stored))
         return problems
 
@@ -327,8 +324,7 @@ class SpilledTests:
             error.filename = str(self.path)  # the file has no name
             raise
         place, self._size = (self._size, len(data)), self._size + len(data)
-        # A program's tests are only run; of the others prompts are made, or they are the answer.
-        first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]
+        first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]  # as in `PoolFile`
         stored = StoredTests(self, place, problem.problem_id, len(problem.tests), first)
         return replace(problem, tests=stored, solutions=(), wrong_solutions=())
 

@@ -208,29 +208,26 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     segments: list[Segment] = []
     digest = hashlib.sha256()
     line_number = numbers = first_row = start = position = rows = line_bytes = longest_line = 0  # numbers: FileIndex's
-    is_blank = True  # the line so far
+    is_blank = is_open = True  # the line so far, the file
     with _readable(file), _opened(file) as handle:
         # Read in pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
-        while piece := handle.readline(CHUNK_BYTES):
+        while is_open:
+            piece = handle.readline(CHUNK_BYTES)
+            is_open = bool(piece)
             digest.update(piece)
             position += len(piece)
             line_bytes += len(piece)
             longest_line = max(longest_line, line_bytes)
             is_blank = is_blank and not piece.strip()
-            if not piece.endswith(b"\n"):  # the line goes on
+            if is_open and not piece.endswith(b"\n"):  # the line goes on
                 continue
-            line_bytes = 0
             if not is_blank:
                 rows, numbers = rows + 1, line_number + 1
-            line_number, is_blank = line_number + 1, True
+            line_number, line_bytes, is_blank = line_number + 1, 0, True
             # Cut only at a line end, so that a segment can be read without its neighbours.
-            if position - start >= segment_bytes:
+            if position - start >= (segment_bytes if is_open else 1):
                 segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
                 start, first_row, rows, longest_line = position, line_number, 0, 0
-    if not is_blank:  # a last line without a newline
-        rows, numbers = rows + 1, line_number + 1
-    if position > start:
-        segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
     return FileIndex(sha256, tuple(segments), numbers)

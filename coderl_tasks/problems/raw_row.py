@@ -10,17 +10,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date
 from itertools import chain
 from typing import Any
 
-from coderl_tasks.problems.assertions import is_test_code, signatures, with_assertions
-from coderl_tasks.problems.checkers import Checker, checker_of
+from coderl_tasks.problems.assertion_tests import is_test_code, signatures
+from coderl_tasks.problems.benchmark_rows import with_usual_columns
 from coderl_tasks.problems.comparators import DEFAULT, comparator
-from coderl_tasks.problems.evalplus import with_evalplus
-from coderl_tasks.problems.livecodebench import with_livecodebench
+from coderl_tasks.problems.output_checker import Checker, checker_of
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
+from coderl_tasks.problems.raw_files import json_or_text
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
@@ -78,11 +77,10 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
     ambiguous_prompt, not_python, no_tests, ambiguous_tests, unknown_comparator, bad_checker, unusable_package,
     not_utf8, id_too_long, bad_evalplus_inputs, bad_private_tests, or a reason of `parse_tests`."""
-    if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", _no_object(row))
+    row = _object(row)
     if row.get("package_fault"):
         raise RowDropped("unusable_package", str(row["package_fault"]))
-    row = with_livecodebench(with_assertions(with_evalplus(row)))
+    row = with_usual_columns(row)
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
     # Decode these columns once: they may hold the tests, up to 200 MB.
@@ -103,16 +101,15 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
     if test_set.kind == "assert" and not starter_code.strip():
         starter_code = signatures([test.expected for test in test_set.tests], solutions)
-    problem = _problem(row, test_set, statement, starter_code, solutions, split, source_row)
-    return replace(problem, wrong_solutions=wrong_solutions) if wrong_solutions else problem
+    about = {"split": split, "source_row": source_row, "solutions": solutions, "wrong_solutions": wrong_solutions}
+    return _problem(row, test_set, statement, starter_code, **about)
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
     """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
     of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
     no_ground_truth, not_utf8, id_too_long."""
-    if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", f"not a JSON object: {row}")
+    row = _object(row)
     text, truth = row.get(text_column), row.get(truth_column)
     columns = ", ".join(map(str, row)) or "none"
     other_format = "these have tests: --environment=code" if row.get("tests") else dataset_hint(row)
@@ -125,27 +122,20 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
     if not isinstance(truth, str):
         truth = json.dumps(truth, ensure_ascii=False)
     require_utf8([text, truth])
-    return _problem(row, TestSet("answer", "", (Test("", truth),)), text, "", (), split, source_row)
+    test_set = TestSet("answer", "", (Test("", truth),))
+    return _problem(row, test_set, text, "", split=split, source_row=source_row, solutions=())
 
 
-def _problem(
-    row: Mapping[str, Any],
-    test_set: TestSet,
-    statement: str,
-    starter_code: str,
-    solutions: tuple[str, ...],
-    split: str,
-    source_row: int,
-) -> Problem:
+def _problem(row: Mapping[str, Any], test_set: TestSet, statement: str, starter_code: str, **about: Any) -> Problem:
     """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
-    name, checker = DEFAULT, ""
-    if test_set.kind != "answer":
-        name, checker = _comparator_of(row), _checker_of(row, test_set)
+    name, checker, time_limit_s = DEFAULT, "", None
+    if test_set.kind != "answer":  # an answer is not run
+        name, checker, time_limit_s = _comparator_of(row), _checker_of(row, test_set), _time_limit_s(row)
     by = f"{name} {checker}" if checker else name
     problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
-    asked = (problem_id, split, statement, starter_code, test_set.kind, test_set.entry_point, test_set.tests)
-    time_limit_s = None if test_set.kind == "answer" else _time_limit_s(row)  # an answer is not run
-    return Problem(*asked, len(test_set.tests), len(test_set.tests), time_limit_s, solutions, source_row, name, checker)
+    decided = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **test_set._asdict(), **about}
+    decided |= dict.fromkeys(("tests_total", "tests_original"), len(test_set.tests))
+    return Problem(problem_id=problem_id, statement=statement, starter_code=starter_code, **decided)
 
 
 def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -201,22 +191,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_comparator(value: Any) -> bool:
-    with suppress(ValueError):
-        return isinstance(value, str) and comparator(value) is not None
-    return False
-
-
-def _is_checker(value: Any) -> bool:
+def _is_read(value: Any, read: Callable[[str], Any]) -> bool:
     with suppress(ValueError, TypeError, RecursionError):
-        return value == "" or (isinstance(value, str) and bool(Checker.from_text(value)))
+        return isinstance(value, str) and read(value) is not None
     return False
 
 
 def _are_tests(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
-        for test in value
+        isinstance(test, Mapping) and _is_text(test.get("input")) and _is_text(test.get("expected")) for test in value
     )
 
 
@@ -230,8 +213,8 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     ),
     "tests": _are_tests,
     "tests_generated": lambda value: value is None or (isinstance(value, int) and value >= 0),
-    "comparator": _is_comparator,
-    "checker": _is_checker,
+    "comparator": lambda value: _is_read(value, comparator),
+    "checker": lambda value: value == "" or _is_read(value, Checker.from_text),
 }
 
 
@@ -246,18 +229,19 @@ def require_utf8(texts: Iterable[str]) -> None:
         raise RowDropped("not_utf8", str(error)) from None
 
 
-def _no_object(row: Any) -> str:
-    if row is None:
-        return "not a JSON object"
+def _object(row: Any) -> Mapping[str, Any]:
+    """`row` if it is a JSON object. Raises RowDropped: row_not_object, which says what it is instead."""
+    if isinstance(row, Mapping):
+        return row
+    why = "not a JSON object"
     if isinstance(row, str):
         try:
-            value = json.loads(row)
+            if isinstance(json.loads(row), list):
+                why = "a JSON array, where a line holds one JSON object"
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
-            return f"broken JSON ({reason}): {row}"
-        if isinstance(value, list):
-            return f"a JSON array, where a line holds one JSON object: {row}"
-    return f"not a JSON object: {row}"
+            why = f"broken JSON ({reason})"
+    raise RowDropped("row_not_object", why if row is None else f"{why}: {row}")
 
 
 def statement_of(row: Mapping[str, Any]) -> str | None:
@@ -332,12 +316,10 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
 def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What TEST_COLUMNS hold, by name. Except in the first, only a list or an object counts: text may be an answer."""
     for name, value in _test_cells(row):
-        if name == "tests":
-            yield name, value
-            continue
-        with suppress(RowDropped):
-            value = decode_json(value)
-        if isinstance(value, list | Mapping) or is_test_code(value):
+        if name != "tests":
+            with suppress(RowDropped):
+                value = decode_json(value)
+        if name == "tests" or isinstance(value, list | Mapping) or is_test_code(value):
             yield name, value
 
 
@@ -375,10 +357,7 @@ def row_id(value: Any) -> str | None:
 def _solutions(value: Any) -> tuple[str, ...]:
     """Reference solutions: a list of programs, a JSON list of them as text, or one program as text."""
     if isinstance(value, str):
-        try:
-            decoded = json.loads(value)
-        except (ValueError, RecursionError):
-            decoded = value
+        decoded = json_or_text(value)
         value = decoded if isinstance(decoded, list) else [value]
     if not isinstance(value, list | tuple):
         return ()

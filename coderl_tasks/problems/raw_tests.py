@@ -18,20 +18,19 @@ one with any test that cannot be read without guessing: a misread test would pun
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from coderl_tasks.problems.assertions import entry_point_of, scripts_of
+from coderl_tasks.problems.assertion_tests import entry_point_of, scripts_of
 from coderl_tasks.problems.problem import Kind, RowDropped, Test
+from coderl_tasks.problems.raw_files import json_or_text
 
 KINDS: dict[str, Kind] = {
     "stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call", "assert": "assert",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TestSet:
+class TestSet(NamedTuple):
     """A problem's tests, all of one kind; `entry_point` is the function's name, empty for `stdin`. Assertions may call
     others as well."""
 
@@ -40,8 +39,7 @@ class TestSet:
     tests: tuple[Test, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _RawTest:
+class _RawTest(NamedTuple):
     type_name: str | None
     function: str | None
     input: Any
@@ -84,7 +82,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     if not raw:
         raise RowDropped("no_tests")
     own_names = {test.function for test in raw if test.function}  # before any that the metadata name
-    names = own_names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
+    names = own_names or {name for each in metadata if (name := _function_named(as_mapping(each))) is not None}
     # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
     if kinds == {"assert"}:
@@ -106,11 +104,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
 
 def as_mapping(metadata: Any) -> Mapping[str, Any]:
     """`metadata` as a mapping: itself, what its JSON text holds, or an empty one where it is neither."""
-    if isinstance(metadata, str):
-        try:
-            metadata = json.loads(metadata)
-        except (ValueError, RecursionError):
-            return {}
+    metadata = json_or_text(metadata) if isinstance(metadata, str) else metadata
     return metadata if isinstance(metadata, Mapping) else {}
 
 
@@ -141,7 +135,7 @@ def _raw_tests(value: Any) -> list[_RawTest]:
             raise RowDropped("unknown_test_shape", "inputs and outputs are not lists")
         if len(inputs) != len(outputs):
             raise RowDropped("unequal_inputs_outputs", f"{len(inputs)} inputs, {len(outputs)} outputs")
-        name = _name(value.get("fn_name"))
+        name = _function_named(value, ["fn_name"])
         return [_RawTest(None, name, given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
     items = [value] if isinstance(value, Mapping) else value
     if not isinstance(items, list):
@@ -156,18 +150,15 @@ def _raw_test(item: Any) -> _RawTest:
         found = ", ".join(map(str, item)) or "none"
         raise RowDropped("unknown_test_shape", f"a test needs input and output (or inputs and outputs); keys: {found}")
     type_name = item.get("testtype") or item.get("type")
-    names = [_name(item.get("fn_name")), *_named_functions(as_mapping(item.get("metadata")))]
-    function = next((name for name in names if name), None)
+    function = _function_named(item, ["fn_name"]) or _function_named(as_mapping(item.get("metadata")))
     return _RawTest(type_name, function, item["input"], item["output"])
 
 
-def _named_functions(metadata: Mapping[str, Any]) -> list[str]:
-    names = [_name(metadata.get(key)) for key in ("func_name", "fn_name", "entry_point")]
-    return [name for name in names if name][:1]
-
-
-def _name(value: Any) -> str | None:
-    return value.strip() if isinstance(value, str) and value.strip() else None
+def _function_named(
+    values: Mapping[str, Any], keys: Sequence[str] = ("func_name", "fn_name", "entry_point")
+) -> str | None:
+    names = (values.get(key) for key in keys)
+    return next((name.strip() for name in names if isinstance(name, str) and name.strip()), None)
 
 
 def _kind(test: _RawTest, *, has_function: bool) -> Kind:

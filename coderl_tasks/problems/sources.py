@@ -75,14 +75,14 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
         RowSource(name, tuple(raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, splits, role).items()
     ]
-    if not row_sources:
-        hint = ""
-        if path is not None:  # a folder here, whose files may have other names than `datasets` looks for
-            files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if format_of(file) is not None)
-            listed = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
-            hint = f" It has {listed}: one file, by its path, is a data set, too."
-        raise NoSplitsError(f"{source} has no {role} split.{hint}")
-    return row_sources
+    if row_sources:
+        return row_sources
+    hint = ""
+    if path is not None:  # a folder here, whose files may have other names than `datasets` looks for
+        files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if format_of(file) is not None)
+        listed = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
+        hint = f" It has {listed}: one file, by its path, is a data set, too."
+    raise NoSplitsError(f"{source} has no {role} split.{hint}")
 
 
 def files_read(source: str, role: Role) -> list[str | None]:

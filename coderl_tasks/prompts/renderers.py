@@ -100,17 +100,17 @@ class Renderer(ABC):
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         """Tokens of `messages`, which describe `tools`, and the opening of the assistant's next turn."""
 
-    @abstractmethod
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
         """Tokens of `messages`, the last of which is the assistant's, and a weight for each token. Weights are 1.0 on
         what the assistant would have sampled, its end of turn included, and 0.0 on its prompt. Raises ValueError if the
-        last message is not the assistant's."""
+        last message is not the assistant's, NotImplementedError if only prompts are built (`chat_template`)."""
+        raise NotImplementedError(f"renderer_name={self.name} builds no supervised examples")
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
         stops = (index for index, token in enumerate(tokens) if token in self.stop_tokens)
         end = next(stops, None)
-        return self._text(tokens[:end]), end is not None
+        return self.decoded(tokens[:end]), end is not None
 
     def continued_prompt(
         self,
@@ -132,21 +132,22 @@ class Renderer(ABC):
         end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
         tail = behind[end:]
         goes_on = (
-            bool(tail) and whole[-len(tail) :] == tail and self._text(whole[: -len(tail)]) == self._text(head) + answer
+            bool(tail)
+            and whole[-len(tail) :] == tail
+            and self.decoded(whole[: -len(tail)]) == self.decoded(head) + answer
         )
         if not goes_on:
             return whole, False
         return [*prompt, *completion, *(tail[1:] if completion and completion[-1] == tail[0] else tail)], True
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special ones included."""
         text = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
-    def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
-        """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""
-        if answered and (not messages or messages[-1]["role"] != "assistant"):
-            raise ValueError("a supervised example ends with an assistant message")
+    def require_roles(self, messages: Sequence[Message]) -> None:
+        """Raises ValueError for an unknown role."""
         for message in messages:
             if message["role"] not in ROLES:
                 raise ValueError(f"unknown role {message['role']!r}: expected one of {', '.join(ROLES)}")
@@ -226,7 +227,8 @@ class Qwen3InstructRenderer(Renderer):
         return tokens + opening + (self._think_block("") if self.thinking is False else [])
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        self.require_roles(messages, answered=True)
+        if not messages or messages[-1]["role"] != "assistant":
+            raise ValueError("a supervised example ends with an assistant message")
         prompt = self.prompt_tokens(messages[:-1])
         reasoning, text = self._split(messages[-1]["content"])
         block = self._think_block(reasoning) if self.thinking else []

@@ -87,20 +87,20 @@ class ChatTemplate:
             lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", source
         )
         try:
-            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER], add_generation_prompt=True)
+            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER])
         except ConfigError:  # some templates refuse a system message, others leave it out
             self._folds_system = True
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
-        opening = self._behind(USER_PROBE, [SYSTEM, USER], add_generation_prompt=True)
+        opening = self._behind(USER_PROBE, [SYSTEM, USER], is_prompt=True)
         # The last marker decides: with thinking off, some templates open a block and close it at once.
         self.opens_thinking = any(opening.rfind(pair.open) > opening.rfind(pair.close) for pair in self.markers)
         between = self._behind(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
         # First what ends a conversation; some templates write nothing there, so then what opens the next turn.
         self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Tools = ()) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), *, is_prompt: bool = True) -> str:
         """The conversation as text; the system's text goes at the head of the first user message if the template has no
         place for it. Raises ConfigError, with the template's own words, if the template refuses the conversation."""
         plain = [dict(message) for message in messages]
@@ -108,7 +108,7 @@ class ChatTemplate:
             system, first = plain[:2]
             plain[:2] = [{**first, "content": f"{system['content']}\n\n{first['content']}"}]
         try:
-            values = self._switches | {"add_generation_prompt": add_generation_prompt, "tools": list(tools) or None}
+            values = self._switches | {"add_generation_prompt": is_prompt, "tools": list(tools) or None}
             text = self._tokenizer.apply_chat_template(plain, chat_template=self.source, tokenize=False, **values)
         except Exception as error:  # a template is a program of others: what it raises has no common base
             roles = ", ".join(message["role"] for message in messages)
@@ -124,7 +124,7 @@ class ChatTemplate:
         calls = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}
         messages = [SYSTEM, USER, calls, {"role": "tool", "content": SYSTEM_PROBE}]
         try:
-            text = self.render(messages, tools=[run_python(1)], add_generation_prompt=True)
+            text = self.render(messages, [run_python(1)])
         except ConfigError:
             return False
         described, _, rest = text.partition(USER_PROBE)
@@ -147,15 +147,15 @@ class ChatTemplate:
             prompts = set()
             for value in (True, False):
                 self._switches = {name: value}
-                prompts.add(self.render([SYSTEM, USER], add_generation_prompt=True))
+                prompts.add(self.render([SYSTEM, USER]))
             if len(prompts) == 2:
                 return name
         asked = f"thinking={'on' if thinking else 'off'}"
         raise ConfigError(f"{asked}: the model's chat template has no switch for thinking; leave the setting out")
 
-    def _behind(self, probe: str, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+    def _behind(self, probe: str, messages: Sequence[Message], *, is_prompt: bool = False) -> str:
         """What the template writes behind the first `probe`."""
-        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        text = self.render(messages, is_prompt=is_prompt)
         if probe not in text:
             raise ConfigError(
                 "the model's chat template leaves out the text of plain messages: take another model "
@@ -182,9 +182,8 @@ class ChatTemplateRenderer(Renderer):
         self._thinking = thinking
         self._template = ChatTemplate(tokenizer, thinking)
         end = self._spelled_token.search(self._template.turn_end)
-        self._turn_end = end[0] if end else ""
-        # The turn's end comes first, since a supervised example ends with the first of them.
-        ends = [self._added_tokens[self._turn_end]] if end else []
+        # The turn's end comes first: it is how an answer ends.
+        ends = [self._added_tokens[end[0]]] if end else []
         ends += [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         self.stop_tokens = list(dict.fromkeys(ends))
         if not ends:
@@ -201,18 +200,8 @@ class ChatTemplateRenderer(Renderer):
         if tools and not self._template.has_tools:
             messages, tools = spelled_out(messages, tools), ()
         mark = self._unused_character(messages)
-        prompt = self._template.render(self._marked(messages, mark), add_generation_prompt=True, tools=tools)
-        return self._encode_marked(prompt, mark)
-
-    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        self.require_roles(messages, answered=True)
-        mark = self._unused_character(messages)
-        marked = self._marked(messages, mark)
-        prompt = self._encode_marked(self._template.render(marked[:-1], add_generation_prompt=True), mark)
-        # Encoded apart from the prompt, as it is sampled: the prompt's last token is never merged with what follows.
-        answer = self._encode_marked(self._target(marked[-1]), mark, continued=True)
-        answer.append(self.stop_tokens[0])  # the turn's end, where the template has one
-        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
+        first, *rest = self._template.render(self._marked(messages, mark), tools).split(mark)
+        return [*self._encode(first), *(token for piece in rest for token in self._encode_continued(piece))]
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """As for any renderer; thinking is marked by `<think>` and `</think>` whatever the template's markers are."""
@@ -221,24 +210,6 @@ class ChatTemplateRenderer(Renderer):
             text = text.replace(pair.open, THINK_OPEN).replace(pair.close, THINK_CLOSE)
         # Where the prompt opened a block of thinking, what the policy wrote first is the rest of that block.
         return f"{THINK_OPEN}\n{text}" if self._template.opens_thinking else text, complete
-
-    def _target(self, last: Message) -> str:
-        """The (marked) text of the last message as it follows on a prompt, without its end of turn. That is what the
-        template writes behind its prompt for a question; without the reasoning, if only then the two fit (thinking is
-        off). Some templates write past turns otherwise than prompts: then the text is made here."""
-        prompt = self._template.render([USER], add_generation_prompt=True)
-        reasoning, answer = self._template.split_thinking(last["content"])
-        for content in dict.fromkeys((last["content"], answer)):
-            answered: list[Message] = [USER, {"role": "assistant", "content": content}]
-            whole = self._template.render(answered, add_generation_prompt=False)
-            if whole.startswith(prompt):
-                target = whole.removeprefix(prompt)
-                return target.partition(self._turn_end)[0] if self._turn_end else target
-        if not self._template.opens_thinking:
-            return last["content"]
-        thought = (reasoning or "").strip("\n")
-        parts = (thought, self._template.markers[0].close, "", answer.lstrip("\n"))
-        return "\n".join(parts if thought else parts[1:])
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
         """`messages` with `mark` inside each added token that their texts spell. A block of thinking that an
@@ -255,11 +226,6 @@ class ChatTemplateRenderer(Renderer):
                 text = f"{markers.open}{mark.join(self._plain_pieces(reasoning))}{markers.close}{text}"
             marked.append({"role": role, "content": text})
         return marked
-
-    def _encode_marked(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
-        first, *rest = text.split(mark)
-        tokens = self._encode_continued(first) if continued else self._encode(first)
-        return [*tokens, *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _unused_character(self, messages: Sequence[Message]) -> str:
         """A private-use character that occurs neither in `messages` nor in the template."""

@@ -13,7 +13,7 @@ from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import Problem, Test
-from coderl_tasks.problems.checkers import Checker
+from coderl_tasks.problems.output_checker import Checker
 from coderl_tasks.problems.profile_columns import SOLUTION_SCHEMA
 from tests.curation.conftest import Stack
 from tests.faults.fault_proxy import FaultProxy

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.grading import Judge, Verdict, judge_programs
-from coderl_tasks.problems.checkers import Checker, checker_of
+from coderl_tasks.problems.output_checker import Checker, checker_of
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coderl_tasks.filtering.rows import RowRules, sanity
-from coderl_tasks.problems.assertions import count_assertions, with_given_code
+from coderl_tasks.problems.assertion_tests import count_assertions, with_given_code
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests

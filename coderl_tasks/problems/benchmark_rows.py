@@ -1,31 +1,131 @@
-"""EvalPlus's rows (Liu et al. 2023, arXiv:2305.01210), HumanEval+ and MBPP+, as assertion tests.
+"""Rows of well-known benchmarks, with the columns that other rows have: MBPP's and HumanEval's assertions as they are,
+and with rules of their own:
 
-A row has inputs and a reference, `canonical_solution`, but no outputs. Each test here calls the program on a few
-inputs, runs the reference on them in the judge's own process, and compares as `evalplus.eval.unsafe_execute` (0.3.1):
+EvalPlus (HumanEval+ and MBPP+; Liu et al. 2023, arXiv:2305.01210). A row has inputs and a reference, but no outputs.
+Each test here calls the program on a few inputs, runs the reference on them in the judge's own process, and compares as
+`evalplus.eval.unsafe_execute` (0.3.1):
 
 1. equal, or by the task's own rule: a set of the values, a formula, or whether there is a result at all;
 2. else within `atol` and 1e-7 of the expected value, for values of one type and length; `atol` 0 is 1e-6 where floats
    are expected. EvalPlus keeps the 1e-6 for the inputs that follow; here it is of one input.
 
 A reference that fails is a fault of the test. `contract` says which inputs are valid, and these are.
+
+LiveCodeBench (Jain et al. 2024, arXiv:2403.07974). Public tests are JSON, private ones JSON, or base64 of zlib of a
+pickled JSON text. Anyone may have written a file, so the pickle is read as a list of operations, of which those for one
+text are admitted, and nothing is ever unpickled.
 """
 
+import ast
 import base64
+import binascii
+import builtins
 import json
+import pickletools
+import re
+import zlib
 from collections.abc import Callable, Mapping
 from string import Template
 from typing import Any
 
-from coderl_tasks.problems.assertions import prompt_columns
+from coderl_tasks.problems.assertion_tests import (
+    DEFINITIONS,
+    NOT_PYTHON,
+    STATES_SOMETHING,
+    are_texts,
+    signature,
+    unix_lines,
+)
 from coderl_tasks.problems.problem import RowDropped
+from coderl_tasks.problems.raw_files import MAX_ROW_BYTES
+from coderl_tasks.problems.raw_tests import decode_json
 
-INPUTS_PER_TEST = 4  # few, so that slow references stay far from the limit of a judge program
+INPUTS_PER_TEST = 4  # of EvalPlus's: few, so that slow references stay far from the limit of a judge program
+_CHECK = "check"  # HumanEval's function of all assertions
 _TEXTS = ("prompt", "canonical_solution", "entry_point")
 _INPUTS = ("base_input", "plus_input")
+_LIVECODEBENCH = ("question_content", "public_test_cases", "private_test_cases")
+_TEXT_OPERATIONS = ("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
+_AROUND_IT = ("PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP")
 _Convert = Callable[[Any], Any]
 
 
-def with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_usual_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`row` with the columns that other rows have; one of none of these benchmarks as it is. Raises RowDropped:
+    bad_evalplus_inputs, bad_private_tests, tests_not_json."""
+    return _with_livecodebench(_with_assertions(_with_evalplus(row)))
+
+
+def _with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`row` with the columns of MBPP or HumanEval under the names that other rows have; any other row as it is."""
+    if isinstance(tests := row.get("test_list"), list) and are_texts(tests):
+        return {**row, **_of_mbpp(row, tests)}
+    if row.get("tests") is not None:
+        return row
+    test, entry_point, cases = row.get("test"), row.get("entry_point"), row.get("test_cases")
+    if isinstance(test, str) and STATES_SOMETHING.search(test):
+        columns: dict[str, Any] = {"tests": test}
+        if isinstance(entry_point, str) and isinstance(row.get("prompt"), str) and f"def {_CHECK}(" in test:
+            given, columns = _prompt_columns(row, entry_point)
+            # What stands above the function in the prompt is given: the test's own copy of it decides.
+            columns["tests"] = ["\n".join(filter(None, (given, test.strip("\n"), f"\n{_CHECK}({entry_point})")))]
+        return {**row, **columns, "input_output": None}  # LeetCode's: examples for people
+    return {**row, "tests": cases} if isinstance(cases, list) and cases and are_texts(cases) else row
+
+
+def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
+    """MBPP's own columns, and those of its sanitized version (`prompt`, `test_imports`)."""
+    code = unix_lines(row["code"]) if isinstance(row.get("code"), str) else ""
+    given = _texts([row.get("test_setup_code")]) + _texts(row.get("test_imports"))
+    setup = [text for text in (_imports_over_builtins(code, tests), *map(unix_lines, given)) if text.strip()]
+    tests = [unix_lines(test) for test in (*tests, *_texts(row.get("challenge_test_list")))]
+    scripts = ["\n".join(filter(None, [*setup, test])) for test in tests]
+    columns = {"tests": scripts, "question": row.get("question") or row.get("text") or row.get("prompt")}
+    return columns | _task_id(row) | ({"solutions": [code]} if code else {})
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _task_id(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that both give their problems, unless the row has one of ours."""
+    task_id = row.get("task_id")
+    return {"problem_id": task_id} if row.get("problem_id") is None and task_id is not None else {}
+
+
+def _imports_over_builtins(code: str, tests: list[str]) -> str:
+    """Imports for tests whose function has a builtin's name, which would else be the builtin."""
+    try:
+        defined = {node.name for node in ast.parse(code).body if isinstance(node, DEFINITIONS)}
+    except NOT_PYTHON:
+        return ""
+    words = set(re.findall(r"\w+", " ".join(tests)))
+    return "\n".join(f"from solution import {name}" for name in sorted(defined & words & set(dir(builtins))))
+
+
+def _prompt_columns(row: Mapping[str, Any], entry_point: str) -> tuple[str, dict[str, Any]]:
+    """What stands above the function that a prompt of HumanEval's ends in, and all columns but the tests: the prompt is
+    the program's beginning, with a docstring that states the problem."""
+    prompt, columns = unix_lines(row["prompt"]), _task_id(row)
+    try:
+        given, body = prompt, ast.parse(prompt).body
+    except NOT_PYTHON:
+        given, body = "", []
+    function = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == entry_point), None)
+    if function is None:  # LeetCode's prompt is what programs find there; the statement is in another column
+        statements = _texts([row.get(name) for name in ("problem_description", "query", "question")])
+        columns["question"] = next((text for text in statements if text.strip()), prompt)
+    else:
+        given = ast.unparse(ast.Module(body[: body.index(function)], []))
+        columns["question"] = (ast.get_docstring(function) or prompt).strip()
+        columns["starter_code"] = "\n\n".join(filter(None, (given, signature(function))))
+    if isinstance(solution := row.get("canonical_solution"), str):
+        columns["solutions"] = [prompt + solution]
+    return given, columns
+
+
+def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row of HumanEval+ or MBPP+ with the columns that other rows have; any other row as it is. Raises RowDropped:
     bad_evalplus_inputs."""
     if not all(isinstance(row.get(name), str) for name in _TEXTS) or any(row.get(name) is None for name in _INPUTS):
@@ -50,7 +150,8 @@ def with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
             packed = base64.b64encode(repr((program, some)).encode("utf-8", "surrogatepass")).decode()
             where = f"{column} {first} to {first + len(some) - 1}"
             scripts.append(Template(script).substitute(packed=packed, where=where))
-    return {**row, **prompt_columns(row, entry_point), "tests": scripts, "input_output": None}
+    _, columns = _prompt_columns(row, entry_point)
+    return {**row, **columns, "tests": scripts, "input_output": None}
 
 
 def _inputs(value: Any, name: str, task_id: str) -> list[Any]:
@@ -66,6 +167,42 @@ def _inputs(value: Any, name: str, task_id: str) -> list[Any]:
         return decoded if convert is None else [list(convert(arguments)) for arguments in decoded]
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise RowDropped("bad_evalplus_inputs", f"{name} of {task_id}: {error}") from None
+
+
+def _with_livecodebench(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of LiveCodeBench with the columns that other rows have; any other row as it is. Raises RowDropped:
+    bad_private_tests, tests_not_json."""
+    if any(row.get(name) is None for name in _LIVECODEBENCH):
+        return row
+    public, private = decode_json(row["public_test_cases"]), row["private_test_cases"]
+    if isinstance(private, str) and not private.lstrip().startswith("["):
+        private = _unpacked(private)
+    private = decode_json(private)
+    if not isinstance(public, list) or not isinstance(private, list):
+        raise RowDropped("bad_private_tests", "the test cases are no lists")
+    columns: dict[str, Any] = {"question": row["question_content"], "tests": [*public, *private]}
+    return {**row, **columns, "problem_id": row.get("problem_id") or row.get("question_id")}
+
+
+def _unpacked(packed: str) -> str:
+    """The text in base64 of zlib of a pickle. Raises RowDropped for a pickle of anything else, and for more than a row
+    may hold."""
+    try:
+        unpacking = zlib.decompressobj()
+        data = unpacking.decompress(base64.b64decode(packed, validate=True), MAX_ROW_BYTES)
+        if unpacking.unconsumed_tail:
+            raise ValueError(f"more than {MAX_ROW_BYTES / 2**20:.0f} MiB")
+        texts = []
+        for operation, value, _ in pickletools.genops(data):
+            if operation.name in _TEXT_OPERATIONS:
+                texts.append(value)
+            elif operation.name not in _AROUND_IT:
+                raise ValueError(f"a pickle with the operation {operation.name}, which a text does not need")
+        if len(texts) != 1 or not isinstance(texts[0], str):
+            raise ValueError(f"a pickle of {len(texts)} texts")
+    except (ValueError, binascii.Error, zlib.error) as error:
+        raise RowDropped("bad_private_tests", f"private_test_cases is no packed text: {error}") from None
+    return texts[0]
 
 
 def _each(convert: _Convert) -> _Convert:

@@ -1,0 +1,177 @@
+"""Assertion tests: test code that calls the function under test, as MBPP, HumanEval and pytest files have it.
+
+A test is a source text, run as `grading/payload/assertions.py` does: names that it does not define are the program's.
+"""
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from coderl_tasks.problems.problem import RowDropped
+
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What `ast.parse` raises for a text that is no Python, or too much of it."""
+STATES_SOMETHING = re.compile(r"^\s*assert\b|\bassert\w+\(|\braises\(", re.MULTILINE)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
+_FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+_IS_TEST = re.compile(r"^(?:assert\b|def (?:test|check)|class \w*Test|class \w+\(.*TestCase)", re.MULTILINE)
+
+
+def unix_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def scripts_of(value: Any) -> list[str] | None:
+    """The assertion tests in a test cell: a text of them, a list of such texts, or TACO's `assert_case`; None if it
+    holds none. A text of assert statements is a test per statement, each with what stands above it."""
+    if isinstance(value, Mapping):
+        cases = value.get("assert_case")
+        cases = [cases] if isinstance(cases, str) else cases
+        if not isinstance(cases, list) or not are_texts(cases) or not any(map(str.strip, cases)):
+            return None
+        if value.get("inputs"):
+            raise RowDropped("mixed_test_kinds", "both inputs and assert_case")
+        return [unix_lines(case) for case in cases if case.strip()]
+    if isinstance(value, str):
+        return _split(unix_lines(value)) if STATES_SOMETHING.search(value) else None
+    if isinstance(value, list) and value and are_texts(value) and any(map(STATES_SOMETHING.search, value)):
+        return [unix_lines(text) for text in value]
+    return None
+
+
+def _split(text: str) -> list[str]:
+    try:
+        body = ast.parse(text).body
+    except NOT_PYTHON:
+        return [text]  # `entry_point_of` says what is wrong
+    # Only where nothing but assignments and imports stands between: a loop, say, may assert something too.
+    if not body or not isinstance(body[-1], ast.Assert) or not all(isinstance(node, _SETUP) for node in body):
+        return [text]
+    setup: list[ast.stmt] = []
+    scripts = []
+    for node in body:
+        if isinstance(node, ast.Assert):
+            scripts.append(ast.unparse(ast.Module([*setup, node], [])))
+        else:
+            setup.append(node)
+    return scripts
+
+
+def is_test_code(value: Any) -> bool:
+    """Whether a text is tests by its own outline: assertions, or functions and classes of tests; not a program that
+    checks something in its middle."""
+    return isinstance(value, str) and _IS_TEST.search(unix_lines(value)) is not None
+
+
+def count_assertions(script: str) -> int:
+    """How many assertions a test makes, as far as its text tells; at least one."""
+    return max(1, len(STATES_SOMETHING.findall(script)))
+
+
+def entry_point_of(scripts: Iterable[str]) -> str:
+    """The name that tests call first of those that they do not define. Raises RowDropped: bad_assertion for a text that
+    is no Python or asserts nothing, no_entry_point."""
+    found = ""
+    for number, script in enumerate(scripts):
+        try:
+            tree = ast.parse(script)
+        except NOT_PYTHON as error:
+            raise RowDropped("bad_assertion", f"test {number} is no Python: {error}") from None
+        if not STATES_SOMETHING.search(script):
+            raise RowDropped("bad_assertion", f"test {number} asserts nothing: {script}")
+        found = found or next(_program_names(tree), "")
+    if not found:
+        raise RowDropped("no_entry_point", "the tests call nothing that they do not define themselves")
+    return found
+
+
+def _program_names(tree: ast.Module) -> Iterator[str]:
+    """The names that a test takes from the program, in the order of its text; imported ones first."""
+    defined = set(dir(builtins)) | {"pytest", "unittest"}
+    loaded = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":
+            yield from (alias.name for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, (*DEFINITIONS, ast.ExceptHandler)):
+            defined.add(node.name or "")
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                loaded.append(node)
+            else:
+                defined.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            defined |= {node.value.id} & sys.stdlib_module_names
+    loaded.sort(key=lambda node: (node.lineno, node.col_offset))
+    yield from dict.fromkeys(node.id for node in loaded if node.id not in defined)
+
+
+def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
+    """Starter code for a problem that has none: of what its tests take from the program, the definitions that its first
+    readable reference solution has, without their bodies; without a reference, the function that they call."""
+    scripts = list(scripts)
+    names = dict.fromkeys(name for script in scripts for name in _program_names(ast.parse(script)))
+    for solution in solutions:
+        try:
+            tree = ast.parse(solution)
+        except NOT_PYTHON:
+            continue
+        found = [node for node in tree.body if isinstance(node, DEFINITIONS) and node.name in names]
+        if found:
+            return "\n\n".join(map(signature, found))
+    name = entry_point_of(scripts)
+    calls = (node for node in ast.walk(ast.parse(scripts[0])) if isinstance(node, ast.Call))
+    call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name), None)
+    if call is None or any(isinstance(argument, ast.Starred) for argument in call.args):
+        parameters = ["*args"]
+    else:
+        parameters = [f"arg{number}" for number in range(1, len(call.args) + 1)]
+    parameters += [keyword.arg for keyword in call.keywords if keyword.arg] if call is not None else []
+    return f"def {name}({', '.join(parameters)}):\n    "
+
+
+def signature(node: ast.stmt) -> str:
+    """A definition without its body; a class with its methods' signatures."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        text = ast.unparse(ast.FunctionDef(node.name, node.args, [ast.Pass()], [], node.returns, lineno=0))
+        return f"{text.rpartition('pass')[0]}"
+    assert isinstance(node, ast.ClassDef)
+    methods = [
+        ast.FunctionDef(part.name, part.args, [ast.Expr(ast.Constant(...))], [], part.returns, lineno=0)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    body: list[ast.stmt] = [*methods] or [ast.Expr(ast.Constant(...))]
+    return ast.unparse(ast.fix_missing_locations(ast.ClassDef(node.name, node.bases, node.keywords, body, [])))
+
+
+def with_given_code(starter_code: str, code: str) -> str:
+    """A program with what its starter code gives in full, above the definition that this leaves open: helper functions
+    and imports, which the program may define anew."""
+    given = _given_code(starter_code)
+    if not given:
+        return code
+    last = max((match.end() for match in _FUTURE.finditer(code)), default=0)  # these have to come first
+    return f"{code[:last]}\n{given}\n\n{code[last:]}"
+
+
+@lru_cache(maxsize=256)
+def _given_code(starter_code: str) -> str:
+    try:
+        tree = ast.parse(starter_code + "pass\n")
+    except NOT_PYTHON:
+        return ""
+    given = tree.body[:-1]
+    return ast.unparse(ast.Module(given, [])) if any(isinstance(node, DEFINITIONS) for node in given) else ""
