@@ -1,12 +1,14 @@
 import asyncio
 import io
 import re
+from uuid import UUID, uuid4
 
 import pytest
 from rich.console import Console
 
 from coderl_tasks.filtering.rows import RowsProgress
-from coderl_tasks.runtime.display import Display, StepProgress, _PhaseProgress
+from coderl_tasks.runtime import display
+from coderl_tasks.runtime.display import Display, _PhaseProgress
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -32,31 +34,45 @@ def test_the_bar_of_reading_says_what_is_going_on(
     assert re.fullmatch(bar, [line for line in lines if line][-1])
 
 
-def test_progress_tells_the_time_left_without_a_terminal() -> None:
-    ticks = iter([0.0, 0.0, 10.0, 20.0, 60.0])
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.StringIO:
+    """What a Display writes."""
     out = io.StringIO()
-    screen = Console(file=out, width=160)
-    with StepProgress(screen, total=10, done=4, clock=lambda: next(ticks)) as progress:
-        assert progress.left_s is None
-        progress.phase("sampling")
-        first = progress.line({"step": 4, **ROW})
-        measured = {
-            "eval/mean_correct": 0.5,
-            "eval/mean_reward": 0.4,
-            "eval/ci_low": 0.4,
-            "eval/ci_high": 0.6,
-            "eval/n": 90,
-        }
-        line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
-        assert (
-            line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  reward 0.400  n 90  truncated 25%  infra errors 2"
-        )
-        progress.line({"step": 5, **ROW})
-        assert progress.left_s == pytest.approx(40)
-        progress.line({"step": 6, **ROW})
-        assert progress.left_s == pytest.approx(3 * (0.8 * 10 + 0.2 * 40))
+    console = Console(file=out, width=160, force_terminal=is_terminal, color_system=None)
+    monkeypatch.setattr(display, "Console", lambda: console)
+    return out
+
+
+@pytest.mark.parametrize("is_terminal", [False])
+async def test_progress_tells_the_time_left_without_a_terminal(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks, moved = iter([0.0, 10.0, 20.0, 60.0]), list[float]()
+
+    async def created(progress: float, **_: str) -> UUID:
+        return await updated(uuid4(), progress)
+
+    async def updated(artifact: UUID, progress: float) -> UUID:
+        moved.append(progress)
+        return artifact
+
+    monkeypatch.setattr(display, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(display, "acreate_progress_artifact", created)
+    monkeypatch.setattr(display, "aupdate_progress_artifact", updated)
+    measured = {"eval/mean_correct": 0.5, "eval/mean_reward": 0.4, "eval/ci_low": 0.4, "eval/ci_high": 0.6}
+    measured |= {"eval/n": 90, "eval/truncated_rate": 0.25, "eval/infra_errors": 2}
+    shown = Display()
+    async with shown.steps(last_step=9, done=4):
+        shown.phase("sampling")
+        for row in ({"step": 4, **ROW}, {"step": 4, **measured}, {"step": 5, **ROW}, {"step": 6, **ROW}):
+            shown.row(row)
+            await display._outbox.emptied(10)
+    first, evaluation, second, third = screen.getvalue().splitlines()
     assert first.startswith("step    4/10  reward 0.500") and first.endswith("50 s left")
-    assert out.getvalue() == ""
+    scores = "Pass@1 50.0% [40.0%, 60.0%]  reward 0.400  n 90  truncated 25%  infra errors 2"
+    assert evaluation == f"evaluation step 4  {scores}"
+    assert second.endswith("40 s left") and third.endswith("48 s left")  # 3 steps of 0.8 * 10 + 0.2 * 40 s
+    assert moved == [50, 60, 70]
 
 
 def test_a_phase_that_takes_minutes_says_how_many() -> None:
@@ -85,17 +101,17 @@ async def test_a_step_that_is_long_sampled_says_how_far_it_is(
         asked.set()
         return 3, 8
 
-    display = Display()
-    async with display.bar("step 0: sampling groups", count):
+    async with Display().bar("step 0: sampling groups", count):
         await asked.wait()
     assert "step 0: sampling groups: 3/8" in capsys.readouterr().out
 
 
-def test_progress_draws_a_bar_on_a_terminal() -> None:
-    out = io.StringIO()
-    screen = Console(file=out, width=160, force_terminal=True, color_system=None)
-    with StepProgress(screen, total=None) as progress:
-        progress.phase("scoring")
-        assert "reward 0.500" in progress.line({"step": 0, **ROW})
-        assert progress.left_s is None
-    assert "scoring" in out.getvalue()
+@pytest.mark.parametrize("is_terminal", [True])
+async def test_progress_draws_a_bar_on_a_terminal(screen: io.StringIO) -> None:
+    shown = Display()
+    async with shown.steps(last_step=None, done=0):
+        shown.phase("scoring")
+        shown.row({"step": 0, **ROW})
+    assert "scoring" in screen.getvalue()
+    assert "reward 0.500" in screen.getvalue()
+    assert " left" not in screen.getvalue()
