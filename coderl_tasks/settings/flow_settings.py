@@ -1,6 +1,5 @@
 """What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from operator import attrgetter  # of dotted keys too
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from coderl_tasks import paths
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import INTRO_DATASET, MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, SMOLLM2_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
     PROGRAMS,
+    Environment,
     Setting,
     SettingsModel,
     about,
@@ -29,15 +29,14 @@ from coderl_tasks.settings.setting import (
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
 HUB_GSM8K = "openai/gsm8k"
-GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": WORDS_DATASET}
+GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": paths.WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 PresetName = Literal["nano", "smollm2", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
-Feedback = Annotated[
-    Literal["samples", "verdict", "none"], BeforeValidator(lambda value: "none" if value is None else value)
-]
+NONE_IS_A_WORD = BeforeValidator(lambda value: "none" if value is None else value)
 """The word none of a command line arrives as None."""
+Feedback = Annotated[Literal["samples", "verdict", "none"], NONE_IS_A_WORD]
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
@@ -94,6 +93,15 @@ Prices = Annotated[
 ]
 
 
+def content_sha256(file: str) -> str | None:
+    """The hash of a file that a setting names, as its path says nothing of what is in it. None if it cannot be read:
+    whoever needs it says so."""
+    try:
+        return paths.file_sha256(Path(file))
+    except OSError:
+        return None
+
+
 def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
     """Add the recipe's names of members of families to a JSON schema: Prefect refuses a key that it does not have."""
     leaf = dict(all_settings(model))
@@ -129,10 +137,10 @@ class FlowSettings(SettingsModel):
     model_name: str = setting(
         DEFAULT_MODEL,
         common=True,
-        nano=NANO_MODEL,
-        smollm2=SMOLLM2_MODEL,
+        nano=paths.NANO_MODEL,
+        smollm2=paths.SMOLLM2_MODEL,
         gsm8k="Qwen/Qwen3-8B",
-        by_environment={"nano gsm8k": NANO_WORDS_MODEL},
+        by_environment={"nano gsm8k": paths.NANO_WORDS_MODEL},
         inherited=True,
         elsewhere=("model", "base_model"),
     )
@@ -149,9 +157,7 @@ class FlowSettings(SettingsModel):
     )
     """end a completion after its first code block, for models that go on to explain it (unsuitable for models that
     think first, and for code blocks that open with a bare ```)"""
-    environment: Literal["code", "tool", "gsm8k", "custom"] = setting(
-        "code", common=True, gsm8k="gsm8k", inherited=True
-    )
+    environment: Environment = setting("code", common=True, gsm8k="gsm8k", inherited=True)
     """the task: code (programs that must pass tests), tool (the same, and the policy may run programs before it
     answers), gsm8k (word problems), or custom (your own prompts and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
@@ -163,8 +169,8 @@ class FlowSettings(SettingsModel):
     dataset: str = setting(
         HUB_DATASET,
         common=True,
-        nano=MINI_DATASET,
-        smollm2=INTRO_DATASET,
+        nano=paths.MINI_DATASET,
+        smollm2=paths.INTRO_DATASET,
         by_environment=GSM8K_DATA,
         elsewhere=("data", "prompts", "train_dataset"),
     )
@@ -255,11 +261,8 @@ class FlowSettings(SettingsModel):
         said = {key: about(field) for key, field in all_settings(type(self))}
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
-        if self.reward_file is not None:  # the path says nothing of what the function does
-            try:
-                recorded[REWARD_HASH] = hashlib.sha256(Path(self.reward_file).read_bytes()).hexdigest()
-            except OSError:  # whoever reads it says so
-                recorded[REWARD_HASH] = None
+        if self.reward_file is not None:
+            recorded[REWARD_HASH] = content_sha256(self.reward_file)
         return recorded
 
     @classmethod
