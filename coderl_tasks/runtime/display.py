@@ -98,25 +98,6 @@ class _Steps:
     pace: float | None = None  # the recent seconds per step, exponentially weighted; None before the first one
 
 
-@dataclass
-class _PhaseProgress:
-    """How far a phase is and how long it takes yet or, where that is not known, how long it has taken."""
-
-    text: str
-    begun: float  # seconds, as is `now`
-    first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
-
-    def line(self, done: int, total: int, now: float) -> str:
-        if self.first is None and total:
-            self.first = (done, now)
-        before, since = self.first or (done, now)
-        text = f"{self.text}: {done}/{total}" if total else self.text
-        if done > before:
-            left = (total - done) * (now - since) / (done - before)
-            return text + (f", about {duration(left)} left" if left >= 60 else "")
-        return text + (f", after {duration(now - self.begun)}" if now - self.begun >= LINE_EVERY_S else "")
-
-
 class Display:
     """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too. Without a
     terminal bars are left out and lines remain."""
@@ -159,10 +140,19 @@ class Display:
 
         async def show_progress() -> None:
             last_line_at = begun
+            first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
                 done, total = progress if count is None else count()
-                line = phase_progress.line(done, total, now := monotonic())
+                now, line = monotonic(), f"{text}: {done}/{total}" if total else text
+                if first is None and total:
+                    first = (done, now)
+                before, since = first or (done, now)
+                if done > before:
+                    left = (total - done) * (now - since) / (done - before)
+                    line += f", about {duration(left)} left" if left >= 60 else ""
+                elif now - begun >= LINE_EVERY_S:
+                    line += f", after {duration(now - begun)}"
                 if own_bar is not None:
                     own_bar.update(own_task, completed=done, total=total or None)  # None: the bar only moves
                 elif self._console.is_terminal:
@@ -172,7 +162,6 @@ class Display:
                     self.say(line)
 
         begun, own_bar = monotonic(), None
-        phase_progress = _PhaseProgress(text, begun)
         with ExitStack() as drawing:
             if self._steps is None and self._console.is_terminal:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

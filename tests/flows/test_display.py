@@ -8,7 +8,7 @@ from rich.console import Console
 
 from coderl_tasks.filtering.rows import RowsProgress
 from coderl_tasks.runtime import display
-from coderl_tasks.runtime.display import Display, _PhaseProgress
+from coderl_tasks.runtime.display import Display
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -75,19 +75,43 @@ async def test_progress_tells_the_time_left_without_a_terminal(
     assert moved == [50, 60, 70]
 
 
-def test_a_phase_that_takes_minutes_says_how_many() -> None:
-    so_far = _PhaseProgress("profiling", 90.0)
-    assert so_far.line(40, 100, 100.0) == "profiling: 40/100"  # which an earlier start had done
-    assert so_far.line(40, 100, 110.0) == "profiling: 40/100"
-    assert so_far.line(50, 100, 130.0) == "profiling: 50/100, about 2 min left"
-    assert so_far.line(99, 100, 400.0) == "profiling: 99/100"
+async def lines_of(text: str, looks: list[tuple[int, int, float]], patch: pytest.MonkeyPatch) -> list[str]:
+    """What is said of a phase that begins at 0 s when it is looked at: (done, total, seconds)."""
+    lines, looked, shown = list[str](), asyncio.Event(), Display()
+    counts, times = iter(looks), iter([0.0, 0.0, *(now for *_, now in looks)])
+
+    def count() -> tuple[int, int]:
+        done, total, _ = next(counts)
+        return done, total
+
+    def noted(line: str) -> None:
+        lines.append(line)
+        if len(lines) == len(looks):
+            looked.set()
+            patch.setattr(display, "LOOK_EVERY_S", 60.0)
+
+    patch.setattr(display, "LOOK_EVERY_S", 0.0)
+    patch.setattr(display, "monotonic", lambda: next(times))
+    async with shown.steps(last_step=None, done=0):
+        patch.setattr(shown, "phase", noted)
+        async with shown.bar(text, count):
+            await looked.wait()
+    return lines
 
 
-def test_a_phase_in_which_nothing_is_done_yet_says_how_long_it_has_taken() -> None:
-    so_far = _PhaseProgress("evaluation baseline", 0.0)
-    assert so_far.line(0, 0, 20.0) == "evaluation baseline"
-    assert so_far.line(0, 0, 200.0) == "evaluation baseline, after 3 min"
-    assert so_far.line(0, 40, 200.0) == "evaluation baseline: 0/40, after 3 min"
+@pytest.mark.parametrize("is_terminal", [True])
+async def test_a_phase_that_takes_minutes_says_how_many(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [(40, 100, 10.0), (40, 100, 20.0), (50, 100, 40.0), (99, 100, 310.0)]  # an earlier start had done 40
+    said = ["profiling: 40/100", "profiling: 40/100", "profiling: 50/100, about 2 min left", "profiling: 99/100"]
+    assert await lines_of("profiling", looks, monkeypatch) == said
+
+
+@pytest.mark.parametrize("is_terminal", [True])
+async def test_a_phase_in_which_nothing_is_done_yet_says_how_long_it_has_taken(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = ["evaluation", "evaluation, after 3 min", "evaluation: 0/40, after 3 min"]
+    assert await lines_of("evaluation", [(0, 0, 20.0), (0, 0, 200.0), (0, 40, 200.0)], monkeypatch) == said
 
 
 async def test_a_step_that_is_long_sampled_says_how_far_it_is(
