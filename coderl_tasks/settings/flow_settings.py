@@ -275,8 +275,12 @@ class FlowSettings(SettingsModel):
         fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
+        given = self._given_values()
         return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
+
+    def _given_values(self) -> dict[str, Any]:
+        """What was given, by dotted key, in order of definition."""
+        return {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
 
     @property
     def model_reason(self) -> str | None:
@@ -293,13 +297,11 @@ class FlowSettings(SettingsModel):
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
         given = flat(type(self), changes)
-        changed = type(self).model_validate(self._over(flat(type(self), self.model_dump()), given))
-        changed._given = self._given | frozenset(given)
-        return changed._with_reason_of(self)
+        return self._rebuilt({}, given, self._given | frozenset(given))
 
     def with_preset(self, preset: PresetName) -> Self:
         """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
-        filled = type(self).model_validate({**{key: attrgetter(key)(self) for key in self._given}, "preset": preset})
+        filled = type(self).model_validate({**self._given_values(), "preset": preset})
         if self.preset != SMOKE:
             return filled
         of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
@@ -311,11 +313,16 @@ class FlowSettings(SettingsModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
-        kept = {key: attrgetter(key)(self) for key in self._given}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
-        filled = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **known}, kept))
-        filled._given = self._given
-        return filled._with_reason_of(self)
+        return self._rebuilt(known, self._given_values(), self._given)
+
+    def _rebuilt(self, base: Mapping[str, Any], over: Mapping[str, Any], given: frozenset[str]) -> Self:
+        """These settings with `base` in place of theirs, and `over` in place of both; `given` counts as given."""
+        rebuilt = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **base}, over))
+        rebuilt._given = given
+        if rebuilt.model_name == self.model_name:  # else it is another model's, and nothing is decided
+            rebuilt._model_reason = self._model_reason
+        return rebuilt
 
     @model_validator(mode="after")
     def _fits_the_environment(self) -> Self:
@@ -353,11 +360,6 @@ class FlowSettings(SettingsModel):
                 raise ConfigError(
                     f"{key}={value} needs several turns, and max_turns=1: add max_turns=2, or leave it out"
                 )
-
-    def _with_reason_of(self, other: "FlowSettings") -> Self:
-        if self.model_name == other.model_name:  # else it is another model's, and nothing is decided
-            self._model_reason = other._model_reason
-        return self
 
     # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")

@@ -224,10 +224,21 @@ class TrainSettings(FlowSettings):
 
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        """Of the sizes those given, which need not be numbers yet, with what of the sizes so far completes them."""
+        batch, group = (base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE))
+        so_far = {BATCH_SIZE: batch, GROUP_SIZE: group, PROBLEMS: group, COMPLETIONS: batch // group}
+        # None counts as not given: the UI's form sends it for a field left empty.
+        named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
+        if not named:
+            named = {BATCH_SIZE: batch, GROUP_SIZE: group}
+        elif len(named) == 1:
+            partner = PARTNER[next(iter(named))]
+            named[partner] = so_far[partner]
+        elif named.keys() == {GROUP_SIZE, PROBLEMS}:  # two names for one size
+            named[COMPLETIONS] = so_far[COMPLETIONS]
         # The four sizes apart: a recorded or default size beside a given one by another name would contradict it.
         values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
-        return values | with_other_size(given, **recipe)
+        return values | named
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -328,22 +339,6 @@ class TrainSettings(FlowSettings):
         """What `loss_fn` is told: thresholds as given, else by default."""
         given = {key: getattr(self.loss, member) for member, key in LOSS_SETTINGS.items()}
         return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
-
-
-def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:
-    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them. None counts as
-    not given: the UI's form sends it for a field left empty."""
-    so_far = {BATCH_SIZE: batch_size, GROUP_SIZE: group_size}
-    so_far |= {PROBLEMS: group_size, COMPLETIONS: batch_size // group_size}
-    named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
-    if not named:
-        return {key: so_far[key] for key in (BATCH_SIZE, GROUP_SIZE)}
-    if len(named) == 1:
-        partner = PARTNER[next(iter(named))]
-        return named | {partner: so_far[partner]}
-    if named.keys() == {GROUP_SIZE, PROBLEMS}:  # two names for one size
-        return named | {COMPLETIONS: so_far[COMPLETIONS]}
-    return named
 
 
 def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
