@@ -157,7 +157,7 @@ class EmbeddedServer:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` is added to this process's. Without a `port` any free one is taken. Nothing is started yet."""
-        self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
+        self.name, self.fault, self.down = name, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
@@ -259,7 +259,6 @@ class EmbeddedServer:
             except InfraError as error:  # also if it was stopped meanwhile, which `_give_up` does not call a fault
                 self._give_up(str(error))
                 return
-            self.restarts += 1
             if self._stopping.is_set():  # stopped while it was coming up
                 self._end_process()
                 return
