@@ -2,8 +2,7 @@
 
 import os
 
-from coderl_tasks.runtime.lean_start import LEAN_VARIABLE, collect_less_often, leave_out_pytorch
-from coderl_tasks.runtime.worker import WORKER_VARIABLE
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE, WORKER_VARIABLE, collect_less_often, leave_out_pytorch
 from coderl_tasks.services.supervisor import end_with_parent
 
 if LEAN_VARIABLE in os.environ:  # before any flow imports the Tinker SDK

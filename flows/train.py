@@ -310,7 +310,7 @@ async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger
     commit, notices = await phases.run_step(
         run, step, sampled, phases.score, phases.update, logger, lambda phase: display.phase(f"step {step}: {phase}")
     )
-    display.step(commit.metrics)
+    display.row(commit.metrics)
     display.notices(notices)
 
 

@@ -82,11 +82,12 @@ def up(options: Namespace) -> int:
         ui_address,
         used,
     )
-    from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
     from coderl_tasks.services import load_environment
     from coderl_tasks.view.view_server import serve_beside
 
-    load_environment()
+    load_environment()  # before Prefect is imported, which reads its settings then
+    from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
+
     if options.jobs is not None:
         if (api_url := configured_api_url()) is None:
             raise ConfigError("--jobs needs a Prefect server that the cluster reaches: set PREFECT_API_URL")

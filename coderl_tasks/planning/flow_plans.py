@@ -253,48 +253,42 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
+    """The settings, completed from the policy's run if it has one, and the policy; with `completions` it is their file,
+    and no model is asked, or decided on. Raises as `plan` does."""
     if settings.completions is not None:
-        return await _plan_completions(settings)
-    wanted_model = settings.model_name if settings.names_model else None
-    policy = find_policy(settings.checkpoint, wanted_model)
-    if policy.sampler_path is not None and policy.run is None and wanted_model is None:  # a tinker:// path names none
-        raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    settings = _as_its_harness(await _completed_from_run(settings, policy))
-    # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
-    if uses_tinker_service():
-        answering = await served_by(*tinker_credentials(), settings.model_name)
+        policy = _given_completions(settings, settings.completions)
+        settings = _as_its_harness(settings)
     else:
-        answering = embedded_tinker_serves(settings.model_name)
-    policy = replace(policy, served_by=answering)
-    if settings.benchmark is None:
-        require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
-    _check_place_and_data(settings, policy)
-    return settings, policy
-
-
-def _check_place_and_data(settings: EvaluateSettings, policy: FoundPolicy) -> None:
+        wanted_model = settings.model_name if settings.names_model else None
+        policy = find_policy(settings.checkpoint, wanted_model)
+        if policy.sampler_path is not None and policy.run is None and wanted_model is None:  # a tinker:// path
+            raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
+        settings = _as_its_harness(await _completed_from_run(settings, policy))
+        # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
+        if uses_tinker_service():
+            answering = await served_by(*tinker_credentials(), settings.model_name)
+        else:
+            answering = embedded_tinker_serves(settings.model_name)
+        policy = replace(policy, served_by=answering)
+        if settings.benchmark is None:
+            require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
     content = evaluation_content(settings, policy)
     if named is not None and (named / "summary.json").is_file() and recorded_settings(named) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
+    return settings, policy
 
 
-async def _plan_completions(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """The settings, and in place of a policy the file of its completions: no model is asked, or decided on."""
+def _given_completions(settings: EvaluateSettings, file: str) -> FoundPolicy:
+    """What takes the place of a policy where the completions of `file` are graded."""
     if settings.names_model:
         raise ConfigError(
-            f"completions={settings.completions}: completions are graded in place of a model's, so leave model_name "
-            "and preset out"
+            f"completions={file}: completions are graded in place of a model's, so leave model_name and preset out"
         )
-    file = Path(str(settings.completions))
-    if not file.is_file():
+    if not Path(file).is_file():
         raise ConfigError(f"completions={file}: there is no such file")
-    policy = FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
-    settings = _as_its_harness(settings)
-    _check_place_and_data(settings, policy)
-    return settings, policy
+    return FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
 
 
 def _as_its_harness(settings: EvaluateSettings) -> EvaluateSettings:

@@ -36,6 +36,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import numpy.ma  # polars needs it for the first arrays, and would import it in the middle of a step
 import polars as pl
 import tinker
 

@@ -8,13 +8,13 @@ import asyncio
 import logging
 import re
 import shlex
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from time import monotonic
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 from prefect import get_client, get_run_logger
@@ -32,6 +32,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -85,75 +86,16 @@ class _Counted(ProgressColumn):
         return self._column.render(task) if task.total is not None else Text()
 
 
-class StepProgress:
-    """The training loop's bar, on a terminal: `total` steps in all (None: no end known), `done` of them before this
-    start. The time left is the recent time per step (exponentially weighted), as the loop sees it, so evaluations and
-    checkpoints count in."""
-
-    def __init__(
-        self, console: Console, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.total, self.done, self._clock, self._last = total, done, clock, clock()
-        self._pace: float | None = None
-        self._has_bar = console.is_terminal
-        name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-        # A bar is only of the moment: what stays on the screen are the lines of the steps.
-        columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), left)
-        self._bar = Progress(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("training", total=total, completed=done, left="")
-
-    def __enter__(self) -> Self:
-        self._last = self._clock()
-        if self._has_bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._has_bar:
-            self._bar.stop()
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds left at the recent pace; None before the first step or without a known end."""
-        if self._pace is None or self.total is None:
-            return None
-        return self._pace * max(self.total - self.done, 0)
-
-    def phase(self, text: str) -> None:
-        """Name what is going on now (sampling, scoring, evaluation at step 9, ...)."""
-        self._bar.update(self._task, description=text)
-
-    def line(self, row: Mapping[str, Any]) -> str:
-        """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
-        if is_eval_row(dict(row)):
-            return step_line(row)
-        now = self._clock()
-        taken, self._last = now - self._last, now
-        self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
-        self.done += 1
-        left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
-        self._bar.update(self._task, completed=self.done, left=left)
-        # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self.total, None if self._has_bar else self.left_s)
-
-
 @dataclass
-class _PhaseProgress:
-    """How far a phase is and how long it takes yet or, where that is not known, how long it has taken."""
+class _Steps:
+    """The training loop's bar, and how far it is: `total` steps in all (None: no end known), `done` of them so far."""
 
-    text: str
-    begun: float  # seconds, as is `now`
-    first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
-
-    def line(self, done: int, total: int, now: float) -> str:
-        if self.first is None and total:
-            self.first = (done, now)
-        before, since = self.first or (done, now)
-        text = f"{self.text}: {done}/{total}" if total else self.text
-        if done > before:
-            left = (total - done) * (now - since) / (done - before)
-            return text + (f", about {duration(left)} left" if left >= 60 else "")
-        return text + (f", after {duration(now - self.begun)}" if now - self.begun >= LINE_EVERY_S else "")
+    bar: Progress
+    task: TaskID
+    total: int | None
+    done: int
+    last: float  # seconds, when the last step ended
+    pace: float | None = None  # the recent seconds per step, exponentially weighted; None before the first one
 
 
 class Display:
@@ -164,7 +106,7 @@ class Display:
         self._console = Console()
         self._log = get_run_logger() if is_deployed() else None
         _package.addHandler(_warnings)  # once: it is the same one each time
-        self._steps: StepProgress | None = None
+        self._steps: _Steps | None = None
         self._artifact: UUID | None = None
 
     def say(self, text: str) -> None:
@@ -198,26 +140,34 @@ class Display:
 
         async def show_progress() -> None:
             last_line_at = begun
+            first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
                 done, total = progress if count is None else count()
-                line = phase_progress.line(done, total, now := time.monotonic())
+                now, line = monotonic(), f"{text}: {done}/{total}" if total else text
+                if first is None and total:
+                    first = (done, now)
+                before, since = first or (done, now)
+                if done > before:
+                    left = (total - done) * (now - since) / (done - before)
+                    line += f", about {duration(left)} left" if left >= 60 else ""
+                elif now - begun >= LINE_EVERY_S:
+                    line += f", after {duration(now - begun)}"
                 if own_bar is not None:
                     own_bar.update(own_task, completed=done, total=total or None)  # None: the bar only moves
-                elif steps is not None and self._console.is_terminal:
-                    steps.phase(line)
+                elif self._console.is_terminal:
+                    self.phase(line)
                 elif now - last_line_at >= LINE_EVERY_S:  # no terminal
                     last_line_at = now
                     self.say(line)
 
-        steps, begun, own_bar = self._steps, time.monotonic(), None
-        phase_progress = _PhaseProgress(text, begun)
+        begun, own_bar = monotonic(), None
         with ExitStack() as drawing:
-            if steps is None and self._console.is_terminal:
+            if self._steps is None and self._console.is_terminal:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
                 own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
                 own_task = own_bar.add_task(text, total=None)
-            elif steps is None:  # no terminal; of a step's phases only long ones get lines, by `show_progress`
+            elif self._steps is None:  # no terminal; of a step's phases only long ones get lines, by `show_progress`
                 self.say(text)
             showing = asyncio.create_task(show_progress())
             try:
@@ -245,24 +195,41 @@ class Display:
 
     @asynccontextmanager
     async def steps(self, last_step: int | None, done: int) -> AsyncIterator[None]:
-        """Shows training steps while the block runs; `done` of them were done before."""
-        with StepProgress(self._console, None if last_step is None else last_step + 1, done) as self._steps:
+        """Shows training steps while the block runs; `done` of them were done before. The time left is by the recent
+        time per step, as the loop sees it, so evaluations and checkpoints count in."""
+        total = None if last_step is None else last_step + 1
+        name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+        # A bar is only of the moment: what stays on the screen are the lines of the steps.
+        columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), left)
+        bar = Progress(*columns, console=self._console, transient=True)
+        task = bar.add_task("training", total=total, completed=done, left="")
+        self._steps = _Steps(bar, task, total, done, monotonic())
+        with bar if self._console.is_terminal else nullcontext():
             self._move_artifact()
             yield
         self._steps = None
 
     def phase(self, text: str) -> None:
-        """Names what is going on in the step."""
+        """Names what is going on in the step (sampling, scoring, ...)."""
         if self._steps is not None:
-            self._steps.phase(text)
+            self._steps.bar.update(self._steps.task, description=text)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Shows a row of metrics.jsonl, which the run's logger has logged."""
-        self._show(step_line(row) if self._steps is None else self._steps.line(row))
-
-    def step(self, row: Mapping[str, Any]) -> None:
-        """Shows a finished step and moves the progress artifact."""
-        self.row(row)
+        """Shows a row of metrics.jsonl, which the run's logger has logged; that of a step moves the bar, the time left
+        and the progress artifact."""
+        steps = self._steps
+        if steps is None or is_eval_row(dict(row)):
+            self._show(step_line(row))
+            return
+        now = monotonic()
+        taken, steps.last = now - steps.last, now
+        steps.pace = taken if steps.pace is None else (1 - RECENT) * steps.pace + RECENT * taken
+        steps.done += 1
+        left_s = None if steps.total is None else steps.pace * max(steps.total - steps.done, 0)
+        left = "" if left_s is None else f"{duration(left_s)} left"
+        steps.bar.update(steps.task, completed=steps.done, left=left)
+        # With a bar the time left is in it, and a line that stays would hold an old one.
+        self._show(step_line(row, steps.total, None if self._console.is_terminal else left_s))
         self._move_artifact()
 
     def _move_artifact(self) -> None:
@@ -386,12 +353,8 @@ def name_flow_run(name: str, *, root: bool = False) -> None:
 def publish_later(kind: str, name: str, markdown: str) -> None:
     """Publish markdown as an artifact, a new version of the one with this kind and name. A newer one takes the place of
     one that is not sent yet."""
-    key = artifact_key(kind, name)
+    key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # as Prefect takes it
     _outbox.put(f"the artifact {kind}-{name}", lambda: acreate_markdown_artifact(markdown=markdown, key=key))
-
-
-def artifact_key(kind: str, name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 
 def forget_old_results(kept: int = 200) -> None:
@@ -439,10 +402,10 @@ def shown_and_alone(
 
 async def _until_the_end_can_be_noted() -> None:
     """Wait for the Prefect server where a deployment's run has ended: Prefect fails a run whose end it cannot note."""
-    context, waiting_since, is_said = FlowRunContext.get(), time.monotonic(), False
+    context, waiting_since, is_said = FlowRunContext.get(), monotonic(), False
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return
-    while time.monotonic() - waiting_since < LONGEST_OUTAGE_S:
+    while monotonic() - waiting_since < LONGEST_OUTAGE_S:
         try:
             async with asyncio.timeout(ANSWER_S), get_client() as client:
                 await client.read_flow_run(context.flow_run.id)

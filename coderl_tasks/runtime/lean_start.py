@@ -12,6 +12,8 @@ from types import ModuleType
 
 LEAN_VARIABLE = "CODERL_LEAN_START"
 """Set in the environment of the processes that `coderl up` starts; those that import flows heed it."""
+WORKER_VARIABLE = "CODERL_WORKER"
+"""Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
 COLLECT_AFTER = 50_000
 """New objects after which Python looks for garbage (its own default: 700 to 2,000). What imports make stays, a million
 objects, and to look through it over and over is an eighth of the CPU time of a short run."""

@@ -16,8 +16,6 @@ import secrets
 import shlex
 import sqlite3
 import sys
-import urllib.error
-import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -31,7 +29,7 @@ from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK
 from coderl_tasks.services import log_folder
-from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port, get, is_ours, listeners
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
@@ -150,17 +148,10 @@ def is_open(api_url: str) -> bool:
     return _status(api_url, None) == HTTPStatus.OK
 
 
-def _status(api_url: str, auth: str | None) -> int | None:
-    """What the server answers to a request with this secret, or with none; None if it does not answer in time."""
-    headers = {"Authorization": f"Basic {b64encode(auth.encode()).decode()}"} if auth else {}
-    request = urllib.request.Request(f"{api_url.rstrip('/')}/admin/version", headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError):  # refused, timed out, not HTTP
-        return None
+def _status(api_url: str, auth: str | None) -> int:
+    """What the server answers to a request with this secret, or with none; 0 if it does not answer in time."""
+    headers = {"Authorization": f"Basic {b64encode(auth.encode()).decode()}"} if auth else None
+    return get(f"{api_url.rstrip('/')}/admin/version", ANSWER_S, headers)[0]
 
 
 @contextmanager

@@ -42,14 +42,7 @@ from uuid import UUID
 import httpx
 import polars as pl
 from prefect import get_client, task
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterIdempotencyKey,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName, FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import TERMINAL_STATES, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
@@ -67,7 +60,7 @@ from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import first_error
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.worker import PAGE, LostRuns, all_pages
+from coderl_tasks.runtime.worker import PAGE, LostRuns, all_pages, in_states
 from coderl_tasks.settings import CurateSettings
 
 logger = logging.getLogger(__name__)
@@ -167,10 +160,9 @@ async def tokens_at(address: str) -> Tokens:
 
 async def ended_runs(below: str, display: Display) -> None:
     """Wait for the end of all runs on shards whose address begins with `below`. Those not begun are cancelled."""
-    going_on = [state for state in StateType if state not in TERMINAL_STATES]
     selected: dict[str, Any] = {
         "flow_filter": FlowFilter(name=FlowFilterName(any_=["profile-shard"])),
-        "flow_run_filter": FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=going_on))),
+        "flow_run_filter": FlowRunFilter(state=in_states([kind for kind in StateType if kind not in TERMINAL_STATES])),
     }
     is_said = False
     while True:
@@ -220,20 +212,10 @@ async def dispatch(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done with a shard: the hash of all that says so, and of its problems."""
+    """What is to be done with a shard: the hash of all that says so, and the name of the file with its problems."""
 
     key: str
-    problems_sha256: str
-
-    @property
-    def problems(self) -> str:
-        """The name of the file with the shard's problems."""
-        return f"problems-{self.problems_sha256[:12]}.parquet"
-
-    @property
-    def file(self) -> str:
-        """The name of the file that says what is asked of each problem."""
-        return job_file(self.key)
+    problems: str
 
     @property
     def profile(self) -> str:
@@ -242,6 +224,7 @@ class Job:
 
 
 def job_file(key: str) -> str:
+    """The name of the file that says what is asked of each problem."""
     return f"job-{key[:12]}.json"
 
 
@@ -256,14 +239,14 @@ def put_job(settings: CurateSettings, problems: Iterable[Problem], asked: str, a
     problems_sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
     content = {"problems": problems_sha256, "settings": settings.content(), "asked": json.loads(asked)}
     text = json.dumps(content).encode()
-    job = Job(hashlib.sha256(address.encode() + text).hexdigest(), problems_sha256)
+    job = Job(hashlib.sha256(address.encode() + text).hexdigest(), f"problems-{problems_sha256[:12]}.parquet")
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
-        if not fs.exists(joined(root, job.file)):
+        if not fs.exists(file := joined(root, job_file(job.key))):
             make_folder_at(fs, root)
             fs.pipe_file(joined(root, job.problems), buffer.getvalue())
-            fs.pipe_file(joined(root, job.file), text)  # last, since it says that its problems are there
+            fs.pipe_file(file, text)  # last, since it says that its problems are there
     return job
 
 

@@ -32,28 +32,32 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import yaml
+from prefect import get_client
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas import filters
+from prefect.client.schemas.actions import LogCreate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
+from prefect.states import AwaitingRetry, Cancelled, Crashed
+from prefect.workers.process import ProcessWorker
+from prometheus_client.core import Metric
 
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.prometheus import gauge, publishing
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
-from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE, WORKER_VARIABLE
 from coderl_tasks.runtime.prefect_server import QUIET, is_outage
 from coderl_tasks.services import guard
 from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import PrefectClient
-    from prefect.client.schemas.objects import FlowRun, State, StateType
-    from prometheus_client.core import Metric
-
 WORK_POOL, JOBS_POOL = "local-pool", "coderl-jobs"
 FIXED_VARIABLES = ("command", "env", "working_dir")
-WORKER_VARIABLE = "CODERL_WORKER"
-"""Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
 WORKER_LABEL = "prefect.worker.name"
 """The label by which Prefect says whose a flow run is."""
 MISSED_HEARTBEATS, DEFAULT_HEARTBEAT_S = 3, 30.0
@@ -67,6 +71,8 @@ DEPLOY_TRIES = 3
 ANSWER_S, LATE_S = 60.0, 20.0
 """Prefect's client tries again for minutes. A look is given up before, and one that comes late trusts no silence."""
 PAGE = 200  # the most that Prefect returns at once
+UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+"""States of a flow run that a worker has taken up, and that has not ended."""
 
 Item = TypeVar("Item")
 
@@ -79,7 +85,7 @@ def runs_at_once() -> int:
 def deploy_all() -> None:
     """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
     pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
-    asyncio.run(_provide_work_pool())
+    asyncio.run(provide_pool(WORK_POOL, ProcessWorker.type, _closed_or_default))
     _deploy(PROJECT_ROOT / "prefect.yaml")
 
 
@@ -92,7 +98,7 @@ def deploy_jobs(template: Path) -> None:
         base_job_template["job_configuration"]["job_manifest"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{template} is no base job template of a Kubernetes work pool: {error!r}") from error
-    asyncio.run(_provide_jobs_pool(base_job_template))
+    asyncio.run(provide_pool(JOBS_POOL, "kubernetes", lambda template: base_job_template))
     deployments = yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())
     for deployment in deployments["deployments"]:
         deployment["work_pool"] = {"name": JOBS_POOL}
@@ -117,36 +123,22 @@ def _deploy(prefect_file: Path) -> None:
             raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
 
 
-async def _provide_work_pool() -> None:
-    """See to it that the pool is there and closed; it is never there without being closed."""
-    from prefect import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-    from prefect.workers.process import ProcessWorker
-
+async def provide_pool(name: str, kind: str, wanted: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+    """Makes the work pool, or updates it, with the base job template `wanted` of the one that it has (None: no pool);
+    it never exists with another one."""
     async with get_client() as client:
         try:
-            template = (await client.read_work_pool(WORK_POOL)).base_job_template
+            template = (await client.read_work_pool(name)).base_job_template
         except ObjectNotFound:
-            closed = closed_template(ProcessWorker.get_default_base_job_template())
-            pool = WorkPoolCreate(name=WORK_POOL, type=ProcessWorker.type, base_job_template=closed)
-            with suppress(ObjectAlreadyExists):  # another host has just made it, closed as well
-                await client.create_work_pool(pool)
+            with suppress(ObjectAlreadyExists):  # another host has just made it, from the same template
+                await client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=wanted(None)))
             return
-        if (closed := closed_template(template)) != template:
-            await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))
+        if (new := wanted(template)) != template:
+            await client.update_work_pool(name, WorkPoolUpdate(base_job_template=new))
 
 
-async def _provide_jobs_pool(template: dict[str, Any]) -> None:
-    from prefect import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-    from prefect.exceptions import ObjectAlreadyExists
-
-    async with get_client() as client:
-        with suppress(ObjectAlreadyExists):
-            pool = WorkPoolCreate(name=JOBS_POOL, type="kubernetes", base_job_template=template)
-            await client.create_work_pool(pool)
-        await client.update_work_pool(JOBS_POOL, WorkPoolUpdate(base_job_template=template))
+def _closed_or_default(template: dict[str, Any] | None) -> dict[str, Any]:
+    return closed_template(ProcessWorker.get_default_base_job_template() if template is None else template)
 
 
 def closed_template(template: dict[str, Any]) -> dict[str, Any]:
@@ -176,36 +168,32 @@ def run_worker(stop: threading.Event, limit: int) -> int:
     # In this context: it has the address of the Prefect server, and a new thread's has not.
     looking = partial(copy_context().run, lost.look_on, stop)
     threading.Thread(target=looking, name="lost-runs", daemon=True).start()
-    with publishing("coderl-up", lost.counted) as environment:
-        return _workers(stop, limit, lost, environment)
-
-
-def _workers(stop: threading.Event, limit: int, lost: "LostRuns", environment: dict[str, str]) -> int:
     quick_deaths = 0
-    while True:
-        name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
-        started = time.monotonic()
-        lost.own.append(name)
-        code = _one_worker(name, stop, limit, environment)
-        # Kill its processes before setting states: a live run could set its own state afterwards. They have its name in
-        # their environment. Repeat until none is left: one may start another between the listing and the kill.
-        while pids := processes_with(WORKER_VARIABLE, name):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
-        if stop.is_set():
-            lost.end(name, "was stopped")
-            return code
-        quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
-        restart = quick_deaths < MAX_QUICK_DEATHS
-        # By a signal: -n if the guard itself was killed, 128 + n if the worker was, as the guard then exits.
-        signal_number = -code if code < 0 else code - 128
-        ending = signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
-        print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
-        lost.end(name, f"ended ({ending})")
-        if not restart:
-            return code or 1  # nobody asked it to end, so 0 is a failure too
+    with publishing("coderl-up", lost.counted) as environment:
+        while True:
+            name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
+            started = time.monotonic()
+            lost.own.append(name)
+            code = _one_worker(name, stop, limit, environment)
+            # Kill its processes before setting states: a live run could set its own state afterwards. Its name is in
+            # their environment. Repeat until none is left: one may start another between the listing and the kill.
+            while pids := processes_with(WORKER_VARIABLE, name):
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
+            if stop.is_set():
+                lost.end(name, "was stopped")
+                return code
+            quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
+            restart = quick_deaths < MAX_QUICK_DEATHS
+            # By a signal: -n if the guard itself was killed, 128 + n if the worker was, as the guard then exits.
+            signal_number = -code if code < 0 else code - 128
+            ending = signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
+            print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
+            lost.end(name, f"ended ({ending})")
+            if not restart:
+                return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
 def _one_worker(name: str, stop: threading.Event, limit: int, own: dict[str, str]) -> int:
@@ -260,7 +248,7 @@ class LostRuns:
     _looked_at: float = 0.0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
-    def counted(self) -> "Iterable[Metric]":
+    def counted(self) -> Iterable[Metric]:
         """What is published of the pool."""
         yield gauge("workers", "Workers of the work pool that send heartbeats.", self._alive, {})
         yield gauge("flow_runs", "Flow runs that workers have taken up.", self._at_work, {}, "state")
@@ -269,8 +257,6 @@ class LostRuns:
 
     def look_on(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set."""
-        from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
-
         self._pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
         while not stop.wait(self._pause_s):
             self._ask(self.look)
@@ -280,16 +266,15 @@ class LostRuns:
         this process or another one looks."""
         self.gone[worker] = how
 
-        async def end_runs(client: "PrefectClient") -> None:
+        async def end_runs(client: PrefectClient) -> None:
             await self._end_runs_of({worker: how}, client, await unfinished_runs(client), at_once=True)
             await self._begin_crashed_again({worker: how}, client, await crashed_runs(client), at_once=True)
 
         if not self._ask(end_runs):
             print("its flow runs still say Running: `coderl up` ends them once the Prefect server answers", flush=True)
 
-    def _ask(self, request: "Callable[[PrefectClient], Awaitable[None]]") -> bool:
+    def _ask(self, request: Callable[[PrefectClient], Awaitable[None]]) -> bool:
         """Whether the server answered the request."""
-        from prefect import get_client
 
         async def asked() -> None:
             async with get_client() as client:
@@ -312,13 +297,11 @@ class LostRuns:
             if not self._answered:
                 print("the Prefect server answers again", flush=True)
             self._answered = True
-        return True
+            return True
 
-    async def look(self, client: "PrefectClient") -> None:
+    async def look(self, client: PrefectClient) -> None:
         """End the runs of workers that are lost, and begin them again; those too that crashed, there or under a worker
         of ours."""
-        from prefect.exceptions import PrefectHTTPStatusError
-
         silent_s, allowed_s = {}, {}
         # The server, or this process, was held up meanwhile.
         if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
@@ -347,7 +330,7 @@ class LostRuns:
         await self._begin_crashed_again(lost, client, crashed, at_once=False)
 
     async def _end_runs_of(
-        self, workers: dict[str, str], client: "PrefectClient", runs: "list[FlowRun]", *, at_once: bool
+        self, workers: dict[str, str], client: PrefectClient, runs: list[FlowRun], *, at_once: bool
     ) -> None:
         """End those of the unfinished `runs` that are of these workers, and begin them again. Unless `at_once`, only
         what was seen like this before: one that is just taken up has its earlier worker's label for a moment."""
@@ -362,7 +345,7 @@ class LostRuns:
                         await self._begin_again(client, run, why)
 
     async def _begin_crashed_again(
-        self, workers: dict[str, str], client: "PrefectClient", crashed: "list[FlowRun]", *, at_once: bool
+        self, workers: dict[str, str], client: PrefectClient, crashed: list[FlowRun], *, at_once: bool
     ) -> None:
         """Begin `crashed` runs of these workers, and of this process's, again: their own process was short of memory,
         or heard of its worker's end before anybody marked the run."""
@@ -372,10 +355,8 @@ class LostRuns:
             if (self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once) and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
-    async def _begin_again(self, client: "PrefectClient", run: "FlowRun", why: str) -> None:
+    async def _begin_again(self, client: PrefectClient, run: FlowRun, why: str) -> None:
         """Let the next free worker take up a run that crashed. One that another run started is begun again by that."""
-        from prefect.states import AwaitingRetry
-
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
@@ -394,16 +375,14 @@ class LostRuns:
         await say(client, run, f"{why}; {what_next}")
 
 
-def worker_of(run: "FlowRun") -> str:
+def worker_of(run: FlowRun) -> str:
     """The name of the worker that took up a run of the pool. One that ended before it could say so has a name that no
     worker has."""
     return str(run.labels.get(WORKER_LABEL, f"of flow run {run.id}"))
 
 
-async def is_still(client: "PrefectClient", run: "FlowRun") -> bool:
+async def is_still(client: PrefectClient, run: FlowRun) -> bool:
     """Whether a run is there, and in the state that it had when it was read."""
-    from prefect.exceptions import ObjectNotFound
-
     try:
         state = (await client.read_flow_run(run.id)).state
     except ObjectNotFound:
@@ -411,37 +390,29 @@ async def is_still(client: "PrefectClient", run: "FlowRun") -> bool:
     return state is not None and run.state is not None and state.id == run.state.id
 
 
-async def unfinished_runs(client: "PrefectClient") -> "list[FlowRun]":
+async def unfinished_runs(client: PrefectClient) -> list[FlowRun]:
     """The pool's flow runs that a worker has taken up, and that have not ended."""
-    selected = of_pool(unfinished_types())
-    return await all_pages(partial(client.read_flow_runs, **selected, limit=PAGE))
+    return await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
 
 
-async def crashed_runs(client: "PrefectClient") -> "list[FlowRun]":
+async def crashed_runs(client: PrefectClient) -> list[FlowRun]:
     """The pool's flow runs, but those that others started, that crashed lately: who looks for the first time leaves old
     ones alone."""
-    from prefect.client.schemas.objects import StateType
-    from prefect.client.schemas.sorting import FlowRunSort
-
-    selected, since = of_pool([StateType.CRASHED]), datetime.now(UTC) - LATELY
-    runs = await client.read_flow_runs(**selected, sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
+    since = datetime.now(UTC) - LATELY
+    runs = await client.read_flow_runs(**of_pool([StateType.CRASHED]), sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
     own = [run for run in runs if run.parent_task_run_id is None]
     return [run for run in own if run.state is not None and run.state.timestamp > since]
 
 
-def unfinished_types() -> "list[StateType]":
-    from prefect.client.schemas.objects import StateType
+def in_states(types: list[StateType]) -> filters.FlowRunFilterState:
+    """What selects flow runs with a state of these types."""
+    return filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
 
-    return [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
-
-def of_pool(types: "list[StateType]") -> dict[str, Any]:
+def of_pool(types: list[StateType]) -> dict[str, Any]:
     """What selects the pool's runs with a state of these types."""
-    from prefect.client.schemas import filters
-
-    of_state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
     pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[WORK_POOL]))
-    return {"flow_run_filter": filters.FlowRunFilter(state=of_state), "work_pool_filter": pool}
+    return {"flow_run_filter": filters.FlowRunFilter(state=in_states(types)), "work_pool_filter": pool}
 
 
 async def all_pages(read: Callable[..., Awaitable[list[Item]]]) -> list[Item]:
@@ -453,28 +424,22 @@ async def all_pages(read: Callable[..., Awaitable[list[Item]]]) -> list[Item]:
     return items
 
 
-async def end_run(client: "PrefectClient", run: "FlowRun", *, cancelled: bool, why: str) -> None:
+async def end_run(client: PrefectClient, run: FlowRun, *, cancelled: bool, why: str) -> None:
     """End a flow run and its parts: Cancelled, or Crashed."""
-    from prefect.client.schemas import filters
-    from prefect.states import Cancelled, Crashed
-
     state: State[Any] = Cancelled() if cancelled else Crashed(message=why)
     await client.set_flow_run_state(run.id, state, force=True)  # force: Prefect may not refuse or alter it
-    of_state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=unfinished_types()))
     # A deployment's run that this one has started has a worker of its own.
     parts = filters.FlowRunFilter(
         parent_flow_run_id=filters.FlowRunFilterParentFlowRunId(any_=[run.id]),
         deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
-        state=of_state,
+        state=in_states(UNFINISHED),
     )
     for part in await all_pages(partial(client.read_flow_runs, flow_run_filter=parts, limit=PAGE)):
         await end_run(client, part, cancelled=cancelled, why=why)
 
 
-async def say(client: "PrefectClient", run: "FlowRun", words: str) -> None:
+async def say(client: PrefectClient, run: FlowRun, words: str) -> None:
     """A line on the console, and in the flow run's log."""
-    from prefect.client.schemas.actions import LogCreate
-
     print(f"flow run {run.name}: {words}", flush=True)
     now = datetime.now(UTC)
     line = LogCreate(name="coderl", level=logging.WARNING, message=words, timestamp=now, flow_run_id=run.id)

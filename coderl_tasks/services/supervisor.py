@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -81,26 +82,31 @@ def is_ours(url: str) -> bool:
     return listeners(url) == {os.getuid()}
 
 
-def _request(url: str) -> urllib.request.Request:
+def get(url: str, timeout_s: float, headers: Mapping[str, str] | None = None, most: int = -1) -> tuple[int, bytes]:
+    """The status that a GET of `url` is answered with, and its body, at most `most` bytes if it is 200; 0 and nothing
+    where it is not answered in time."""
     # In a header: urllib takes what stands before an @ for a part of the host's name.
-    return urllib.request.Request(without_credentials(url), headers=authorization(url))
+    request = urllib.request.Request(without_credentials(url), headers={**authorization(url), **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            return response.status, response.read(most)
+    except urllib.error.HTTPError as error:
+        return error.code, b""
+    except (OSError, ValueError):  # refused, timed out, not HTTP
+        return 0, b""
 
 
 def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
     """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
-    try:
-        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
-            return response.status == 200 and expected in response.read(1000).decode(errors="replace")
-    except (OSError, ValueError):  # refused, timed out, not HTTP
-        return False
+    status, body = get(url, timeout_s, most=1000)
+    return status == HTTPStatus.OK and expected in body.decode(errors="replace")
 
 
 def json_answer(url: str) -> dict[str, Any]:
     """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
     try:
-        with urllib.request.urlopen(_request(url), timeout=PROBE_S) as response:
-            answer = json.load(response)
-    except (OSError, ValueError):
+        answer = json.loads(get(url, PROBE_S)[1])
+    except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
 
@@ -151,7 +157,7 @@ class EmbeddedServer:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` is added to this process's. Without a `port` any free one is taken. Nothing is started yet."""
-        self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
+        self.name, self.fault, self.down = name, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
@@ -253,7 +259,6 @@ class EmbeddedServer:
             except InfraError as error:  # also if it was stopped meanwhile, which `_give_up` does not call a fault
                 self._give_up(str(error))
                 return
-            self.restarts += 1
             if self._stopping.is_set():  # stopped while it was coming up
                 self._end_process()
                 return

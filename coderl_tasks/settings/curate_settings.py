@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from coderl_tasks.addresses import joined
-from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Temperature, split_shares
+from coderl_tasks.settings.flow_settings import NONE_IS_A_WORD, FlowSettings, Limit, Names, Temperature, split_shares
 from coderl_tasks.settings.setting import PROGRAMS, about, refusing, setting
 
 Share = Annotated[float, Field(ge=0)]
@@ -16,12 +16,7 @@ _NOT_ALL_ZERO = refusing(lambda shares: shares and not sum(shares.values()) > 0,
 DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, _NOT_ALL_ZERO]
 SplitShares = Annotated[dict[str, Share], _SPLIT, _NOT_ALL_ZERO]
 NO_PROFILE = "none"
-ProfileMode = Annotated[
-    Literal["adaptive", "screen", "fixed", "none"],
-    BeforeValidator(lambda value: NO_PROFILE if value is None else value),
-]
-"""The word none of a command line arrives as None."""
-
+ProfileMode = Annotated[Literal["adaptive", "screen", "fixed", "none"], NONE_IS_A_WORD]
 LABEL_SAMPLES = 3.0
 """Further completions per problem with which labels agree within 3 points as often as those of 16 samples do."""
 
@@ -90,14 +85,9 @@ class CurateSettings(FlowSettings):
     for problems that look unlearnable by their similarity to others; fixed: profile_samples each; none: sample nothing,
     keep all problems"""
     profile_samples: int = setting(
-        16,
-        ge=1,
-        le=16,
-        common=True,
-        of_profile=True,
-        smollm2=4,
+        16, ge=1, le=16, common=True, of_profile=True, smollm2=4,
         elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
-    )
+    )  # fmt: skip
     """most completions per problem"""
     profile_round: int = setting(2, ge=1, of_profile=True, smollm2=4)
     """completions per problem and round"""

@@ -1,13 +1,11 @@
 """The settings of `coderl evaluate`."""
 
-import hashlib
 from datetime import date
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from coderl_tasks.settings.flow_settings import ABSOLUTE, FlowSettings, Limit, Names, Temperature
+from coderl_tasks.settings.flow_settings import ABSOLUTE, FlowSettings, Limit, Names, Temperature, content_sha256
 from coderl_tasks.settings.setting import PROGRAMS, setting
 
 
@@ -104,9 +102,6 @@ class EvaluateSettings(FlowSettings):
 
     def content(self) -> dict[str, Any]:
         recorded = super().content()
-        if self.completions is not None:  # the path says nothing of what is in the file
-            try:
-                recorded["completions_sha256"] = hashlib.sha256(Path(self.completions).read_bytes()).hexdigest()
-            except OSError:  # whoever reads it says so
-                recorded["completions_sha256"] = None
+        if self.completions is not None:
+            recorded["completions_sha256"] = content_sha256(self.completions)
         return recorded

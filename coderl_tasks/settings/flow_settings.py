@@ -1,6 +1,5 @@
 """What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from operator import attrgetter  # of dotted keys too
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from coderl_tasks import paths
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import INTRO_DATASET, MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, SMOLLM2_MODEL, WORDS_DATASET
 from coderl_tasks.settings.setting import (
     PROGRAMS,
+    Environment,
     Setting,
     SettingsModel,
     about,
@@ -29,15 +29,14 @@ from coderl_tasks.settings.setting import (
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
 HUB_GSM8K = "openai/gsm8k"
-GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": WORDS_DATASET}
+GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": paths.WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 PresetName = Literal["nano", "smollm2", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
-Feedback = Annotated[
-    Literal["samples", "verdict", "none"], BeforeValidator(lambda value: "none" if value is None else value)
-]
+NONE_IS_A_WORD = BeforeValidator(lambda value: "none" if value is None else value)
 """The word none of a command line arrives as None."""
+Feedback = Annotated[Literal["samples", "verdict", "none"], NONE_IS_A_WORD]
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
@@ -94,6 +93,15 @@ Prices = Annotated[
 ]
 
 
+def content_sha256(file: str) -> str | None:
+    """The hash of a file that a setting names, as its path says nothing of what is in it. None if it cannot be read:
+    whoever needs it says so."""
+    try:
+        return paths.file_sha256(Path(file))
+    except OSError:
+        return None
+
+
 def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
     """Add the recipe's names of members of families to a JSON schema: Prefect refuses a key that it does not have."""
     leaf = dict(all_settings(model))
@@ -127,15 +135,10 @@ class FlowSettings(SettingsModel):
     same with a pretrained model; gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke:
     a training run of 50 steps that fails if it looks unhealthy; or none"""
     model_name: str = setting(
-        DEFAULT_MODEL,
-        common=True,
-        nano=NANO_MODEL,
-        smollm2=SMOLLM2_MODEL,
-        gsm8k="Qwen/Qwen3-8B",
-        by_environment={"nano gsm8k": NANO_WORDS_MODEL},
-        inherited=True,
-        elsewhere=("model", "base_model"),
-    )
+        DEFAULT_MODEL, common=True, inherited=True, elsewhere=("model", "base_model"),
+        nano=paths.NANO_MODEL, smollm2=paths.SMOLLM2_MODEL, gsm8k="Qwen/Qwen3-8B",
+        by_environment={"nano gsm8k": paths.NANO_WORDS_MODEL},
+    )  # fmt: skip
     """base model: a name of the Tinker service, a local model folder or a GGUF file; by default the first model of a
     short list that the service offers (this one comes first)"""
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
@@ -149,9 +152,7 @@ class FlowSettings(SettingsModel):
     )
     """end a completion after its first code block, for models that go on to explain it (unsuitable for models that
     think first, and for code blocks that open with a bare ```)"""
-    environment: Literal["code", "tool", "gsm8k", "custom"] = setting(
-        "code", common=True, gsm8k="gsm8k", inherited=True
-    )
+    environment: Environment = setting("code", common=True, gsm8k="gsm8k", inherited=True)
     """the task: code (programs that must pass tests), tool (the same, and the policy may run programs before it
     answers), gsm8k (word problems), or custom (your own prompts and reward_file)"""
     use_r1_zero_format: bool = setting(True, inherited=True, environments=("gsm8k",))
@@ -161,29 +162,18 @@ class FlowSettings(SettingsModel):
     )
     """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""
     dataset: str = setting(
-        HUB_DATASET,
-        common=True,
-        nano=MINI_DATASET,
-        smollm2=INTRO_DATASET,
-        by_environment=GSM8K_DATA,
-        elsewhere=("data", "prompts", "train_dataset"),
-    )
+        HUB_DATASET, common=True, elsewhere=("data", "prompts", "train_dataset"),
+        nano=paths.MINI_DATASET, smollm2=paths.INTRO_DATASET, by_environment=GSM8K_DATA,
+    )  # fmt: skip
     """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
     evaluation_dataset: str | None = setting(None, elsewhere=("test_dataset", "eval_dataset"))
     """data set whose test splits are evaluated on and kept out of the pool; by default dataset itself"""
     test_share: float | None = Field(None, gt=0, lt=1)
     """instead of evaluation_dataset: evaluate on this share of dataset's train rows, chosen by a hash of the id"""
     max_tokens: int = setting(
-        24576,
-        ge=1,
-        common=True,
-        on_resume="warned",
-        inherited=True,
-        nano=128,
-        smollm2=96,
-        gsm8k=2048,
+        24576, ge=1, common=True, on_resume="warned", inherited=True, nano=128, smollm2=96, gsm8k=2048,
         elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
-    )
+    )  # fmt: skip
     """completion length limit in tokens; capped at the model's context"""
     max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
     """answers per completion: if a program fails on the statement's samples, the policy gets a reply and answers again;
@@ -255,11 +245,8 @@ class FlowSettings(SettingsModel):
         said = {key: about(field) for key, field in all_settings(type(self))}
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
-        if self.reward_file is not None:  # the path says nothing of what the function does
-            try:
-                recorded[REWARD_HASH] = hashlib.sha256(Path(self.reward_file).read_bytes()).hexdigest()
-            except OSError:  # whoever reads it says so
-                recorded[REWARD_HASH] = None
+        if self.reward_file is not None:
+            recorded[REWARD_HASH] = content_sha256(self.reward_file)
         return recorded
 
     @classmethod
@@ -272,8 +259,12 @@ class FlowSettings(SettingsModel):
         fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
+        given = self._given_values()
         return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
+
+    def _given_values(self) -> dict[str, Any]:
+        """What was given, by dotted key, in order of definition."""
+        return {key: attrgetter(key)(self) for key, _ in all_settings(type(self)) if key in self._given}
 
     @property
     def model_reason(self) -> str | None:
@@ -290,13 +281,11 @@ class FlowSettings(SettingsModel):
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
         given = flat(type(self), changes)
-        changed = type(self).model_validate(self._over(flat(type(self), self.model_dump()), given))
-        changed._given = self._given | frozenset(given)
-        return changed._with_reason_of(self)
+        return self._rebuilt({}, given, self._given | frozenset(given))
 
     def with_preset(self, preset: PresetName) -> Self:
         """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
-        filled = type(self).model_validate({**{key: attrgetter(key)(self) for key in self._given}, "preset": preset})
+        filled = type(self).model_validate({**self._given_values(), "preset": preset})
         if self.preset != SMOKE:
             return filled
         of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
@@ -308,11 +297,16 @@ class FlowSettings(SettingsModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
-        kept = {key: attrgetter(key)(self) for key in self._given}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
-        filled = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **known}, kept))
-        filled._given = self._given
-        return filled._with_reason_of(self)
+        return self._rebuilt(known, self._given_values(), self._given)
+
+    def _rebuilt(self, base: Mapping[str, Any], over: Mapping[str, Any], given: frozenset[str]) -> Self:
+        """These settings with `base` in place of theirs, and `over` in place of both; `given` counts as given."""
+        rebuilt = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **base}, over))
+        rebuilt._given = given
+        if rebuilt.model_name == self.model_name:  # else it is another model's, and nothing is decided
+            rebuilt._model_reason = self._model_reason
+        return rebuilt
 
     @model_validator(mode="after")
     def _fits_the_environment(self) -> Self:
@@ -350,11 +344,6 @@ class FlowSettings(SettingsModel):
                 raise ConfigError(
                     f"{key}={value} needs several turns, and max_turns=1: add max_turns=2, or leave it out"
                 )
-
-    def _with_reason_of(self, other: "FlowSettings") -> Self:
-        if self.model_name == other.model_name:  # else it is another model's, and nothing is decided
-            self._model_reason = other._model_reason
-        return self
 
     # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")

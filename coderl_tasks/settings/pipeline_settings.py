@@ -1,13 +1,13 @@
 """The settings of `coderl pipeline`: those of its three parts."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS, FlowSettings, Preset
-from coderl_tasks.settings.setting import SettingsModel, setting
+from coderl_tasks.settings.setting import Environment, SettingsModel, setting
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
@@ -19,7 +19,7 @@ class PipelineSettings(SettingsModel):
 
     preset: Preset = setting(None, common=True)
     """nano, smollm2: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none"""
-    environment: Literal["code", "tool", "gsm8k", "custom"] | None = setting(None, common=True)
+    environment: Environment | None = setting(None, common=True)
     """the task, as in the parts"""
     reward_file: str | None = setting(None, common=True)
     """custom: the Python file with compute_reward"""

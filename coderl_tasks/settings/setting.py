@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -19,7 +19,8 @@ from pydantic_core import CoreSchema, PydanticUndefined
 
 from coderl_tasks.errors import ConfigError
 
-ENVIRONMENTS = ("code", "tool", "gsm8k", "custom")
+Environment = Literal["code", "tool", "gsm8k", "custom"]
+ENVIRONMENTS = get_args(Environment)
 PROGRAMS = ("code", "tool")
 """The environments whose completions are programs that tests grade."""
 NONE_WORDS = ("", "none", "null")

@@ -85,20 +85,14 @@ class TrainSettings(FlowSettings):
     """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: int = setting(
-        8,
-        ge=1,
-        exclude=True,
-        common=True,
+        8, ge=1, exclude=True, common=True,
         elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"),
-    )
+    )  # fmt: skip
     """problems per step"""
     completions_per_problem: int = setting(
-        16,
-        ge=2,
-        exclude=True,
-        common=True,
+        16, ge=2, exclude=True, common=True,
         elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
-    )
+    )  # fmt: skip
     """completions per problem (a group, whose rewards are compared)"""
     group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
     """problems per step, by the recipe's name: problems_per_step"""
@@ -113,11 +107,9 @@ class TrainSettings(FlowSettings):
     """completions that each group begins with (0: all). If their rewards differ, the group gets the rest of
     completions_per_problem; else further problems are sampled instead"""
     refill: float = setting(
-        1.0,
-        ge=1,
-        allow_inf_nan=False,
+        1.0, ge=1, allow_inf_nan=False,
         elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
-    )
+    )  # fmt: skip
     """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled refill x
     problems_per_step groups (with first_completions: refill x batch_size completions); 1: replace none"""
     learning_rate: float = setting(
@@ -172,17 +164,10 @@ class TrainSettings(FlowSettings):
     truncation: families.Truncation = families.Truncation()
     """completions that reach max_tokens: graded, masked (left out), or penalised:N (over the last N tokens)"""
     max_steps: Annotated[int, _some_steps] = setting(
-        -1,
-        ge=-1,
+        -1, ge=-1, common=True, on_resume="allowed", elsewhere=("steps", "num_steps", "n_grpo_steps"),
+        nano=50, smollm2=40, gsm8k=60, smoke=50,
         description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)",
-        common=True,
-        on_resume="allowed",
-        nano=50,
-        smollm2=40,
-        gsm8k=60,
-        smoke=50,
-        elsewhere=("steps", "num_steps", "n_grpo_steps"),
-    )
+    )  # fmt: skip
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
     # not depend on timing, so that a run can be repeated and resumed.
     max_steps_off_policy: int = Field(
@@ -224,10 +209,21 @@ class TrainSettings(FlowSettings):
 
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        """Of the sizes those given, which need not be numbers yet, with what of the sizes so far completes them."""
+        batch, group = (base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE))
+        so_far = {BATCH_SIZE: batch, GROUP_SIZE: group, PROBLEMS: group, COMPLETIONS: batch // group}
+        # None counts as not given: the UI's form sends it for a field left empty.
+        named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
+        if not named:
+            named = {BATCH_SIZE: batch, GROUP_SIZE: group}
+        elif len(named) == 1:
+            partner = PARTNER[next(iter(named))]
+            named[partner] = so_far[partner]
+        elif named.keys() == {GROUP_SIZE, PROBLEMS}:  # two names for one size
+            named[COMPLETIONS] = so_far[COMPLETIONS]
         # The four sizes apart: a recorded or default size beside a given one by another name would contradict it.
         values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
-        return values | with_other_size(given, **recipe)
+        return values | named
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -328,22 +324,6 @@ class TrainSettings(FlowSettings):
         """What `loss_fn` is told: thresholds as given, else by default."""
         given = {key: getattr(self.loss, member) for member, key in LOSS_SETTINGS.items()}
         return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
-
-
-def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:
-    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them. None counts as
-    not given: the UI's form sends it for a field left empty."""
-    so_far = {BATCH_SIZE: batch_size, GROUP_SIZE: group_size}
-    so_far |= {PROBLEMS: group_size, COMPLETIONS: batch_size // group_size}
-    named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
-    if not named:
-        return {key: so_far[key] for key in (BATCH_SIZE, GROUP_SIZE)}
-    if len(named) == 1:
-        partner = PARTNER[next(iter(named))]
-        return named | {partner: so_far[partner]}
-    if named.keys() == {GROUP_SIZE, PROBLEMS}:  # two names for one size
-        return named | {COMPLETIONS: so_far[COMPLETIONS]}
-    return named
 
 
 def all_sizes(named: Mapping[str, int]) -> dict[str, int]:

@@ -29,9 +29,9 @@ from prefect.flow_runs import aresume_flow_run
 from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
-from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE, WORKER_VARIABLE
 from coderl_tasks.runtime.prefect_server import used
-from coderl_tasks.runtime.worker import WORK_POOL, WORKER_VARIABLE
+from coderl_tasks.runtime.worker import WORK_POOL
 from coderl_tasks.services import Services
 from coderl_tasks.services.supervisor import free_port
 from tests.conftest import Serve

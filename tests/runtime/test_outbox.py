@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from coderl_tasks.runtime import display
-from coderl_tasks.runtime.display import _Outbox, artifact_key
+from coderl_tasks.runtime.display import _Outbox
 from coderl_tasks.services.supervisor import free_port
 
 Post = Callable[[str], Callable[[], Coroutine[Any, Any, object]]]
@@ -75,5 +75,13 @@ async def test_a_flow_that_ends_during_an_outage_says_what_did_not_arrive(
     assert caplog.text.count("not published") == 1
 
 
-def test_an_artifacts_key_is_its_kind_and_name_as_prefect_takes_them() -> None:
-    assert artifact_key("step-history", "2026_11_21-10_00_00") == "step-history-2026-11-21-10-00-00"
+async def test_an_artifacts_key_is_its_kind_and_name_as_prefect_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[tuple[str, str]] = []
+
+    async def create(markdown: str, key: str) -> None:
+        published.append((markdown, key))
+
+    monkeypatch.setattr(display, "acreate_markdown_artifact", create)
+    display.publish_later("step-history", "2026_11_21-10_00_00", "text")
+    await display._outbox.emptied(60)
+    assert published == [("text", "step-history-2026-11-21-10-00-00")]

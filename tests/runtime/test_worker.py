@@ -181,7 +181,8 @@ async def test_runs_end_with_their_worker_whether_or_not_they_said_so_themselves
 
 async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "WORK_POOL", name := f"new-{uuid4().hex}")
-    await asyncio.gather(worker._provide_work_pool(), worker._provide_work_pool())
+    monkeypatch.setattr(worker, "_deploy", lambda prefect_file: None)  # which is slow, and is not what may fail
+    await asyncio.gather(asyncio.to_thread(deploy_all), asyncio.to_thread(deploy_all))
     template = (await client.read_work_pool(name)).base_job_template
     assert worker.closed_template(template) == template
 
@@ -195,7 +196,7 @@ async def test_a_kubernetes_pool_gets_the_deployments_and_takes_no_command(
     monkeypatch.setattr(worker, "PROJECT_ROOT", tmp_path)
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps(job_template))
-    await worker._provide_jobs_pool({})  # of another version
+    await worker.provide_pool(JOBS_POOL, "kubernetes", lambda template: {})  # of another version
     await asyncio.to_thread(deploy_jobs, file)
     pool = await client.read_work_pool(JOBS_POOL)
     assert (pool.type, pool.base_job_template) == ("kubernetes", job_template)
