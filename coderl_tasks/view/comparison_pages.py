@@ -9,18 +9,18 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
+from coderl_tasks.insight.diagnosis import Comparison, comparison_table
 from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated, panel_of
 from coderl_tasks.insight.record import RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.view.completion_pages import Side, completion_link, linked_change
+from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import address
-from coderl_tasks.view.run_data import Place, RunData
+from coderl_tasks.view.program_changes import Side, program_change
+from coderl_tasks.view.run_data import Place, RunData, compared
 from coderl_tasks.view.run_pages import ROWS_ON_PAGE, Page, compared_with, evaluation_link, other_evaluations
 
 MOST_FLIPPED = 300
@@ -44,15 +44,13 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     record = data.evaluation(evaluation)
     others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
-    ends = [each for each in data.record.evals if each == evaluation or (other and each == other.name)]  # in order
-    comparison = None
-    if record.rollouts is not None and len(ends) == 2:
-        comparison = data.of_state(f"comparison {ends}", lambda: compare_evals(*map(data.evaluation, ends)))
+    ends = [each for each in data.record.evals.values() if other and each.name in (evaluation, other.name)]  # in order
+    comparison = data.comparison(*ends) if ends else None
     rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()
 
     def changed(problem_id: str) -> str:
-        against = other.name if other else None
-        return address("run", name, "problem", id=problem_id, eval=evaluation, against=against) + "#changed"
+        named = other.name if other else None
+        return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
 
     listed = list(rows.iter_rows(named=True)) if len(rows) else []
     verdicts = rows.group_by("verdict").len().sort("len", descending=True).rows() if len(rows) else []
@@ -85,12 +83,10 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
     records = {name: data.record for name, data in chosen.items()}
     first_name, first = next(iter(records.items()))
     facts_of = [facts(record) for record in records.values()]
-    pairs: list[tuple[str, Comparison | None, str]] = []
-    for name, record in list(records.items())[1:]:
-        try:
-            pairs.append((name, compare_evals(first.latest or first.baseline, record.latest or record.baseline), ""))
-        except CoderlError as error:
-            pairs.append((name, None, str(error)))
+    pairs = [
+        (name, *compared(first.latest or first.baseline, record.latest or record.baseline))
+        for name, record in list(records.items())[1:]
+    ]
     differing: dict[str, list[str]] = {}
     for number, record in enumerate(records.values()):
         for change in config_changes(first.config, record.config):
@@ -107,7 +103,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
             {
                 "name": name,
                 "comparison": comparison,
-                "why": why or "they share no evaluated problem",
+                "why": why,
                 "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
                 "flips": _flipped(chosen, (first_name, name), comparison, partial(_opening, [*records], number)),
                 "opened": _opened(chosen, (first_name, name), comparison, problem_id),
@@ -218,7 +214,7 @@ def _opened(
         for name, place in zip(names, places, strict=True)
     )
     problem = chosen[after.run].problem(problem_id, after.place)[0]
-    change = linked_change(before, after, problem)
+    change = program_change(before, after, problem)
     links = [
         (side.run, address("run", side.run, "problem", id=problem_id, eval=side.place.evaluation))
         for side in (before, after)

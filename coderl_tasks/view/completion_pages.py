@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
@@ -17,7 +17,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
-from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change, text_of
+from coderl_tasks.view.program_changes import Change, Side, is_graded, most_similar, program_change, text_of
 from coderl_tasks.view.run_data import Place, RunData, pieces
 from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
 from coderl_tasks.view.search import same_failure
@@ -35,19 +35,6 @@ LESS = {"base": ("logprobs", "base_logprobs"), "ratio": ("trainer_logprobs", "lo
 NATS = 4.0  # of surprise at which a token has the strongest shade
 
 
-LinkedChange = tuple[Change, list[tuple[str, str]]]
-"""What changed, and of both sides what it is called and the address of its completion."""
-
-
-class Side(NamedTuple):
-    """A problem's completions at a place of a run, and what they are called."""
-
-    called: str
-    run: str
-    place: Place
-    rows: list[dict[str, Any]]
-
-
 def problem_page(
     data: RunData,
     name: str,
@@ -55,7 +42,7 @@ def problem_page(
     place: Place | None,
     group: int | None,
     against: str | None,
-    pool: str | None = None,
+    pool: str | None,
 ) -> Page:
     """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
     in the last step that has it) by verdict and program, and what changed since the step or the evaluation `against`;
@@ -135,7 +122,7 @@ def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
 
 def _changed(
     data: RunData, name: str, place: Place, rows: list[dict[str, Any]], problem: Problem | None, other: Place | None
-) -> LinkedChange | None:
+) -> Change | None:
     """What changed in a problem between `other` and `place`, whose completions are `rows`, the earlier one first. None
     if as many completions pass in both."""
     if other is None:
@@ -144,16 +131,7 @@ def _changed(
     sides = [Side(other.name, name, other, others), Side(place.name, name, place, rows)]
     if None not in (other.evaluation, place.evaluation):
         sides.sort(key=lambda side: [*data.record.evals].index(side.place.evaluation or ""))
-    return linked_change(sides[0], sides[1], problem)
-
-
-def linked_change(before: Side, after: Side, problem: Problem | None) -> LinkedChange | None:
-    """What changed in a problem from one side to the other; None if as many completions pass in both."""
-    change = program_change(before.rows, after.rows, problem)
-    if change is None:
-        return None
-    shown = (before, change.before), (after, change.after)
-    return change, [(side.called, completion_link(side.run, side.place, row)) for side, row in shown]
+    return program_change(*sides, problem)
 
 
 def _prompt_of(data: RunData, place: Place, row: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ class Library:
     def pools(self) -> dict[str, Path]:
         """The pools by name, those written to last first."""
         pools = sorted(filter(is_curation, self._all(POOLS)), key=_last_written, reverse=True)
-        return _named(dict.fromkeys([*pools, *self._pools_of_runs]))
+        return _named(dict.fromkeys([*pools, *filter(is_curation, self._pools_of_runs)]))
 
     def run(self, name: str) -> Path:
         return _found(self.runs(), name, "run")
@@ -59,16 +59,13 @@ class Library:
     def pool(self, name: str) -> Path:
         return _found(self.pools(), name, "pool")
 
-    def pool_of(self, file: Path) -> str | None:
-        """The name of the pool with this file; None if it is no pool's file."""
-        folder = file.parent
-        if file.name != POOL_FILE or not is_curation(folder):
-            return None
-        known = self.pools()
-        if folder not in known.values():
-            self._pools_of_runs[folder] = None
-            known = self.pools()
-        return next(name for name, path in known.items() if path == folder)
+    def names_of_pools(self, files: Iterable[Path]) -> dict[Path, str]:
+        """The names of the pools with these files, without files that are no pool's. All of them are shown from now
+        on."""
+        folders = {file: file.parent for file in files if file.name == POOL_FILE and is_curation(file.parent)}
+        self._pools_of_runs = self._pools_of_runs | dict.fromkeys(folders.values())
+        names = {path: name for name, path in self.pools().items()}
+        return {file: names[folder] for file, folder in folders.items()}
 
     def _all(self, usual: Path) -> Iterator[Path]:
         if self._records:

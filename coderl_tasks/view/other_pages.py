@@ -4,6 +4,7 @@ of the template of its name."""
 import re
 import shlex
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -53,13 +54,16 @@ def library_page(library: Library, now: float) -> Page:
     return {"title": "Runs and pools", "runs": runs, "pools": pools, "searched": POOLS if library.is_whole else None}
 
 
-def _trained_on(library: Library) -> dict[str | None, list[str]]:
+def _trained_on(library: Library) -> dict[str, list[str]]:
     """The runs by the name of the pool that they were trained on."""
-    trained: dict[str | None, list[str]] = {}
+    pools, files, trained = library.pools().values(), dict[str, Path](), dict[str, list[str]]()
     for name, path in library.runs().items():
         with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
-            pool = library.pool_of(pool_file(recorded_config(path) or {}, library.pools().values()))
-            trained.setdefault(pool, []).append(name)
+            files[name] = pool_file(recorded_config(path) or {}, pools)
+    known = library.names_of_pools(files.values())
+    for name, file in files.items():
+        if file in known:
+            trained.setdefault(known[file], []).append(name)
     return trained
 
 

@@ -11,8 +11,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import Comparison, compare_evals
-from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated
+from coderl_tasks.insight.plots import FIRST, evaluation_marks, evaluation_said, history_panels, most_evaluated
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
@@ -54,7 +53,6 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
     about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
-    comparison = data.of_state("comparison", lambda: _gain(data.record))
     spent = data.of_state("costs", lambda: costs(data.record))
     pool, no_pool = pool_of(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
@@ -67,7 +65,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "state": data.state,
         "at_work": data.at_work(),
         "facts": facts(record),
-        "comparison": comparison,
+        "comparison": data.comparison(record.baseline, record.latest),
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
         "bounds": (first, last),
         "every": every,
@@ -97,13 +95,6 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
-
-
-def _gain(record: RunRecord) -> Comparison | None:
-    """The newest evaluation compared with the baseline."""
-    ends = record.baseline, record.latest
-    # People remove the rollouts of old evaluations, which are large.
-    return compare_evals(*ends) if all(each and each.rollouts is not None for each in ends) else None
 
 
 class Paired(NamedTuple):
@@ -152,7 +143,8 @@ def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
 def pool_of(data: RunData, library: Library) -> tuple[str | None, str]:
     """The name of the pool that the run was trained on, None if it has no page; and why it is not found, if so."""
     try:
-        return library.pool_of(data.pool_file()), ""
+        file = data.pool_file()
+        return library.names_of_pools([file]).get(file), ""
     except ConfigError as error:
         return None, str(error)
 
@@ -307,8 +299,8 @@ def evaluation_link(name: str) -> Callable[[EvalRecord], str]:
 def events(data: RunData, name: str) -> list[Event]:
     """What happened in a run, lane by lane."""
     record, watch = data.record, data.watch
-    marks = evaluation_marks([*record.evals.values()], 0, evaluation_link(name))
-    found = [Event("evaluations", mark.step, mark.said, mark.link) for mark in marks]
+    link = evaluation_link(name)
+    found = [Event("evaluations", each.step, evaluation_said(each), link(each)) for each in record.evals.values()]
     found += [
         Event("warnings", each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes
     ]

@@ -305,11 +305,7 @@ def _steps_with(
 def _problems(data: RunData, words: str) -> tuple[list[str], str]:
     """The problems with `words` in their id or statement, and which statements could not be searched, in a sentence, if
     so. Of statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
-    ids = {name for name in data.groups["problem_id"].unique() if words in name}
-    for record in data.record.evals.values():
-        if record.rollouts is not None:
-            rows = pl.scan_parquet(record.rollouts, glob=False).select(pl.col("problem_id").unique()).collect()
-            ids |= {name for name in rows["problem_id"] if words in name}
+    ids = {name for name in data.problem_ids() if words in name}
     words, missing = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
