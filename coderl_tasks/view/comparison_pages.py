@@ -46,17 +46,16 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     other = compared_with(data.record, evaluation, against)
     ends = [each for each in data.record.evals.values() if other and each.name in (evaluation, other.name)]  # in order
     comparison = data.comparison(*ends) if ends else None
-    rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()
+    rows = pl.DataFrame(schema={"row": pl.UInt32, "verdict": pl.String, "split": pl.String})
+    if record.rollouts is not None:
+        rows = data.light_rows(Place(evaluation=evaluation))
+    listed = rows.filter(pl.col("verdict") == only) if only else rows
+    listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")
 
     def changed(problem_id: str) -> str:
         named = other.name if other else None
         return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
 
-    listed = list(rows.iter_rows(named=True)) if len(rows) else []
-    verdicts = rows.group_by("verdict").len().sort("len", descending=True).rows() if len(rows) else []
-    if only:
-        listed = [row for row in listed if row["verdict"] == only]
-    listed.sort(key=lambda row: (row["verdict"] == Verdict.PASSED, row["split"], row["row"]))
     return {
         "title": f"evaluation {evaluation}",
         "run": name,
@@ -68,12 +67,11 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "half": half_of(comparison.pairs) if comparison else 0,
         "titles": data.titles(evaluation),
         "flips": _flipped({name: data}, (name, name), comparison, changed),
-        "rows": listed[:ROWS_ON_PAGE],
+        "rows": listed.head(ROWS_ON_PAGE).to_dicts(),
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
-        "verdicts": verdicts,
+        "verdicts": rows["verdict"].value_counts(sort=True).rows(),
         "only": only,
         "against": against,
-        "place": Place(evaluation=evaluation),
     }
 
 
@@ -118,12 +116,10 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
     """The first curve of each panel that a run's page shows first, a colour per run."""
-    compared = [history_panels(thin(record.metrics)) for record in records.values()]
+    by_run = [history_panels(thin(record.metrics)) for record in records.values()]
     panels = []
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
-        firsts = [
-            panels_of_run[title].series[0] if title in panels_of_run else Series("") for panels_of_run in compared
-        ]
+        firsts = [of_run[title].series[0] if title in of_run else Series("") for of_run in by_run]
         if any(series.known() for series in firsts):
             # Beside Pass@1 of the evaluations.
             of = f" {firsts[0].label}" if title == CORRECT else ""
@@ -138,7 +134,7 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
 
     return Timeline(
         panels,
-        link=lambda step: address("run", owner(step), "step", str(int(step))),
+        link=lambda step: address("run", owner(step), "step", int(step)),
         said=lambda step: f"step {step:g}: leads to that step of {owner(step)}",
         name=f"Curves of {', '.join(records)}",
     )
@@ -175,23 +171,21 @@ def _flipped(
     completion that makes it."""
     if comparison is None:
         return {}
-    more, fewer = pl.col("after") > pl.col("before"), pl.col("after") < pl.col("before")
     is_passed = pl.col("verdict") == Verdict.PASSED
     is_failed = ~is_passed & ~pl.col("verdict").is_in([*UNGRADED])
-    flipped = {}
-    for kind, condition in (("gained", more), ("lost", fewer)):
+    ends = zip(names, (comparison.before, comparison.after), strict=True)
+    places = [(name, Place(evaluation=record.name)) for name, record in ends]
+    difference, flipped = pl.col("after") - pl.col("before"), {}
+    # Of several completions the first of those that make the difference.
+    for kind, condition, made_by in (
+        ("gained", difference > 0, (is_failed, is_passed)),
+        ("lost", difference < 0, (is_passed, is_failed)),
+    ):
         pairs, sides = comparison.pairs.filter(condition).head(MOST_FLIPPED), list[dict[str, dict[str, Any]]]()
-        for name, record, has_passed in (
-            (names[0], comparison.before, kind == "lost"),
-            (names[1], comparison.after, kind == "gained"),
-        ):
-            place = Place(evaluation=record.name)
+        for (name, place), makes_it in zip(places, made_by, strict=True):
             rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
-            # Of several completions the first of those that make the difference: the last one in this order stays.
-            makes_it = (is_passed if has_passed else is_failed).fill_null(value=False)
-            found = (
-                rows.sort(makes_it, "row", descending=[False, True]).select("row", "problem_id", "verdict").collect()
-            )
+            ordered = rows.sort(makes_it.fill_null(value=False), "row", descending=[True, False])
+            found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()
             links = (row | {"link": completion_link(name, place, row)} for row in found.iter_rows(named=True))
             sides.append({row["problem_id"]: row for row in links})
         flipped[kind] = [

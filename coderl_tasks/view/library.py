@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.query import find_directories
@@ -101,17 +101,12 @@ def last_entry(folder: Path) -> Path | None:
     return folder / max(names) if names else None
 
 
-def address(*parts: str, **values: Any) -> str:
-    """The path of a page: its parts and, after a question mark, the values that are not None. Ids of problems are
-    values: browsers take `..` and `//` in a path for something else."""
-    path = "/" + "/".join(quote(part, safe="~") for part in parts)
-    pairs = [
-        f"{name}={quote(str(one), safe='')}"
-        for name, value in values.items()
-        for one in (value if isinstance(value, list) else [value])
-        if one is not None
-    ]
-    return path + ("?" + "&".join(pairs) if pairs else "")
+def address(*parts: object, **values: Any) -> str:
+    """The path of a page: its parts and, after a question mark, the values that are neither None nor empty. Ids of
+    problems are values: browsers take `..` and `//` in a path for something else."""
+    path = "/" + "/".join(quote(str(part), safe="~") for part in parts)
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return path + ("?" + urlencode(given, doseq=True, quote_via=quote) if given else "")
 
 
 def _named(paths: Iterable[Path]) -> dict[str, Path]:

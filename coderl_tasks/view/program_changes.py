@@ -75,6 +75,10 @@ def is_graded(row: Mapping[str, Any]) -> bool:
     return row["verdict"] is not None and row["verdict"] not in UNGRADED
 
 
+def has_failed(row: Mapping[str, Any]) -> bool:
+    return is_graded(row) and row["verdict"] != Verdict.PASSED
+
+
 def program_change(before: Side, after: Side, problem: Problem | None) -> Change | None:
     """The change between a problem's completions of two places; None if as many of them passed (in per cent). If fewer
     pass, it is the first failing one against the most similar one that passed, else the other way round."""
@@ -85,13 +89,13 @@ def program_change(before: Side, after: Side, problem: Problem | None) -> Change
         return None
     is_lost = rates[0] > rates[1]
     passed, failed = (before, after) if is_lost else (after, before)
-    failing = next(row for row in failed.rows if is_graded(row) and row["verdict"] != Verdict.PASSED)
+    failing = next(filter(has_failed, failed.rows))
     passing = most_similar(text_of(failing), [row for row in passed.rows if row["verdict"] == Verdict.PASSED])
     assert passing is not None  # the higher rate is not 0
     alike = (passing["code"] is None) == (failing["code"] is None)
     diff = marked_text.difference(text_of(failing), text_of(passing)) if alike else None
-    shown = (passing, failing) if is_lost else (failing, passing)
-    sides = [replace(side, row=row) for side, row in zip((before, after), shown, strict=True)]
+    old, new = (passing, failing) if is_lost else (failing, passing)
+    sides = replace(before, row=old), replace(after, row=new)
     return Change(*sides, is_lost, failed_test(failing, problem), diff)
 
 

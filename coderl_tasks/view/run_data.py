@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonprefix
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -46,6 +45,7 @@ Version = tuple[Path, int]  # a file, and when it was written
 HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion", "test_seconds")
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
+_N_TOKENS = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
 MOST_PROBLEMS, MOST_EVALUATIONS = 256, 64
 """Kept in memory: problems with their tests, and evaluations with their titles."""
 FAILURE_CHARS, TITLE_CHARS = 200, 120
@@ -96,17 +96,12 @@ class RunData:
         self._titles = lru_cache(MOST_EVALUATIONS)(self._read_titles)
         self._statements: dict[str, str] = {}  # by problem, read from prompts
         self._read_files: set[Version] = set()  # of evaluations, whose prompts are among these statements
-        self._lock = Lock()
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
         """`value()`, computed once for each state of the run."""
-        state = state_of(self.path)
-        with self._lock:
-            known = self._kept.get(name)
+        state, known = state_of(self.path), self._kept.get(name)
         if known is None or known[0] != state:
-            known = (state, value())
-            with self._lock:
-                self._kept[name] = known
+            known = self._kept[name] = (state, value())
         found: Value = known[1]
         return found
 
@@ -209,14 +204,12 @@ class RunData:
 
     def light_rows(self, place: Place) -> pl.DataFrame:
         """The rollouts of a place without tokens and texts, with the number of completion tokens."""
-        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
-        return self.scan(place).select("row", *LIGHT, tokens).sort("row").collect()
+        return self.scan(place).select("row", *LIGHT, _N_TOKENS).sort("row").collect()
 
     def problem_rows(self, place: Place, problem_id: str) -> list[dict[str, Any]]:
         """The completions of a problem at a place, in order, without tokens."""
-        columns = ["row", *LIGHT, "code", "completion", "turns", "failed_output", "reward_error"]
-        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
-        rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
+        columns = ["row", *LIGHT, "code", "completion", "turns", "failed_output", "reward_error", _N_TOKENS]
+        rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(columns)
         return rows.sort(ORDER).collect().to_dicts()
 
     def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, str | None]]:
