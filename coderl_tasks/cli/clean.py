@@ -60,22 +60,22 @@ def clean(options: Namespace) -> int:
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
     removals = [*never_started(root, POOLS), *expired_checkpoints(store)]
-    unnamed, parts = unnamed_checkpoints(store, [root, *options.runs]), pool_parts(POOLS)
-    models = converted_models()
-    removals += [*(unnamed if options.weights else ()), *(parts if options.parts else ())]
-    removals += models if options.models else []
+    listed = " and ".join(map(str, [root, *options.runs]))
+    unnamed = "{n} checkpoints ({size}) that no run in {listed} names; --runs FOLDER counts runs that lie elsewhere"
+    hints = []
+    for flag, found, adds in (
+        ("weights", unnamed_checkpoints(store, [root, *options.runs]), unnamed),
+        ("parts", pool_parts(POOLS), "what {n} finished pools recorded on the way ({size})"),
+        ("models", converted_models(), "{n} model folders that were made of GGUF files ({size})"),
+    ):
+        if getattr(options, flag):
+            removals += found
+        elif found:
+            hints.append(f"--{flag} adds {adds.format(n=len(found), size=megabytes(found), listed=listed)}")
     for removal in removals:
         print(f"{megabytes([removal]):>10}  {removal.what}")
-    if unnamed and not options.weights:
-        listed = " and ".join(map(str, [root, *options.runs]))
-        print(
-            f"--weights adds {len(unnamed)} checkpoints ({megabytes(unnamed)}) that no run in {listed} names; --runs "
-            "FOLDER counts runs that lie elsewhere"
-        )
-    if parts and not options.parts:
-        print(f"--parts adds what {len(parts)} finished pools recorded on the way ({megabytes(parts)})")
-    if models and not options.models:
-        print(f"--models adds {len(models)} model folders that were made of GGUF files ({megabytes(models)})")
+    for hint in hints:
+        print(hint)
     if not removals or options.dry_run:
         print(f"{'would remove' if removals else 'nothing to remove'}{f' {megabytes(removals)}' if removals else ''}")
     elif not options.yes and not _user_agrees(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):

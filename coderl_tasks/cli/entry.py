@@ -166,9 +166,6 @@ def _run_flow(name: str, words: list[str]) -> int:
     return 0
 
 
-AddOptions = Callable[[argparse.ArgumentParser], None]
-
-
 class _Parser(argparse.ArgumentParser):
     """Reports bad arguments as the settings do: one line, by `main`."""
 
@@ -176,9 +173,13 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see --help)")
 
 
+Add = Callable[..., argparse.Action]
+AddOptions = Callable[[_Parser, Add], None]
+
+
 class Subcommand(NamedTuple):
-    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options
-    and sets the description with which the help begins."""
+    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options, with
+    the parser's `add_argument`; its docstring is what the help begins with."""
 
     module: str
     summary: str
@@ -192,8 +193,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 def run_subcommand(name: str, words: Sequence[str]) -> int:
     """Run one of `SUBCOMMANDS`; its exit code."""
     subcommand = SUBCOMMANDS[name]
-    parser = _Parser(prog=f"coderl {name}")
-    subcommand.add_options(parser)
+    parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
+    subcommand.add_options(parser, parser.add_argument)
     if name == "estimate":  # the command's own settings may begin with dashes too
         own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
         options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
@@ -240,22 +241,19 @@ def _add_external_access(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("servers", "start a Prefect server, deployments, a worker and the viewer")
-def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C stops them."
-    )
+def _up_options(_: _Parser, add: Add) -> None:
+    """Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C stops them."""
     what = "start a server on this port, even if another one answers (default: 4200 if it is free)"
-    parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
+    add("--port", type=_number(1, LAST_PORT, "a port"), help=what)
     most = "most concurrent flow runs on this machine (default: one per core, at least two)"
-    parser.add_argument("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
+    add("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
     jobs = "only create the deployments, in a Kubernetes work pool with this base job template"
-    parser.add_argument("--jobs", type=Path, metavar="FILE", help=jobs)
+    add("--jobs", type=Path, metavar="FILE", help=jobs)
 
 
 @_subcommand("doctor", "check the key, Tinker, sandbox, Prefect, disk and isolation")
-def _doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Check what a run needs, one line each; exit 1 if something needed is missing."
-    add = parser.add_argument
+def _doctor_options(_: _Parser, add: Add) -> None:
+    """Check what a run needs, one line each; exit 1 if something needed is missing."""
     add(
         "setting", nargs="?", metavar="model_name=NAME", help="check for this model (default: the one a bare run takes)"
     )
@@ -271,9 +269,8 @@ def _doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("launch", "estimate the tokens, cost and time of a command: coderl estimate train ...")
-def _estimate_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Estimate the tokens, cost and time of a command with these settings."
-    add = parser.add_argument
+def _estimate_options(_: _Parser, add: Add) -> None:
+    """Estimate the tokens, cost and time of a command with these settings."""
     add("flow", choices=tuple(FLOWS))
     add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
     usual = "default: only on the embedded server, if no run of the model shows it"
@@ -282,14 +279,12 @@ def _estimate_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "show which rows of a data set curate would keep, and why it drops the others")
-def _validate_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show which rows of a data set curate would keep, and why it drops the others. Exit 1 if it drops any."
-    )
+def _validate_options(parser: _Parser, add: Add) -> None:
+    """Show which rows of a data set curate would keep, and why it drops the others. Exit 1 if it drops any."""
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
-    add, count = parser.add_argument, _number(1, None, "a number")
+    count = _number(1, None, "a number")
     add("dataset", help="data file, data set folder or hub name, as for dataset=")
     add(
         "--environment",
@@ -305,8 +300,8 @@ def _validate_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "grade a table of completions")
-def _grade_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."
+def _grade_options(_: _Parser, add: Add) -> None:
+    """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
     files = {
         "problems": "a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
         "completions": "parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion "
@@ -314,17 +309,17 @@ def _grade_options(parser: argparse.ArgumentParser) -> None:
         "out": "file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
     }
     for name, what in files.items():
-        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+        add(f"--{name}", type=Path, required=True, help=what)
     limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
-    parser.add_argument("--timeout", type=float, default=6.0, help=limit)
+    add("--timeout", type=float, default=6.0, help=limit)
 
 
 @_subcommand("record_commands", "find weak, contradictory and missing tests of a pool")
-def _audit_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Audit the tests of problems with their reference solutions. Finds mutants of a solution
+def _audit_options(_: _Parser, add: Add) -> None:
+    """Audit the tests of problems with their reference solutions. Finds mutants of a solution
     that pass all tests, tests that contradict or repeat each other, samples of the statement that are not tests, and
     problems with several right answers. A stopped audit resumes."""
-    add, count = parser.add_argument, _number(1, None, "a number")
+    count = _number(1, None, "a number")
     add("pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them")
 
     def most(word: str) -> int:
@@ -340,10 +335,9 @@ def _audit_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("scorecard", "test a grader with attacks and honest programs")
-def _scorecard_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Have a grader grade attacks and odd but honest programs. Count the attacks that get a reward
+def _scorecard_options(_: _Parser, add: Add) -> None:
+    """Have a grader grade attacks and odd but honest programs. Count the attacks that get a reward
     and the honest programs that are misjudged. Exit 1 if there are any."""
-    add = parser.add_argument
     graders = "coderl (default), the http address of a sandbox for coderl's grader, or your own module:function"
     add("target", nargs="?", default="coderl", help=f"{graders} (which runs attacks with your rights)")
     add("--json", type=Path, metavar="FILE", help="write every case with its outcome")
@@ -356,25 +350,23 @@ def _scorecard_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "list the runs: state, steps, Pass@1, size")
-def _runs_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the runs, newest first. Commands that take a run take these names."
-    parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
+def _runs_options(parser: _Parser, add: Add) -> None:
+    """List the runs, newest first. Commands that take a run take these names."""
+    add("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
     _add_format(parser)
 
 
 @_subcommand("record_commands", "list the pools")
-def _pools_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the pools, newest first. Commands that take a pool take these names."
-    parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
+def _pools_options(parser: _Parser, add: Add) -> None:
+    """List the pools, newest first. Commands that take a pool take these names."""
+    add("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
     _add_format(parser)
 
 
 @_subcommand("clean", "remove runs without records and expired checkpoints")
-def _clean_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "List runs, curations and evaluations that recorded nothing, and expired checkpoints; ask, and remove them. "
-        "Folders in use are skipped."
-    )
+def _clean_options(_: _Parser, add: Add) -> None:
+    """List runs, curations and evaluations that recorded nothing, and expired checkpoints; ask, and remove them.
+    Folders in use are skipped."""
     flags = {
         "yes": "do not ask",
         "dry-run": "only list what would be removed",
@@ -383,16 +375,15 @@ def _clean_options(parser: argparse.ArgumentParser) -> None:
         "models": "also model folders made from GGUF files, which are made again when used",
     }
     for name, what in flags.items():
-        parser.add_argument(f"--{name}", action="store_true", help=what)
+        add(f"--{name}", action="store_true", help=what)
     others = "with --weights: a further folder of runs that name checkpoints"
-    parser.add_argument("--runs", type=Path, action="append", default=[], help=others)
+    add("--runs", type=Path, action="append", default=[], help=others)
 
 
 @_subcommand("record_commands", "show how many problems and samples it takes to see a difference")
-def _power_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Show how many problems, with how many completions each, an evaluation needs to see a
+def _power_options(_: _Parser, add: Add) -> None:
+    """Show how many problems, with how many completions each, an evaluation needs to see a
     difference between two policies. A finished evaluation gives the noise."""
-    add = parser.add_argument
     add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
     add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
     add("--power", type=float, default=0.8, help="the probability of seeing it (default: 0.8)")
@@ -401,9 +392,8 @@ def _power_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "query a run or a pool with SQL (DuckDB)")
-def _query_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Query a run, a folder of runs, or a curation with SQL (DuckDB)."
-    add = parser.add_argument
+def _query_options(parser: _Parser, add: Add) -> None:
+    """Query a run, a folder of runs, or a curation with SQL (DuckDB)."""
     add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
     add("sql", nargs="?", help="SQL over the views; without it, lists the views and their columns")
     add("--name", help="a named query instead of SQL")
@@ -415,28 +405,27 @@ def _query_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("record_commands", "query a run with SQL, line by line")
-def _shell_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Query the views of a run, a folder of runs or a curation, one SQL statement at a time. Each
+def _shell_options(parser: _Parser, add: Add) -> None:
+    """Query the views of a run, a folder of runs or a curation, one SQL statement at a time. Each
     statement ends with a semicolon. The name of a named query is a statement too; an empty one lists the views. Ctrl-D
     ends."""
-    parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
+    add("run", help=f"{RECORDS}, or a folder of them")
     _add_external_access(parser)
 
 
 @_subcommand("record_commands", "follow a run in the terminal")
-def _watch_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Show the state of a run every few seconds, until it ends. Ctrl-C ends only this display."""
-    add = parser.add_argument
+def _watch_options(_: _Parser, add: Add) -> None:
+    """Show the state of a run every few seconds, until it ends. Ctrl-C ends only this display."""
     add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
     add("--every", type=float, default=2.0, help="seconds between updates (default: 2)")
     add("--once", action="store_true", help="show it once (the default if the output is no terminal)")
 
 
 @_subcommand("record_commands", "show a problem of a run: its pass rate, its completions and their failed tests")
-def _show_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Show a problem of a run: its statement, its pass rate over the steps, and each completion
+def _show_options(parser: _Parser, add: Add) -> None:
+    """Show a problem of a run: its statement, its pass rate over the steps, and each completion
     of a step with its first failed test: input, expected output, actual output, and the difference."""
-    add, place = parser.add_argument, parser.add_mutually_exclusive_group()
+    place = parser.add_mutually_exclusive_group()
     add("run", help="a run: its name (coderl runs), or its directory")
     without = "(without it: the problems that the run solves least)"
     add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
@@ -450,33 +439,32 @@ def _show_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("servers", "show runs and pools in the browser, from a curve to a failing test")
-def _view_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
+def _view_options(_: _Parser, add: Add) -> None:
+    """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
     viewer only reads files. It listens on loopback and requires a key, which the printed address contains."""
-    parser.add_argument(
+    add(
         "records",
         metavar="run",
         nargs="*",
         help=f"{RECORDS}; several runs for a comparison; by default all runs and pools",
     )
     usual = "port (default: 4287 if it is free); 0 takes a free one"
-    parser.add_argument("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
+    add("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
 
 
 @_subcommand("record_commands", "write a run or a curation, or two runs side by side, as one HTML page")
-def _report_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Write a run (or a curation) as one self-contained HTML page. Two runs are shown side by
+def _report_options(_: _Parser, add: Add) -> None:
+    """Write a run (or a curation) as one self-contained HTML page. Two runs are shown side by
     side: settings, paired Pass@1, histories, answers, tokens and time."""
-    parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
+    add("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
     usual = "report.html in the run's directory; for two runs report-A-B.html here"
-    parser.add_argument("--out", type=Path, help=f"the file to write (default: {usual})")
+    add("--out", type=Path, help=f"the file to write (default: {usual})")
 
 
 @_subcommand("export", "export a run's policy for transformers, peft and vLLM, with a model card")
-def _export_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card.
+def _export_options(_: _Parser, add: Add) -> None:
+    """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card.
     The export fails if transformers computes other log-probabilities than the run recorded."""
-    add = parser.add_argument
     add("run", help="a run: its name (coderl runs), or its directory")
     usual = "(default: best if the run has such evaluations, else last)"
     add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
@@ -493,9 +481,8 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 
 
 @_subcommand("servers", "run an embedded server: coderl serve tinker | sandbox")
-def _serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run an embedded server until it is stopped."
-    add = parser.add_argument
+def _serve_options(_: _Parser, add: Add) -> None:
+    """Run an embedded server until it is stopped."""
     add("server", choices=("tinker", "sandbox"))
     add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
     add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port (default: 0, a free one)")

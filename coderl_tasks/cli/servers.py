@@ -73,15 +73,7 @@ def _view_key() -> str:
 def up(options: Namespace) -> int:
     """Runs a Prefect server, a worker and the viewer of runs until interrupted; with `--jobs` deploys to a Kubernetes
     work pool. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
-    from coderl_tasks.runtime.prefect_server import (
-        configured_api_url,
-        exports,
-        is_open,
-        not_joined,
-        shared_prefect_server,
-        ui_address,
-        used,
-    )
+    from coderl_tasks.runtime import prefect_server
     from coderl_tasks.services import load_environment
     from coderl_tasks.view.view_server import serve_beside
 
@@ -89,27 +81,27 @@ def up(options: Namespace) -> int:
     from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
 
     if options.jobs is not None:
-        if (api_url := configured_api_url()) is None:
+        if (api_url := prefect_server.configured_api_url()) is None:
             raise ConfigError("--jobs needs a Prefect server that the cluster reaches: set PREFECT_API_URL")
-        with used(api_url):
+        with prefect_server.used(api_url):
             deploy_jobs(options.jobs)
         print(f"work pool {JOBS_POOL} and its deployments are at {api_url}", flush=True)
         return 0
     port: int | None = options.port
-    if port is None and (notice := not_joined()) is not None:
+    if port is None and (notice := prefect_server.not_joined()) is not None:
         print(notice, flush=True)
-    with shared_prefect_server(port) as api_url:
-        if is_open(api_url):
+    with prefect_server.shared_prefect_server(port) as api_url:
+        if prefect_server.is_open(api_url):
             print(
                 f"warning: {api_url} asks for no secret: whoever reaches it, a web page in your browser too, can run "
                 "commands as you while this worker serves it; stop it, and coderl up starts one that asks",
                 flush=True,
             )
-        print(f"Prefect UI: {ui_address(api_url)}", flush=True)
+        print(f"Prefect UI: {prefect_server.ui_address(api_url)}", flush=True)
         print(f"runs and pools: {serve_beside(_view_key())}", flush=True)
         deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
-        print(f"in another terminal: {exports(api_url)}", flush=True)
+        print(f"in another terminal: {prefect_server.exports(api_url)}", flush=True)
         print("                     prefect deployment run curate/local --watch", flush=True)
         # Until here Ctrl-C ends the command at once. From here on it asks the worker to finish first.
         stop = threading.Event()

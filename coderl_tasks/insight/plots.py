@@ -37,7 +37,7 @@ PANELS = {
     CORRECT: Panel("Correct", form=".0%", tall=True),
     shown_metrics.FORMAT: Panel("Format", form=".0%", level=0.95, limits=SHARE),
     SIGNAL: Panel("Groups with a signal", form=".0%", limits=SHARE),
-    KL: Panel("KL, sampler to trainer", form=".3g", level=0.0),
+    KL: Panel("KL, sampler to trainer", form=".3g", level=0.0, least=KL_NOISE),
     shown_metrics.LOSS: Panel("Loss, summed over tokens"),
     shown_metrics.LENGTH: Panel("Completion tokens", limits=(0, None)),
     shown_metrics.ENTROPY: Panel("Entropy, nats per token", limits=(0, None)),
@@ -201,11 +201,16 @@ def evaluation_marks(
     """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than `most`."""
     marks = []
     for record in records:
-        (low, high), n = record.interval, record.summary["n"]
-        said = f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {n}"
-        leads_to, is_open = link and link(record), n < MOST_IN_COMMON * most
-        marks.append(Mark(record.step, record.pass_at_1, low, high, said, leads_to, "Pass@1", is_open=is_open))
+        leads_to, is_open = link and link(record), record.summary["n"] < MOST_IN_COMMON * most
+        about = (record.step, record.pass_at_1, *record.interval, evaluation_said(record), leads_to, "Pass@1")
+        marks.append(Mark(*about, is_open=is_open))
     return marks
+
+
+def evaluation_said(record: EvalRecord) -> str:
+    """An evaluation's Pass@1 in words."""
+    (low, high), n = record.interval, record.summary["n"]
+    return f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {n}"
 
 
 def pass_at_1_plot(

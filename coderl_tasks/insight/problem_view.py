@@ -401,11 +401,17 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     for record in run.evals.values():
         if decode is not None and record.rollouts is not None:
-            prompts = pl.scan_parquet(record.rollouts, glob=False).select("problem_id", "prompt_tokens")
-            lacking = [problem_id for problem_id in ids if problem_id not in statements]
-            rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
-            statements |= {problem_id: statement_in(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
+            rows = pl.scan_parquet(record.rollouts, glob=False).filter(pl.col("problem_id").is_in([*ids]))
+            prompts = prompts_in(rows, decode, statements)
+            statements |= {problem_id: statement_in(prompt) for problem_id, prompt in prompts.items()}
     return statements
+
+
+def prompts_in(rows: pl.LazyFrame, decode: Decode, known: Collection[str] = ()) -> dict[str, str]:
+    """The prompt of each problem of `rows` (ROLLOUT_SCHEMA) but for those `known`, by the problem's id."""
+    prompts = rows.select("problem_id", "prompt_tokens").drop_nulls()
+    lacking = prompts.filter(~pl.col("problem_id").is_in([*known])).unique("problem_id").collect()
+    return {problem_id: decode(tokens) for problem_id, tokens in lacking.iter_rows()}
 
 
 def statement_in(prompt: str) -> str:

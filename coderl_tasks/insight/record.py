@@ -320,7 +320,8 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def run_row(folder: Path) -> dict[str, Any]:
-    """What lists say of the run in `folder`: columns of RUN_SCHEMA and `learning_rate`; of a damaged one the state."""
+    """What lists say of the run in `folder`: columns of RUN_SCHEMA, `learning_rate`, and how many problems each
+    evaluation has; of a damaged one the state."""
     try:
         config = recorded_config(folder) or {}  # none in a run that was never started
         # Loaded for its evaluations alone: without any there is nothing to read.
@@ -337,6 +338,8 @@ def run_row(folder: Path) -> dict[str, Any]:
         "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
         "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
         "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
+        "baseline_n": None if before is None else before.summary["n"],
+        "latest_n": None if after is None else after.summary["n"],
     }
 
 

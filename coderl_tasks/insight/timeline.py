@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from textwrap import wrap
 
@@ -53,7 +54,7 @@ class Frame:
         return self.left + (step - self.first) / max(1.0, self.last - self.first) * (self.end - self.left)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Series:
     """Values by step, `label` at their right end; `band` are steps with low and high ends of an interval. Of an area
     the band is drawn, and no line: a stack is areas each of which begins where the one before ends."""
@@ -69,6 +70,7 @@ class Series:
         pairs = zip(self.steps, self.values, strict=True)
         return [(step, value) for step, value in pairs if value is not None and math.isfinite(value)]
 
+    @cached_property
     def clear_line(self) -> list[float] | None:
         """The values of the clear line, one per known step; None where the known values are the only line."""
         return None if self.is_area else smoothed([value for _, value in self.known()])
@@ -95,7 +97,7 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Panel:
     """Series of one unit; `form` formats values; a dashed line is at `level`; `limits` are the ends of the axis where
-    they are not None; `tall` is of more weight."""
+    they are not None; `tall` is of more weight. A curve that ends below `least`, as rounding makes it, is said to."""
 
     heading: str
     series: Sequence[Series] = ()
@@ -104,6 +106,7 @@ class Panel:
     level: float | None = None
     limits: tuple[float | None, float | None] = (None, None)
     tall: bool = False
+    least: float = 0.0
 
     def steps(self) -> set[float]:
         """The steps at which a series has a value."""
@@ -121,9 +124,11 @@ class Panel:
         labels = []
         for colour, series in enumerate(self.series):
             if known := series.known():
-                end = (series.clear_line() or [known[-1][1]])[-1]
+                end = (series.clear_line or [known[-1][1]])[-1]
                 place = sum(series.band[-1][1:]) / 2 if series.is_area else end
-                labels.append((place, colour, f"{series.label} {number(end, self.form)}".strip()))
+                is_less = abs(end) < self.least
+                said = f"<{self.least:g}".replace("e-0", "e-") if is_less else number(end, self.form)
+                labels.append((place, colour, f"{series.label} {said}".strip()))
         for mark in self.marks[-1:]:
             if mark.label:
                 labels.append((mark.value, mark.colour, f"{mark.label} {number(mark.value, self.form)}"))
@@ -256,7 +261,7 @@ def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) 
         yield _path(f"{'area' if series.is_area else 'band'} {colour}", around)
     if series.is_area:
         return
-    known, smooth = series.known(), series.clear_line()
+    known, smooth = series.known(), series.clear_line
     points = [place(*point) for point in known]
     yield _path(f"line {colour}" if smooth is None else f"line {colour} faint", points)
     if smooth is None:

@@ -8,12 +8,12 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import Grader
@@ -35,37 +35,31 @@ class Outcome:
     reason: str = ""
 
 
-class ScoredGrader(Protocol):
-    async def grade(self, case: Case) -> Outcome: ...
+Grade = Callable[[Case], Awaitable[Outcome]]
 
 
 @asynccontextmanager
-async def started(target: str, sandbox: str | None = None) -> AsyncIterator[ScoredGrader]:
-    """The grader that `target` names, ready to grade: "coderl", the address of a sandbox, or MODULE:FUNCTION.
+async def started(target: str, sandbox: str | None = None) -> AsyncIterator[Grade]:
+    """What grades a case, ready to: the grader that `target` names, which is "coderl" or the address of a sandbox for
+    coderl's own, or MODULE:FUNCTION.
 
     `sandbox` is an address that replaces the one of `target` or, for a function, SANDBOX_URL. Raises ConfigError for a
     target that is none of these, or whose function cannot be imported.
     """
     if _ADDRESS.match(target) or target == "coderl":
         async with Grader(sandbox or (None if target == "coderl" else target)) as grader:
-            yield CoderlGrader(grader)
+
+            async def grade(case: Case) -> Outcome:
+                [scored] = await grader.agrade([as_problem(case)], [case.completion])
+                return Outcome(scored.reward, f"{scored.grade.verdict}: {scored.grade.reason}".removesuffix(": "))
+
+            yield grade
     elif _FUNCTION.fullmatch(target):
         function = FunctionGrader(target, {} if sandbox is None else {"SANDBOX_URL": f"{sandbox}/run_code"})
         await function.check()
-        yield function
+        yield function.grade
     else:
         raise ConfigError(f"{target!r} is no grader: give coderl, the http address of a sandbox, or module:function")
-
-
-@dataclass(frozen=True)
-class CoderlGrader:
-    """coderl's own grader."""
-
-    grader: Grader
-
-    async def grade(self, case: Case) -> Outcome:
-        [scored] = await self.grader.agrade([as_problem(case)], [case.completion])
-        return Outcome(scored.reward, f"{scored.grade.verdict}: {scored.grade.reason}".removesuffix(": "))
 
 
 def as_problem(case: Case) -> Problem:

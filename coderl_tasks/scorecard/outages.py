@@ -79,8 +79,8 @@ async def _failing(fault: Fault) -> AsyncIterator[tuple[str, list[str]]]:
 
 async def _with_fault(target: str, fault: Fault, cases: Sequence[Case]) -> list[Outcome] | None:
     """The outcomes of right programs; None where the grader has sent the sandbox nothing."""
-    async with _failing(fault) as (address, asked), started(target, address) as grader:
-        outcomes = list(await asyncio.gather(*(grader.grade(case) for case in cases)))
+    async with _failing(fault) as (address, asked), started(target, address) as grade:
+        outcomes = list(await asyncio.gather(*map(grade, cases)))
         return outcomes if asked else None
 
 

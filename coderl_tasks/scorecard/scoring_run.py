@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coderl_tasks.scorecard.corpus import Case
-from coderl_tasks.scorecard.graders import Outcome, ScoredGrader, started
+from coderl_tasks.scorecard.graders import Outcome, started
 from coderl_tasks.scorecard.outages import outages
 
 
@@ -81,27 +81,6 @@ class ScoreCard:
         }
 
 
-async def graded(
-    grader: ScoredGrader, cases: Iterable[Case], on_case: Callable[[], None], at_once: int
-) -> list[Scored]:
-    """Every case with its outcome, in order; at most `at_once` cases at a time. Calls `on_case` after each."""
-    slots = asyncio.Semaphore(at_once)
-
-    async def grade(case: Case) -> Scored:
-        async with slots:
-            outcome = await grader.grade(case)
-        on_case()
-        return Scored(case, outcome)
-
-    tasks = [asyncio.create_task(grade(case)) for case in cases]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:  # after an error or Ctrl-C the others end here, with the processes that they have started
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def score_card(
     target: str,
     cases: Sequence[Case],
@@ -110,7 +89,22 @@ async def score_card(
     on_case: Callable[[], None] = lambda: None,
     at_once: int | None = None,
 ) -> ScoreCard:
-    """The score card of the grader that `target` names. Raises ConfigError for a target that cannot be used."""
-    async with started(target) as grader:
-        scored = await graded(grader, cases, on_case, at_once or (os.cpu_count() or 1) + 1)
-    return ScoreCard(scored, await outages(target, cases) if with_outages else {})
+    """The score card of the grader that `target` names: every case with its outcome, in order, at most `at_once` cases
+    at a time. Calls `on_case` after each. Raises ConfigError for a target that cannot be used."""
+    slots = asyncio.Semaphore(at_once or (os.cpu_count() or 1) + 1)
+
+    async def scored(case: Case) -> Scored:
+        async with slots:
+            outcome = await grade(case)
+        on_case()
+        return Scored(case, outcome)
+
+    async with started(target) as grade:
+        tasks = [asyncio.create_task(scored(case)) for case in cases]
+        try:
+            card = await asyncio.gather(*tasks)
+        finally:  # after an error or Ctrl-C the others end here, with the processes that they have started
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return ScoreCard(card, await outages(target, cases) if with_outages else {})

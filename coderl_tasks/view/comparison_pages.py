@@ -9,18 +9,18 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import Comparison, compare_evals, comparison_table
+from coderl_tasks.insight.diagnosis import Comparison, comparison_table
 from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated, panel_of
 from coderl_tasks.insight.record import RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD
 from coderl_tasks.insight.timeline import Mark, Series, Timeline
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
-from coderl_tasks.view.completion_pages import Side, completion_link, linked_change
+from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import address
-from coderl_tasks.view.run_data import Place, RunData
+from coderl_tasks.view.program_changes import Side, program_change
+from coderl_tasks.view.run_data import Place, RunData, compared
 from coderl_tasks.view.run_pages import ROWS_ON_PAGE, Page, compared_with, evaluation_link, other_evaluations
 
 MOST_FLIPPED = 300
@@ -44,21 +44,18 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     record = data.evaluation(evaluation)
     others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
-    ends = [each for each in data.record.evals if each == evaluation or (other and each == other.name)]  # in order
-    comparison = None
-    if record.rollouts is not None and len(ends) == 2:
-        comparison = data.of_state(f"comparison {ends}", lambda: compare_evals(*map(data.evaluation, ends)))
-    rows = data.light_rows(Place(evaluation=evaluation)) if record.rollouts is not None else pl.DataFrame()
+    ends = [each for each in data.record.evals.values() if other and each.name in (evaluation, other.name)]  # in order
+    comparison = data.comparison(*ends) if ends else None
+    rows = pl.DataFrame(schema={"row": pl.UInt32, "verdict": pl.String, "split": pl.String})
+    if record.rollouts is not None:
+        rows = data.light_rows(Place(evaluation=evaluation))
+    listed = rows.filter(pl.col("verdict") == only) if only else rows
+    listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")
 
     def changed(problem_id: str) -> str:
-        against = other.name if other else None
-        return address("run", name, "problem", id=problem_id, eval=evaluation, against=against) + "#changed"
+        named = other.name if other else None
+        return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
 
-    listed = list(rows.iter_rows(named=True)) if len(rows) else []
-    verdicts = rows.group_by("verdict").len().sort("len", descending=True).rows() if len(rows) else []
-    if only:
-        listed = [row for row in listed if row["verdict"] == only]
-    listed.sort(key=lambda row: (row["verdict"] == Verdict.PASSED, row["split"], row["row"]))
     return {
         "title": f"evaluation {evaluation}",
         "run": name,
@@ -70,12 +67,11 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "half": half_of(comparison.pairs) if comparison else 0,
         "titles": data.titles(evaluation),
         "flips": _flipped({name: data}, (name, name), comparison, changed),
-        "rows": listed[:ROWS_ON_PAGE],
+        "rows": listed.head(ROWS_ON_PAGE).to_dicts(),
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
-        "verdicts": verdicts,
+        "verdicts": rows["verdict"].value_counts(sort=True).rows(),
         "only": only,
         "against": against,
-        "place": Place(evaluation=evaluation),
     }
 
 
@@ -85,12 +81,10 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
     records = {name: data.record for name, data in chosen.items()}
     first_name, first = next(iter(records.items()))
     facts_of = [facts(record) for record in records.values()]
-    pairs: list[tuple[str, Comparison | None, str]] = []
-    for name, record in list(records.items())[1:]:
-        try:
-            pairs.append((name, compare_evals(first.latest or first.baseline, record.latest or record.baseline), ""))
-        except CoderlError as error:
-            pairs.append((name, None, str(error)))
+    pairs = [
+        (name, *compared(first.latest or first.baseline, record.latest or record.baseline))
+        for name, record in list(records.items())[1:]
+    ]
     differing: dict[str, list[str]] = {}
     for number, record in enumerate(records.values()):
         for change in config_changes(first.config, record.config):
@@ -107,7 +101,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
             {
                 "name": name,
                 "comparison": comparison,
-                "why": why or "they share no evaluated problem",
+                "why": why,
                 "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
                 "flips": _flipped(chosen, (first_name, name), comparison, partial(_opening, [*records], number)),
                 "opened": _opened(chosen, (first_name, name), comparison, problem_id),
@@ -122,12 +116,10 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
     """The first curve of each panel that a run's page shows first, a colour per run."""
-    compared = [history_panels(thin(record.metrics)) for record in records.values()]
+    by_run = [history_panels(thin(record.metrics)) for record in records.values()]
     panels = []
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
-        firsts = [
-            panels_of_run[title].series[0] if title in panels_of_run else Series("") for panels_of_run in compared
-        ]
+        firsts = [of_run[title].series[0] if title in of_run else Series("") for of_run in by_run]
         if any(series.known() for series in firsts):
             # Beside Pass@1 of the evaluations.
             of = f" {firsts[0].label}" if title == CORRECT else ""
@@ -142,7 +134,7 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
 
     return Timeline(
         panels,
-        link=lambda step: address("run", owner(step), "step", str(int(step))),
+        link=lambda step: address("run", owner(step), "step", int(step)),
         said=lambda step: f"step {step:g}: leads to that step of {owner(step)}",
         name=f"Curves of {', '.join(records)}",
     )
@@ -179,23 +171,21 @@ def _flipped(
     completion that makes it."""
     if comparison is None:
         return {}
-    more, fewer = pl.col("after") > pl.col("before"), pl.col("after") < pl.col("before")
     is_passed = pl.col("verdict") == Verdict.PASSED
     is_failed = ~is_passed & ~pl.col("verdict").is_in([*UNGRADED])
-    flipped = {}
-    for kind, condition in (("gained", more), ("lost", fewer)):
+    ends = zip(names, (comparison.before, comparison.after), strict=True)
+    places = [(name, Place(evaluation=record.name)) for name, record in ends]
+    difference, flipped = pl.col("after") - pl.col("before"), {}
+    # Of several completions the first of those that make the difference.
+    for kind, condition, made_by in (
+        ("gained", difference > 0, (is_failed, is_passed)),
+        ("lost", difference < 0, (is_passed, is_failed)),
+    ):
         pairs, sides = comparison.pairs.filter(condition).head(MOST_FLIPPED), list[dict[str, dict[str, Any]]]()
-        for name, record, has_passed in (
-            (names[0], comparison.before, kind == "lost"),
-            (names[1], comparison.after, kind == "gained"),
-        ):
-            place = Place(evaluation=record.name)
+        for (name, place), makes_it in zip(places, made_by, strict=True):
             rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
-            # Of several completions the first of those that make the difference: the last one in this order stays.
-            makes_it = (is_passed if has_passed else is_failed).fill_null(value=False)
-            found = (
-                rows.sort(makes_it, "row", descending=[False, True]).select("row", "problem_id", "verdict").collect()
-            )
+            ordered = rows.sort(makes_it.fill_null(value=False), "row", descending=[True, False])
+            found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()
             links = (row | {"link": completion_link(name, place, row)} for row in found.iter_rows(named=True))
             sides.append({row["problem_id"]: row for row in links})
         flipped[kind] = [
@@ -218,7 +208,7 @@ def _opened(
         for name, place in zip(names, places, strict=True)
     )
     problem = chosen[after.run].problem(problem_id, after.place)[0]
-    change = linked_change(before, after, problem)
+    change = program_change(before, after, problem)
     links = [
         (side.run, address("run", side.run, "problem", id=problem_id, eval=side.place.evaluation))
         for side in (before, after)

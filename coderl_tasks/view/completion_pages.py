@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
@@ -17,9 +17,9 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.view import marked_text, proof
 from coderl_tasks.view.library import NotThereError, address
-from coderl_tasks.view.program_changes import Change, is_graded, most_similar, program_change, text_of
+from coderl_tasks.view.program_changes import Change, Side, has_failed, most_similar, program_change, text_of
 from coderl_tasks.view.run_data import Place, RunData, pieces
-from coderl_tasks.view.run_pages import Page, compared_with, verdict_tone
+from coderl_tasks.view.run_pages import Page, compared_with
 from coderl_tasks.view.search import same_failure
 
 SIBLINGS, CLUSTERS_OPEN, MOST_FAILURES, MOST_EARLIER = 200, 24, 3, 12
@@ -30,22 +30,7 @@ SHADES = {
     "ratio": "trainer's log-probability less the sampler's",
     "advantage": "advantage",
 }
-LESS = {"base": ("logprobs", "base_logprobs"), "ratio": ("trainer_logprobs", "logprobs")}
-"""The shades that are one column less another."""
 NATS = 4.0  # of surprise at which a token has the strongest shade
-
-
-LinkedChange = tuple[Change, list[tuple[str, str]]]
-"""What changed, and of both sides what it is called and the address of its completion."""
-
-
-class Side(NamedTuple):
-    """A problem's completions at a place of a run, and what they are called."""
-
-    called: str
-    run: str
-    place: Place
-    rows: list[dict[str, Any]]
 
 
 def problem_page(
@@ -55,7 +40,7 @@ def problem_page(
     place: Place | None,
     group: int | None,
     against: str | None,
-    pool: str | None = None,
+    pool: str | None,
 ) -> Page:
     """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
     in the last step that has it) by verdict and program, and what changed since the step or the evaluation `against`;
@@ -73,13 +58,12 @@ def problem_page(
     if not rows:
         raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
     problem, missing = data.problem(problem_id, place)
-    prompt = _prompt_of(data, place, rows[0])
+    tokens = data.scan(place).filter(pl.col("row") == rows[0]["row"]).select("prompt_tokens").collect()
+    prompt = _prompt(data, tokens.row(0, named=True)) or ""
     if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
         missing = "the problem has other tests by now"
-    clusters = clustered(rows, problem)
-    graded = [row for row in rows if is_graded(row)]
-    passed = sum(row["verdict"] == Verdict.PASSED for row in graded)
-    other = _other_place(data, place, against, visits, passed)
+    clusters, side = clustered(rows, problem), Side(place.name, name, place, rows)
+    other = _other_place(data, place, against, visits, side.passed)
     return {
         "title": problem_id,
         "run": name,
@@ -91,10 +75,7 @@ def problem_page(
         "missing": missing,
         "statement": problem.statement if problem else statement_in(prompt),
         "prompt": prompt,
-        "visits": [
-            visit | {"rate": visit["passed"] / visit["graded"] if visit["graded"] else None}
-            for visit in visits.iter_rows(named=True)
-        ],
+        "visits": visits.to_dicts(),
         "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated,
         "failures": failures_of(clusters),
@@ -105,11 +86,11 @@ def problem_page(
         "pool": pool,
         "earlier": _earlier(visits, place)["step"].unique().sort().to_list()[-MOST_EARLIER:],
         "other": other,
-        "change": _changed(data, name, place, rows, problem, other),
+        "change": _changed(data, side, other, problem),
         "n": len(rows),
         "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
-        "graded": len(graded),
-        "passed": passed,
+        "graded": side.graded,
+        "passed": side.passed,
         "trained": any(row["trained"] for row in rows),
     }
 
@@ -133,36 +114,15 @@ def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
     return visits.filter(pl.col("step") < (-1 if place.step is None else place.step), pl.col("graded") > 0)
 
 
-def _changed(
-    data: RunData, name: str, place: Place, rows: list[dict[str, Any]], problem: Problem | None, other: Place | None
-) -> LinkedChange | None:
-    """What changed in a problem between `other` and `place`, whose completions are `rows`, the earlier one first. None
-    if as many completions pass in both."""
+def _changed(data: RunData, side: Side, other: Place | None, problem: Problem | None) -> Change | None:
+    """What changed in a problem between `other` and the place of `side`, the earlier one first. None if as many
+    completions pass in both."""
     if other is None:
         return None
-    others = data.problem_rows(other, rows[0]["problem_id"])
-    sides = [Side(other.name, name, other, others), Side(place.name, name, place, rows)]
-    if None not in (other.evaluation, place.evaluation):
-        sides.sort(key=lambda side: [*data.record.evals].index(side.place.evaluation or ""))
-    return linked_change(sides[0], sides[1], problem)
-
-
-def linked_change(before: Side, after: Side, problem: Problem | None) -> LinkedChange | None:
-    """What changed in a problem from one side to the other; None if as many completions pass in both."""
-    change = program_change(before.rows, after.rows, problem)
-    if change is None:
-        return None
-    shown = (before, change.before), (after, change.after)
-    return change, [(side.called, completion_link(side.run, side.place, row)) for side, row in shown]
-
-
-def _prompt_of(data: RunData, place: Place, row: Mapping[str, Any]) -> str:
-    """The prompt of a completion; empty if the model's tokenizer is not on this machine."""
-    decode = data.decode()
-    if decode is None:
-        return ""
-    tokens = data.scan(place).filter(pl.col("row") == row["row"]).select("prompt_tokens").collect().item()
-    return decode(list(tokens)) if tokens is not None else ""
+    sides = [Side(other.name, side.run, other, data.problem_rows(other, side.rows[0]["problem_id"])), side]
+    if None not in (other.evaluation, side.place.evaluation):
+        sides.sort(key=lambda each: [*data.record.evals].index(each.place.evaluation or ""))
+    return program_change(sides[0], sides[1], problem)
 
 
 def _evaluated(data: RunData, problem_id: str) -> list[dict[str, Any]]:
@@ -183,17 +143,13 @@ def _visits_timeline(
     steps = by_step["step"].to_list()
     rates = [passed / graded if graded else None for passed, graded in by_step.select("passed", "graded").iter_rows()]
     counts = {step: (passed, graded) for step, passed, graded in by_step.iter_rows()}
+    events = []
+    for each in evaluated:
+        link = address("run", name, "eval", each["eval"], each["row"])
+        events.append(Event("evaluations", each["step"], f"{each['eval']}: {each['verdict']}", link))
     drawn = Timeline(
         panels=[Panel("Pass rate", [Series("", steps, rates)], form=".0%", limits=(0.0, 1.0), tall=True)],
-        events=[
-            Event(
-                "evaluations",
-                each["step"],
-                f"{each['eval']}: {each['verdict']}",
-                address("run", name, "eval", each["eval"], str(each["row"])),
-            )
-            for each in evaluated
-        ],
+        events=events,
         link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
         said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
         name=f"Pass rate of {problem_id} over the steps that sampled it",
@@ -226,14 +182,12 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
             }
         )
     counts = Counter(row["verdict"] for row in rows)
-    clusters.sort(
-        key=lambda each: (
-            each["verdict"] == Verdict.PASSED,
-            -counts[each["verdict"]],
-            str(each["verdict"]),
-            -len(each["rows"]),
-        )
-    )
+
+    def rank(cluster: Mapping[str, Any]) -> tuple[bool, int, str, int]:
+        verdict = cluster["verdict"]
+        return verdict == Verdict.PASSED, -counts[verdict], str(verdict), -len(cluster["rows"])
+
+    clusters.sort(key=rank)
     for number, cluster in enumerate(clusters):
         # What is folded away is not compared: of many programs it takes seconds.
         is_open = number < CLUSTERS_OPEN
@@ -246,7 +200,7 @@ def passing_sibling(
 ) -> tuple[dict[str, Any] | None, Markup | None]:
     """Of the completions that pass the one whose program is most like that of `row`, which fails, and what it takes to
     it; None if none passes, or this one does, was not graded or has no program."""
-    code = row["code"] if is_graded(row) and row["verdict"] != Verdict.PASSED else None
+    code = row["code"] if has_failed(row) else None
     sibling = most_similar(code, passing) if code else None
     return sibling, marked_text.difference(code, sibling["code"]) if sibling else None
 
@@ -256,8 +210,7 @@ def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, i
     failed the test first, and why, in words."""
     counts: Counter[tuple[str, int | None, str]] = Counter()
     for cluster in clusters:
-        first = cluster["first"]
-        if is_graded(first) and first["verdict"] != Verdict.PASSED:
+        if has_failed(first := cluster["first"]):
             counts[first["verdict"], first["first_failed"], cluster["why"]] += len(cluster["rows"])
     return [(n, *kind) for kind, n in counts.most_common()]
 
@@ -272,23 +225,21 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"
-    held_back = proof.held_back_tests(problem, config) if problem and place.evaluation is None else []
-    order = (
-        (data.test_order(problem) if place.evaluation is None else list(range(len(problem.tests)))) if problem else []
-    )
+    is_program, is_training = environment in PROGRAMS, place.evaluation is None
+    tests: list[proof.TestLine] = []
+    if problem and is_program:
+        order = data.test_order(problem) if is_training else [*range(len(problem.tests))]
+        tests = proof.test_lines(row, problem, order, proof.held_back_tests(problem, config) if is_training else [])
     failed = failed_test(row, problem)
     failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
     step_row = data.metrics_of(place.step) if place.step is not None else None
-    siblings = members.select("row", "attempt", "sample_index", "verdict", "reward", "advantage", "code").to_dicts()
-    passing = [
-        each
-        for each in siblings
-        if each["verdict"] == Verdict.PASSED and each["code"] is not None and environment in PROGRAMS
-    ]
-    sibling, diff = passing_sibling(row, passing)
+    columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
+    siblings = members.select(columns).to_dicts()
+    passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
+    sibling, diff = passing_sibling(row, passing) if is_program else (None, None)
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
-    shown = [each | {"link": completion_link(name, place, each, row)} for each in siblings[first : first + SIBLINGS]]
-    advantage = proof.advantage_of(members, position, config) if place.evaluation is None else None
+    shown = [each | {"link": completion_link(name, place, each)} for each in siblings[first : first + SIBLINGS]]
+    advantage = proof.advantage_of(members, position, config) if is_training else None
     return {
         "title": f"{place.name}, completion {sample}",
         "run": name,
@@ -296,12 +247,11 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "row": row,
         "group": group,
         "sample": sample,
-        "is_program": environment in PROGRAMS,
+        "is_program": is_program,
         "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
-        "tone": verdict_tone(row["verdict"]),
         "n_tokens": len(row["completion_tokens"] or []),
         "truncated": row["stop_reason"] == TRUNCATED,
-        "passing": (sibling["sample_index"], completion_link(name, place, sibling, row), diff) if sibling else None,
+        "passing": (sibling["sample_index"], completion_link(name, place, sibling), diff) if sibling else None,
         "siblings": shown,
         "position": position - first,
         "n_siblings": len(siblings),
@@ -311,12 +261,12 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "failure": (failure, failure.link(name, place)) if failure else None,
         "failed": failed,
         "difference": proof.difference_in_words(problem, failed["difference"])
-        if problem and failed and environment in PROGRAMS and row["verdict"] == Verdict.WRONG_ANSWER
+        if problem and failed and is_program and row["verdict"] == Verdict.WRONG_ANSWER
         else failed and failed["difference"],
         "differing": marked_text.differing(failed["expected"], failed["got"])
         if failed and failed["got"] is not None and failed["expected"] is not None
         else None,
-        "tests": proof.test_lines(row, problem, order, held_back) if problem and environment in PROGRAMS else [],
+        "tests": tests,
         "format": proof.format_decision(row, environment),
         "format_words": proof.format_in_words(row, config),
         "reward_words": proof.reward_in_words(row, config),
@@ -327,87 +277,63 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "turns": _turns(row),
         "prompt": _prompt(data, row),
         "tokens": _tokens(data, row, shade),
-        "shade": shade,
-        "shades": _shades(row),
     }
 
 
 def _neighbours(
-    data: RunData,
-    name: str,
-    place: Place,
-    row: Mapping[str, Any],
-    siblings: Sequence[Mapping[str, Any]],
-    position: int,
-) -> tuple[str | None, str | None]:
+    data: RunData, name: str, place: Place, row: Mapping[str, Any], siblings: Sequence[Mapping[str, Any]], position: int
+) -> list[str | None]:
     """The addresses of the completions before and after: in its group, or in an evaluation in its file."""
     if place.evaluation is not None:
-        n = data.scan(place).select(pl.len()).collect().item()
-        rows = [{"row": number} if 0 <= number < n else None for number in (row["row"] - 1, row["row"] + 1)]
-    else:
-        numbers = (position - 1, position + 1)
-        rows = [dict(siblings[number]) if 0 <= number < len(siblings) else None for number in numbers]
-    before, after = (None if each is None else completion_link(name, place, each, row) for each in rows)
-    return before, after
+        siblings = [{"row": number} for number in range(data.scan(place).select(pl.len()).collect().item())]
+        position = row["row"]
+    return [
+        completion_link(name, place, siblings[number]) if 0 <= number < len(siblings) else None
+        for number in (position - 1, position + 1)
+    ]
 
 
-def completion_link(name: str, place: Place, row: Mapping[str, Any], of: Mapping[str, Any] | None = None) -> str:
-    """The address of a completion at a place; `of` has its group, if `row` does not."""
-    if place.evaluation is not None:
-        return address("run", name, *place.parts, str(row["row"]))
-    group = (of or row)["group_index"]
-    return address("run", name, *place.parts, str(group), str(row["sample_index"]))
+def completion_link(name: str, place: Place, row: Mapping[str, Any]) -> str:
+    """The address of a completion at a place."""
+    numbers = ("group_index", "sample_index") if place.evaluation is None else ("row",)
+    return address("run", name, *place.parts, *(row[number] for number in numbers))
 
 
 def _turns(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The turns of a completion: each answer, what it was answered (None for the last), and its verdicts and advantage
     where recorded."""
     turns = row["turns"] or []
-    replies = [following["environment_text"] for _, following in pairwise(turns)]
-    advantages, verdicts = row["turn_advantages"] or [], row["turn_verdicts"] or []
+    about = zip_longest(turns, turns[1:], row["turn_advantages"] or [], row["turn_verdicts"] or [])
     return [
-        {
-            "text": turn["text"],
-            "check": turn["check"],
-            "n_tokens": turn["n_tokens"],
-            "stop_reason": turn["stop_reason"],
-            "reply": replies[number] if number < len(replies) else None,
-            "advantage": advantages[number] if number < len(advantages) else None,
-            "verdict": verdicts[number] if number < len(verdicts) else None,
-        }
-        for number, turn in enumerate(turns)
+        turn | {"reply": after and after["environment_text"], "advantage": advantage, "verdict": verdict}
+        for turn, after, advantage, verdict in about
     ]
 
 
 def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
+    """The prompt of a completion; None if there is none, or the model's tokenizer is not on this machine."""
     decode = data.decode()
     return decode(list(row["prompt_tokens"])) if decode is not None and row["prompt_tokens"] else None
 
 
-def _shades(row: Mapping[str, Any]) -> dict[str, str]:
-    """What tokens can be shaded by."""
-    lacking = {"logprob": row["logprobs"] is None, "advantage": row["advantage"] is None}
-    lacking |= {key: row[own] is None or row[other] is None for key, (own, other) in LESS.items()}
-    return {key: text for key, text in SHADES.items() if not lacking[key]}
-
-
 def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any] | None:
     """The completion's tokens, shaded; None if there is nothing to shade them by."""
-    tokens, available = row["completion_tokens"] or [], _shades(row)
+    tokens, available = row["completion_tokens"] or [], _token_values(row)
     if not tokens or not available:
         return None
     by = shade if shade in available else next(iter(available))
-    values = _token_values(row, by)
+    values = available[by]
     decode = data.decode()
     shown = tokens[:TOKENS_ON_PAGE]
     texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
     numbers = [value for value in values if value is not None]
     most = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
     # The less likely a token was, the darker: surprise is what a reader looks for.
-    levels = [marked_text.level(-value if by == "logprob" and value is not None else value, most) for value in values]
+    sign = -1 if by == "logprob" else 1
     return {
-        "html": marked_text.shaded(texts, values[: len(shown)], levels[: len(shown)]),
+        "html": marked_text.shaded(texts, values[: len(shown)], most, sign),
         "by": by,
+        "shades": {key: text for key, text in SHADES.items() if key in available},
         "most": most,
         "hidden": len(tokens) - len(shown),
         "is_text": decode is not None,
@@ -416,20 +342,19 @@ def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any]
     }
 
 
-def _token_values(row: Mapping[str, Any], by: str) -> list[float | None]:
-    n = len(row["completion_tokens"])
-    if by == "logprob":
-        return list(row["logprobs"])
-    if by in LESS:
-        own, other = LESS[by]
-        return [value - less for value, less in zip(row[own], row[other], strict=True)]
-    if row["turn_advantages"] and row["turns"]:
-        return [
-            advantage
-            for turn, advantage in zip(row["turns"], row["turn_advantages"], strict=True)
-            for _ in range(turn["n_tokens"])
-        ][:n]
-    return [row["advantage"]] * n
+def _token_values(row: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """A value per token, by each of SHADES that is recorded."""
+    n, logprobs = len(row["completion_tokens"] or []), row["logprobs"]
+    found: dict[str, list[float | None]] = {} if logprobs is None else {"logprob": logprobs}
+    for key, own, other in (("base", logprobs, row["base_logprobs"]), ("ratio", row["trainer_logprobs"], logprobs)):
+        if own is not None and other is not None:
+            found[key] = [value - less for value, less in zip(own, other, strict=True)]
+    if row["advantage"] is not None:
+        found["advantage"] = [row["advantage"]] * n
+        if row["turn_advantages"] and row["turns"]:
+            turns = zip(row["turns"], row["turn_advantages"], strict=True)
+            found["advantage"] = [advantage for turn, advantage in turns for _ in range(turn["n_tokens"])][:n]
+    return found
 
 
 TEXT_COLUMNS = ("completion", "code", "failed_output", "reason", "reward_error", "suspicion")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.query import find_directories
@@ -51,7 +51,7 @@ class Library:
     def pools(self) -> dict[str, Path]:
         """The pools by name, those written to last first."""
         pools = sorted(filter(is_curation, self._all(POOLS)), key=_last_written, reverse=True)
-        return _named(dict.fromkeys([*pools, *self._pools_of_runs]))
+        return _named(dict.fromkeys([*pools, *filter(is_curation, self._pools_of_runs)]))
 
     def run(self, name: str) -> Path:
         return _found(self.runs(), name, "run")
@@ -59,16 +59,13 @@ class Library:
     def pool(self, name: str) -> Path:
         return _found(self.pools(), name, "pool")
 
-    def pool_of(self, file: Path) -> str | None:
-        """The name of the pool with this file; None if it is no pool's file."""
-        folder = file.parent
-        if file.name != POOL_FILE or not is_curation(folder):
-            return None
-        known = self.pools()
-        if folder not in known.values():
-            self._pools_of_runs[folder] = None
-            known = self.pools()
-        return next(name for name, path in known.items() if path == folder)
+    def names_of_pools(self, files: Iterable[Path]) -> dict[Path, str]:
+        """The names of the pools with these files, without files that are no pool's. All of them are shown from now
+        on."""
+        folders = {file: file.parent for file in files if file.name == POOL_FILE and is_curation(file.parent)}
+        self._pools_of_runs = self._pools_of_runs | dict.fromkeys(folders.values())
+        names = {path: name for name, path in self.pools().items()}
+        return {file: names[folder] for file, folder in folders.items()}
 
     def _all(self, usual: Path) -> Iterator[Path]:
         if self._records:
@@ -104,17 +101,12 @@ def last_entry(folder: Path) -> Path | None:
     return folder / max(names) if names else None
 
 
-def address(*parts: str, **values: Any) -> str:
-    """The path of a page: its parts and, after a question mark, the values that are not None. Ids of problems are
-    values: browsers take `..` and `//` in a path for something else."""
-    path = "/" + "/".join(quote(part, safe="~") for part in parts)
-    pairs = [
-        f"{name}={quote(str(one), safe='')}"
-        for name, value in values.items()
-        for one in (value if isinstance(value, list) else [value])
-        if one is not None
-    ]
-    return path + ("?" + "&".join(pairs) if pairs else "")
+def address(*parts: object, **values: Any) -> str:
+    """The path of a page: its parts and, after a question mark, the values that are neither None nor empty. Ids of
+    problems are values: browsers take `..` and `//` in a path for something else."""
+    path = "/" + "/".join(quote(str(part), safe="~") for part in parts)
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return path + ("?" + urlencode(given, doseq=True, quote_via=quote) if given else "")
 
 
 def _named(paths: Iterable[Path]) -> dict[str, Path]:

@@ -6,7 +6,7 @@ characters, NUL) is written out, as `untrusted_text` has it. A long one is cut: 
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 from pygments import highlight
@@ -91,19 +91,15 @@ def difference(before: str | None, after: str | None) -> Markup:
     return Markup(highlight(shown, _DIFF, FORMATTER))
 
 
-def shaded(texts: Iterable[str], values: Sequence[float | None], levels: Sequence[str]) -> Markup:
-    """Tokens as spans with the classes `levels`; a token's title says its number and its value."""
+def shaded(texts: Iterable[str], values: Iterable[float | None], most: float, sign: int) -> Markup:
+    """Tokens as spans whose class is a shade, for a value times `sign` from 0 (none) to `most` and above; of a negative
+    one it is the other colour's. A token's title says its number and its value."""
     parts = []
-    for number, (text, value, level) in enumerate(zip(texts, values, levels, strict=True)):
-        shown = printable_lines(text) or "·"
-        said = "none" if value is None else f"{value:.4g}"
-        parts.append(Markup('<span class="tok {}" title="token {}: {}">{}</span>').format(level, number, said, shown))
+    for number, (text, value) in enumerate(zip(texts, values, strict=True)):
+        level, said = "t-none", "none"
+        if value is not None:
+            place = min(LEVELS - 1, int(min(1.0, abs(value) / most) * LEVELS))
+            level, said = f"{'t' if sign * value >= 0 else 'u'}{place}", f"{value:.4g}"
+        span = Markup('<span class="tok {}" title="token {}: {}">{}</span>')
+        parts.append(span.format(level, number, said, printable_lines(text) or "·"))
     return Markup().join(parts)
-
-
-def level(value: float | None, most: float) -> str:
-    """The class of a shade for a value from 0 (none) to `most` and above; of a negative one the other colour's."""
-    if value is None:
-        return "t-none"
-    place = min(LEVELS - 1, int(min(1.0, abs(value) / most) * LEVELS)) if most > 0 else 0
-    return f"t{place}" if value >= 0 else f"u{place}"

@@ -4,6 +4,7 @@ of the template of its name."""
 import re
 import shlex
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,7 +17,6 @@ from coderl_tasks.insight.pool_view import (
     NOTE_ON_LABELS,
     NOTE_ON_RATES,
     NOTE_ON_SPENDING,
-    drops_table,
     flatten,
     funnel,
     make_up,
@@ -53,24 +53,26 @@ def library_page(library: Library, now: float) -> Page:
     return {"title": "Runs and pools", "runs": runs, "pools": pools, "searched": POOLS if library.is_whole else None}
 
 
-def _trained_on(library: Library) -> dict[str | None, list[str]]:
+def _trained_on(library: Library) -> dict[str, list[str]]:
     """The runs by the name of the pool that they were trained on."""
-    trained: dict[str | None, list[str]] = {}
+    pools, files, trained = library.pools().values(), dict[str, Path](), dict[str, list[str]]()
     for name, path in library.runs().items():
         with suppress(ConfigError, DataError):  # it has no pool any more, or its row says what is damaged
-            pool = library.pool_of(pool_file(recorded_config(path) or {}, library.pools().values()))
-            trained.setdefault(pool, []).append(name)
+            files[name] = pool_file(recorded_config(path) or {}, pools)
+    known = library.names_of_pools(files.values())
+    for name, file in files.items():
+        if file in known:
+            trained.setdefault(known[file], []).append(name)
     return trained
 
 
 def pool_page(curation: CurationRecord, name: str, library: Library, order: str) -> Page:
     """A pool: the runs trained on it, what each stage dropped and left, difficulty, the problems, audit flags."""
-    rows, profile = funnel(curation), curation.profile
-    parts, spent = (
-        make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else [],
-        spending(profile),
-    )
+    profile, band, spent = curation.profile, curation.band, spending(curation.profile)
+    parts = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else []
+    has_rates = len(profile) and "posterior" in profile.columns
     audit = light_frame(curation.path / "audit.parquet")
+    worst = worst_first(audit)[:MOST_ROWS] if len(audit) else []
     return {
         "title": name,
         "pool": name,
@@ -78,12 +80,9 @@ def pool_page(curation: CurationRecord, name: str, library: Library, order: str)
         "runs": _trained_on(library).get(name, []),
         "n": len(curation.pool),
         "dropped": len(curation.dropped),
-        "funnel": rows,
-        "drops": drops_table(rows),
-        "band": curation.band,
-        "histogram": pass_rate_plot(profile, curation.band, BARS_WIDTH)
-        if len(profile) and "posterior" in profile.columns
-        else None,
+        "funnel": funnel(curation),
+        "band": band,
+        "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None,
         "profiled": len(profile),
         "rates_note": NOTE_ON_RATES,
         "labels_note": NOTE_ON_LABELS if parts and sum(parts[-1].few) else "",
@@ -93,13 +92,9 @@ def pool_page(curation: CurationRecord, name: str, library: Library, order: str)
         "spending": spending_table(spent) if spent else None,
         "problems": _listed_problems(curation.pool, order),
         "order": order,
+        "orders": ORDERS,
         "hidden": max(0, len(curation.pool) - MOST_LISTED),
-        "findings": [
-            row | {"tones": {finding: tone(finding) for finding in row["audit"]}}
-            for row in worst_first(audit)[:MOST_ROWS]
-        ]
-        if len(audit)
-        else [],
+        "findings": [row | {"tones": {finding: tone(finding) for finding in row["audit"]}} for row in worst],
         "meanings": MEANINGS,
         "audited": len(audit),
         "audit_words": audit_in_words(audit) if len(audit) else "",
@@ -176,8 +171,7 @@ def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
 
 def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
     """The form, and the completions found if anything is asked for."""
-    asked = any((wanted.text, wanted.verdict, wanted.problem))
-    hits = search(data, wanted) if asked else None
+    hits = search(data, wanted) if any((wanted.text, wanted.verdict, wanted.problem)) else None
     place = Place(evaluation=wanted.evaluation) if wanted.evaluation else None
     rows = [
         row
@@ -187,10 +181,9 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
     rest = None
     if hits is not None and (left := hits.rest) is not None:
         after = f"{left.after[0]}.{left.after[1]}" if left.after else None
-        rest = address(
-            "run", name, "search", q=left.text or None, within=left.within, verdict=left.verdict or None,
-            problem=left.problem or None, first=left.first, last=left.last, eval=left.evaluation or None, after=after,
-        )  # fmt: skip
+        asked = {"q": left.text, "within": left.within, "verdict": left.verdict, "problem": left.problem}
+        where = {"first": left.first, "last": left.last, "eval": left.evaluation, "after": after}
+        rest = address("run", name, "search", **asked, **where)
     return {
         "title": "search",
         "run": name,

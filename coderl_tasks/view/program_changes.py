@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,61 +13,90 @@ from coderl_tasks.insight.problem_view import failed_test
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.stats import fisher_fall
 from coderl_tasks.view import marked_text
+from coderl_tasks.view.run_data import Place
 
 Row = dict[str, Any]
 COMPARED_CHARS = 4000  # of a program, in search of the most similar one
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A completion `before` and one `after`, of which one passes and the other fails; of each side how many of the
-    graded ones passed (`counts`); the test that `failed`, as `failed_test` returns it; the `diff` from the failing
-    program to the passing one, or of answers that are none; None where one side alone is."""
+class Side:
+    """A problem's completions at a place of a run, and what they are called; `row` is the one that a change shows."""
 
-    before: Row
-    after: Row
-    counts: tuple[tuple[int, int], tuple[int, int]]
+    called: str
+    run: str
+    place: Place
+    rows: Sequence[Row]
+    row: Row | None = None
+
+    @property
+    def graded(self) -> int:
+        return sum(map(is_graded, self.rows))
+
+    @property
+    def passed(self) -> int:
+        return sum(row["verdict"] == Verdict.PASSED for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two sides, each with a completion that is shown: that of the side on which more pass passes, the other one fails.
+    `failed` is the test that it fails, as `failed_test` returns it; `diff` leads from the failing program to the
+    passing one, or of answers that are none; None where one side alone is."""
+
+    before: Side
+    after: Side
     is_lost: bool
     failed: dict[str, Any] | None
     diff: Markup | None
 
     @property
+    def passing(self) -> Side:
+        return self.before if self.is_lost else self.after
+
+    @property
+    def failing(self) -> Side:
+        return self.after if self.is_lost else self.before
+
+    @property
+    def is_of_single_completions(self) -> bool:
+        return self.before.graded == self.after.graded == 1
+
+    @property
     def p(self) -> float | None:
         """How often chance alone makes a fall as large (`stats.fisher_fall`), a rise read backwards; None of sides with
         one completion each."""
-        earlier, later = self.counts if self.is_lost else self.counts[::-1]
-        return fisher_fall(*earlier, *later) if earlier[1] > 1 or later[1] > 1 else None
+        earlier, later = self.passing, self.failing
+        counts = earlier.passed, earlier.graded, later.passed, later.graded
+        return None if self.is_of_single_completions else fisher_fall(*counts)
 
 
 def is_graded(row: Mapping[str, Any]) -> bool:
     return row["verdict"] is not None and row["verdict"] not in UNGRADED
 
 
-def program_change(before: Sequence[Row], after: Sequence[Row], problem: Problem | None) -> Change | None:
+def has_failed(row: Mapping[str, Any]) -> bool:
+    return is_graded(row) and row["verdict"] != Verdict.PASSED
+
+
+def program_change(before: Side, after: Side, problem: Problem | None) -> Change | None:
     """The change between a problem's completions of two places; None if as many of them passed (in per cent). If fewer
     pass, it is the first failing one against the most similar one that passed, else the other way round."""
-    counts = _counts(before), _counts(after)
-    if not all(graded for _, graded in counts):
+    if not before.graded or not after.graded:
         return None
-    rates = [passed / graded for passed, graded in counts]
+    rates = before.passed / before.graded, after.passed / after.graded
     if rates[0] == rates[1]:
         return None
     is_lost = rates[0] > rates[1]
     passed, failed = (before, after) if is_lost else (after, before)
-    failing = next(row for row in failed if is_graded(row) and row["verdict"] != Verdict.PASSED)
-    passing = [row for row in passed if row["verdict"] == Verdict.PASSED]
-    similar = most_similar(text_of(failing), passing)
-    assert similar is not None  # the higher rate is not 0
-    old, new = (similar, failing) if is_lost else (failing, similar)
-    alike = (old["code"] is None) == (new["code"] is None)
-    diff = marked_text.difference(text_of(failing), text_of(similar)) if alike else None
-    return Change(old, new, counts, is_lost, failed_test(failing, problem), diff)
-
-
-def _counts(rows: Sequence[Row]) -> tuple[int, int]:
-    """How many of the graded completions passed, and how many these are."""
-    graded = [row["verdict"] == Verdict.PASSED for row in rows if is_graded(row)]
-    return sum(graded), len(graded)
+    failing = next(filter(has_failed, failed.rows))
+    passing = most_similar(text_of(failing), [row for row in passed.rows if row["verdict"] == Verdict.PASSED])
+    assert passing is not None  # the higher rate is not 0
+    alike = (passing["code"] is None) == (failing["code"] is None)
+    diff = marked_text.difference(text_of(failing), text_of(passing)) if alike else None
+    old, new = (passing, failing) if is_lost else (failing, passing)
+    sides = replace(before, row=old), replace(after, row=new)
+    return Change(*sides, is_lost, failed_test(failing, problem), diff)
 
 
 def text_of(row: Row) -> str:

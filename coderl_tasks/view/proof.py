@@ -8,6 +8,7 @@ a test that passed its output.
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,11 @@ def test_lines(
     Grading stops at the first failure, so that the tests before it in the order passed, and those after it did not run;
     where all tests were run (`reward=fraction`), only how many passed is recorded."""
     rewarded = [index for index in order if index not in set(held_back)]
-    states = _states(row, rewarded)
-    lines = [(index, place, states[place - 1]) for place, index in enumerate(rewarded, 1)]
-    if held_back:
-        outcome = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}
-        lines += [(index, None, outcome[row["passes_held_back"]]) for index in held_back]  # type: ignore[misc]
-    tests, seconds = tuple(problem.tests), dict(enumerate(row["test_seconds"] or [], 1))
+    outcomes = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}
+    lines: list[tuple[int, int | None, str]] = [*zip(rewarded, count(1), _states(row, rewarded), strict=False)]
+    lines += [(index, None, outcomes[row["passes_held_back"]]) for index in held_back]
+    tests = tuple(problem.tests)
+    seconds: dict[int | None, float] = dict(enumerate(row["test_seconds"] or [], 1))
     return [
         TestLine(index, place, state, seconds.get(place), tests[index].input, tests[index].expected)
         for index, place, state in lines
@@ -203,10 +203,10 @@ def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> 
     from coderl_tasks.policy.grpo import counted_rewards, estimator, with_advantages  # seconds to import
 
     try:
-        count = counted_rewards(Truncation(**truncation), int(config.get("max_tokens") or 0), NO_CONTEXT)
+        rewards_of = counted_rewards(Truncation(**truncation), int(config.get("max_tokens") or 0), NO_CONTEXT)
         rows = group.select(*ROLLOUT_SCHEMA)
-        again = with_advantages(rows, estimator(name, float(config.get("advantage_eps") or 1e-6)), count)
-        counted = count(rows)
+        again = with_advantages(rows, estimator(name, float(config.get("advantage_eps") or 1e-6)), rewards_of)
+        counted = rewards_of(rows)
     except (CoderlError, ValueError, KeyError, TypeError) as error:
         return Advantage(rule, "", [None] * len(group), None, f"it cannot be worked out: {error}")
     values = again["advantage"].to_list()

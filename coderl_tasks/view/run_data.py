@@ -13,14 +13,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonprefix
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import Any, TypeVar
 
 import polars as pl
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.insight.problem_view import Decode, pool_file, problems_at_hand, prompt_decoder, statement_in
+from coderl_tasks.insight.diagnosis import Comparison, compare_evals
+from coderl_tasks.insight.problem_view import (
+    Decode,
+    pool_file,
+    problems_at_hand,
+    prompt_decoder,
+    prompts_in,
+    statement_in,
+)
 from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
 from coderl_tasks.insight.viewer_link import view_command
 from coderl_tasks.insight.warning_signs import Watch, watched
@@ -38,7 +45,9 @@ Version = tuple[Path, int]  # a file, and when it was written
 HEAVY = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "turns", "completion", "test_seconds")
 """Columns of rollouts that only the page of a completion shows."""
 LIGHT = [name for name in ROLLOUT_SCHEMA if name not in (*HEAVY, "code", "failed_output", "reward_error")]
-MOST_PROBLEMS = 256
+_N_TOKENS = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
+MOST_PROBLEMS, MOST_EVALUATIONS = 256, 64
+"""Kept in memory: problems with their tests, and evaluations with their titles."""
 FAILURE_CHARS, TITLE_CHARS = 200, 120
 _OUTPUT = (
     pl.col("failed_output").str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
@@ -83,20 +92,16 @@ class RunData:
         self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
         self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
-        self._problems: dict[tuple[object, str], tuple[Problem | None, str | None]] = {}
+        self._problem = lru_cache(MOST_PROBLEMS)(self._read_problem)
+        self._titles = lru_cache(MOST_EVALUATIONS)(self._read_titles)
         self._statements: dict[str, str] = {}  # by problem, read from prompts
-        self._titles: dict[str | None, tuple[Version, dict[str, str]]] = {}  # by evaluation, None: training
-        self._lock = Lock()
+        self._read_files: set[Version] = set()  # of evaluations, whose prompts are among these statements
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
         """`value()`, computed once for each state of the run."""
-        state = state_of(self.path)
-        with self._lock:
-            known = self._kept.get(name)
+        state, known = state_of(self.path), self._kept.get(name)
         if known is None or known[0] != state:
-            known = (state, value())
-            with self._lock:
-                self._kept[name] = known
+            known = self._kept[name] = (state, value())
         found: Value = known[1]
         return found
 
@@ -127,10 +132,7 @@ class RunData:
     @property
     def groups(self) -> pl.DataFrame:
         """All groups of training in order, as `groups_in` has them, with `why_skipped`."""
-        return self.of_state("groups", self._all_groups)
-
-    def _all_groups(self) -> pl.DataFrame:
-        return joined_groups(self.of_files("groups", groups_in))
+        return self.of_state("groups", lambda: joined_groups(self.of_files("groups", groups_in)))
 
     def rates(self) -> pl.DataFrame:
         """By step the share of the graded completions that passed (`rate`), and `mean_reward`, each with its 95%
@@ -153,10 +155,9 @@ class RunData:
         folder = last_entry(self.path / "steps")
         if folder is None or not folder.name.isdecimal() or (folder / "commit.json").is_file():
             return None
-        if (folder / "scored.parquet").is_file():
-            return int(folder.name), "scored, being trained on"
-        if (folder / "sampled.parquet").is_file():
-            return int(folder.name), "sampled, being scored"
+        for name, how_far in (("scored", "scored, being trained on"), ("sampled", "sampled, being scored")):
+            if (folder / f"{name}.parquet").is_file():
+                return int(folder.name), how_far
         return int(folder.name), f"being sampled, {len(list(folder.glob('groups/*.parquet'))):,} groups so far"
 
     def metrics_of(self, step: int) -> dict[str, Any] | None:
@@ -169,6 +170,21 @@ class RunData:
         if name not in self.record.evals:
             raise NotThereError(f"the run has no evaluation {name}")
         return self.record.evals[name]
+
+    def comparison(self, before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
+        """`compared` of two evaluations of the run."""
+        ends = [each and each.name for each in (before, after)]  # a list: names may have any characters
+        return self.of_state(f"comparison {ends}", lambda: compared(before, after)[0])
+
+    def problem_ids(self) -> set[str]:
+        """The problems of the run's steps, and of the evaluations whose rollouts are there."""
+
+        def found() -> set[str]:
+            files = [record.rollouts for record in self.record.evals.values() if record.rollouts is not None]
+            evaluated = (pl.scan_parquet(file, glob=False).select("problem_id").unique().collect() for file in files)
+            return {name for rows in (self.groups, *evaluated) for name in rows["problem_id"]}
+
+        return self.of_state("problem_ids", found)
 
     def file_of(self, place: Place) -> Path:
         """The rollouts of a place; NotThereError if they are not there (yet, or any more)."""
@@ -188,14 +204,12 @@ class RunData:
 
     def light_rows(self, place: Place) -> pl.DataFrame:
         """The rollouts of a place without tokens and texts, with the number of completion tokens."""
-        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
-        return self.scan(place).select("row", *LIGHT, tokens).sort("row").collect()
+        return self.scan(place).select("row", *LIGHT, _N_TOKENS).sort("row").collect()
 
     def problem_rows(self, place: Place, problem_id: str) -> list[dict[str, Any]]:
         """The completions of a problem at a place, in order, without tokens."""
-        columns = ["row", *LIGHT, "code", "completion", "turns", "failed_output", "reward_error"]
-        tokens = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
-        rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(*columns, tokens)
+        columns = ["row", *LIGHT, "code", "completion", "turns", "failed_output", "reward_error", _N_TOKENS]
+        rows = self.scan(place).filter(pl.col("problem_id") == problem_id).select(columns)
         return rows.sort(ORDER).collect().to_dicts()
 
     def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, str | None]]:
@@ -245,24 +259,16 @@ class RunData:
 
     def problem(self, problem_id: str, place: Place) -> tuple[Problem | None, str | None]:
         """A problem with its tests, and why it is not at hand, if it is not."""
-        kept = self._problems
+        if place.evaluation is not None:
+            return self._problem(problem_id, place.evaluation)  # once: its data set is read whole for one problem
         try:
-            # A pool may come and go, and be made again. A data set is read whole for one problem.
-            source = _version(self.pool_file()) if place.evaluation is None else place.evaluation
-            found = kept.get((source, problem_id))
-            if found is None:
-                if len(kept) >= MOST_PROBLEMS:
-                    kept.clear()
-                found = kept[source, problem_id] = self._read_problem(problem_id, place, source)
-            return found
+            return self._problem(problem_id, _version(self.pool_file()))  # a pool may come and go, and be made again
         except (CoderlError, OSError) as error:
-            if place.evaluation is not None:
-                raise
             return None, str(error)
 
-    def _read_problem(self, problem_id: str, place: Place, source: Version | str) -> tuple[Problem | None, str | None]:
+    def _read_problem(self, problem_id: str, source: Version | str) -> tuple[Problem | None, str | None]:
         if isinstance(source, str):
-            found, missing = problems_at_hand(self.config_of(place), {problem_id})
+            found, missing = problems_at_hand(self.config_of(Place(evaluation=source)), {problem_id})
             problem = found[problem_id].whole() if problem_id in found else None
         else:
             problem, missing = problem_in_pool(source[0], problem_id), None
@@ -283,42 +289,29 @@ class RunData:
         """How the statement of each problem of the pool begins, or of those of `evaluation`, by its id; empty if the
         pool cannot be read, or the prompts of the evaluation."""
         try:
-            place = Place(evaluation=evaluation)
-            version = _version(self.pool_file() if evaluation is None else self.file_of(place))
-            kept = self._titles.get(evaluation)
-            if kept is None or kept[0] != version:
-                in_pool = pl.scan_parquet(version[0], glob=False)
-                statements = in_pool if evaluation is None else self._evaluated_statements(place)
-                begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS).str.replace_all(r"\s+", " ").str.strip_chars()
-                is_cut = begun.str.len_chars() > TITLE_CHARS
-                title = pl.when(is_cut).then(begun.str.slice(0, TITLE_CHARS) + pl.lit("…")).otherwise(begun)
-                found = statements.select("problem_id", title.alias("title")).filter(pl.col("title") != "").collect()
-                kept = version, dict(found.iter_rows())
-                self._titles[evaluation] = kept
+            file = self.pool_file() if evaluation is None else self.file_of(Place(evaluation=evaluation))
+            return self._titles(_version(file), evaluation)
         except (CoderlError, OSError, pl.exceptions.PolarsError):
             return {}
-        return kept[1]
 
-    def _evaluated_statements(self, place: Place) -> pl.LazyFrame:
-        """The statements of an evaluation's problems (problem_id, statement) as its prompts have them; of prompts
-        in another form, as those of gsm8k, what follows their common beginning."""
-        decode = self.decode()
-        prompts = self._prompts_at(place, decode, {}) if decode is not None else {}
-        known = {name: statement_in(prompt) for name, prompt in prompts.items()}
-        if known == prompts:
-            begun = commonprefix([*prompts.values()])  # noqa: RUF071 - of characters, not of paths
-            end = len(begun) - len(re.sub(r".*\s", "", begun, flags=re.DOTALL))  # whole words
-            known = {name: prompt[end:] for name, prompt in prompts.items()}
-        return pl.LazyFrame(
-            {"problem_id": [*known], "statement": [*known.values()]},
-            schema={"problem_id": pl.String, "statement": pl.String},
-        )
-
-    def _prompts_at(self, place: Place, decode: Decode, known: Collection[str]) -> dict[str, str]:
-        """The prompts of the problems of a place but for those `known`."""
-        prompts = self.scan(place).select("problem_id", "prompt_tokens").drop_nulls()
-        lacking = prompts.filter(~pl.col("problem_id").is_in([*known])).unique("problem_id").collect()
-        return {name: decode(tokens) for name, tokens in lacking.iter_rows()}
+    def _read_titles(self, version: Version, evaluation: str | None) -> dict[str, str]:
+        if evaluation is None:
+            begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS)
+            statements = dict(pl.scan_parquet(version[0], glob=False).select("problem_id", begun).collect().iter_rows())
+        else:
+            decode = self.decode()
+            prompts = {} if decode is None else prompts_in(self.scan(Place(evaluation=evaluation)), decode)
+            statements = {name: statement_in(prompt) for name, prompt in prompts.items()}
+            if statements == prompts:  # in another form, as those of gsm8k: what follows their common beginning
+                shared = commonprefix([*prompts.values()])  # noqa: RUF071 - of characters, not of paths
+                end = len(shared) - len(re.sub(r".*\s", "", shared, flags=re.DOTALL))  # whole words
+                statements = {name: prompt[end:] for name, prompt in prompts.items()}
+        titles = {name: " ".join(text[: 4 * TITLE_CHARS].split()) for name, text in statements.items() if text}
+        return {
+            name: title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS]}…"
+            for name, title in titles.items()
+            if title
+        }
 
     def profiled(self, problem_id: str) -> tuple[int, int] | None:
         """How many of the base model's graded completions of a problem passed in the pool's profile, and how many these
@@ -335,10 +328,11 @@ class RunData:
         has been read yet: prompts are read for about `most_seconds`, and more of them at the next call. An empty one
         has no prompt. All are unread if the model's tokenizer is not on this machine."""
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
-        if decode is not None:
-            for record in self.record.evals.values():
-                if record.rollouts is not None:
-                    self._read_prompts(Place(evaluation=record.name), decode, {*self._statements, *in_pool})
+        for record in self.record.evals.values():
+            if decode is not None and record.rollouts is not None:
+                if (version := _version(record.rollouts)) not in self._read_files:
+                    self._read_prompts(Place(evaluation=record.name), decode, in_pool)
+                self._read_files.add(version)
         # Each problem at its last visit, so that a step is read once; those of the most recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")
@@ -346,12 +340,12 @@ class RunData:
             if decode is None or monotonic() - started > most_seconds:
                 break
             with suppress(NotThereError):  # people remove the rollouts of old steps
-                self._read_prompts(Place(step), decode, {*self._statements, *in_pool})
+                self._read_prompts(Place(step), decode, in_pool)
             self._statements = dict.fromkeys(names, "") | self._statements
         return self._statements, sum(name not in self._statements for names in by_step["problem_id"] for name in names)
 
-    def _read_prompts(self, place: Place, decode: Decode, known: Collection[str]) -> None:
-        prompts = self._prompts_at(place, decode, known)
+    def _read_prompts(self, place: Place, decode: Decode, in_pool: Collection[str]) -> None:
+        prompts = prompts_in(self.scan(place), decode, {*self._statements, *in_pool})
         found = {name: statement_in(prompt) for name, prompt in prompts.items()}
         self._statements = self._statements | found  # a new one: other threads may iterate over the last
 
@@ -370,6 +364,15 @@ class RunData:
 
 def _version(file: Path) -> Version:
     return file, file.stat().st_mtime_ns
+
+
+def compared(before: EvalRecord | None, after: EvalRecord | None) -> tuple[Comparison | None, str]:
+    """The comparison of two evaluations, and if there is none, why: people remove the rollouts of old ones, which are
+    large."""
+    try:
+        return compare_evals(before, after), "they share no evaluated problem"
+    except CoderlError as error:
+        return None, str(error)
 
 
 def problem_in_pool(file: Path, problem_id: str) -> Problem | None:
@@ -394,7 +397,7 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     n = pl.col("graded")
     clusters = (n > 0).sum()
     wanted = {"rate": pl.col("passed").cast(pl.Float64), "mean_reward": pl.col("mean_reward").fill_null(0.0) * n}
-    parts: dict[str, pl.Expr] = {"clusters": clusters}
+    parts = {"clusters": clusters}
     for name, total in wanted.items():
         mean = total.sum() / n.sum()
         parts[name] = pl.when(n.sum() > 0).then(mean)
@@ -405,13 +408,12 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
     # A mean lies between the values that there are.
     limits: dict[str, Any] = {"rate": (0.0, 1.0), "mean_reward": (groups["lowest"].min(), groups["highest"].max())}
-    bounds = [
-        (pl.col(name) + sign * t * pl.col(f"{name}_error")).alias(f"{name}_{end}")
+    bounds = {
+        f"{name}_{end}": (pl.col(name) + sign * t * pl.col(f"{name}_error")).clip(*limits[name])
         for name in wanted
         for end, sign in (("low", -1), ("high", 1))
-    ]
-    clipped = [pl.col(f"{name}_{end}").clip(*limits[name]) for name in wanted for end in ("low", "high")]
-    return by_step.with_columns(bounds).with_columns(clipped)
+    }
+    return by_step.with_columns(**bounds)
 
 
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:

@@ -1,8 +1,7 @@
 """The pages of a run, a step and an evaluation. Each function returns the variables of the template of its name."""
 
 import shlex
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,8 +10,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
-from coderl_tasks.insight.diagnosis import Comparison, compare_evals
-from coderl_tasks.insight.plots import FIRST, evaluation_marks, history_panels, most_evaluated
+from coderl_tasks.insight.plots import FIRST, evaluation_marks, evaluation_said, history_panels, most_evaluated
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
@@ -54,7 +52,6 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
     about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
-    comparison = data.of_state("comparison", lambda: _gain(data.record))
     spent = data.of_state("costs", lambda: costs(data.record))
     pool, no_pool = pool_of(data, library)
     fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
@@ -67,13 +64,13 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "state": data.state,
         "at_work": data.at_work(),
         "facts": facts(record),
-        "comparison": comparison,
+        "comparison": data.comparison(record.baseline, record.latest),
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
         "bounds": (first, last),
         "every": every,
         "warnings": [_warning(watch, name, episode) for episode in watch.episodes],
         "acts": acts(record),
-        "steps": list(steps.iter_rows(named=True)),
+        "steps": steps.to_dicts(),
         "step_columns": step_columns(record),
         "meanings": {metric.name: metric.meaning for metric in METRICS},
         "n_steps": len(shown),
@@ -97,13 +94,6 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
-
-
-def _gain(record: RunRecord) -> Comparison | None:
-    """The newest evaluation compared with the baseline."""
-    ends = record.baseline, record.latest
-    # People remove the rollouts of old evaluations, which are large.
-    return compare_evals(*ends) if all(each and each.rollouts is not None for each in ends) else None
 
 
 class Paired(NamedTuple):
@@ -152,7 +142,8 @@ def _integrity(data: RunData, name: str) -> list[tuple[str, str, str | None]]:
 def pool_of(data: RunData, library: Library) -> tuple[str | None, str]:
     """The name of the pool that the run was trained on, None if it has no page; and why it is not found, if so."""
     try:
-        return library.pool_of(data.pool_file()), ""
+        file = data.pool_file()
+        return library.names_of_pools([file]).get(file), ""
     except ConfigError as error:
         return None, str(error)
 
@@ -180,13 +171,9 @@ def step_columns(record: RunRecord) -> list[tuple[str, str, str]]:
 def caps(record: RunRecord, spent: Sequence[Any]) -> list[tuple[str, float, float]]:
     """The run's caps: setting, what is used and what there is. A pool's profile, which other runs share, is not its."""
     used = [row for row in spent if row.use not in ("profile", "all")]
-    tokens = sum(row.tokens.counted for row in used)
-    found: list[tuple[str, float, float]] = []
-    if (most := record.config.get("max_tokens_total")) is not None:
-        found.append(("max_tokens_total", tokens, float(most)))
-    if (most := record.config.get("max_usd")) is not None and all(row.usd is not None for row in used):
-        found.append(("max_usd", sum(row.usd for row in used), float(most)))
-    return found
+    amounts = {"max_tokens_total": [row.tokens.counted for row in used], "max_usd": [row.usd for row in used]}
+    caps = ((key, known, record.config.get(key)) for key, known in amounts.items())
+    return [(key, sum(known), float(most)) for key, known, most in caps if most is not None and None not in known]
 
 
 def changed_settings(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -215,12 +202,11 @@ def without_signal(groups: pl.DataFrame) -> dict[str, Any]:
     return {"groups": len(groups), "without": len(lacking), "reasons": reasons} | (most[0] if most else {})
 
 
-def hardest(groups: pl.DataFrame, most: int = 8) -> list[dict[str, Any]]:
-    """The problems with the lowest pass rates: id, passed, graded, the last step and group with it."""
-    by_problem = groups.group_by("problem_id").agg(pl.col("passed", "graded").sum(), pl.col("step").max())
-    rate = (pl.col("passed") / pl.col("graded")).alias("rate")
-    rows = by_problem.filter(pl.col("graded") > 0).with_columns(rate)
-    return rows.sort("rate", "graded", "problem_id", descending=[False, True, False]).head(most).to_dicts()
+def hardest(groups: pl.DataFrame) -> list[dict[str, Any]]:
+    """The problems with the lowest pass rates: id, passed, graded."""
+    by_problem = groups.group_by("problem_id").agg(pl.col("passed", "graded").sum()).filter(pl.col("graded") > 0)
+    rate = pl.col("passed") / pl.col("graded")
+    return by_problem.sort(rate, "graded", "problem_id", descending=[False, True, False]).head(WORST).to_dicts()
 
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
@@ -234,12 +220,11 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     between = (pl.col("passed") / pl.col("graded")).slice(1, pl.len().cast(pl.Int64) - 2).alias("between")
     ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"), between)
     again = ends.filter(pl.col("last_step") > pl.col("first_step"))
-    rates = [pl.col(f"{end}_passed") / pl.col(f"{end}_graded") for end in ("first", "last")]
-    fallen = [
-        row
-        | {"p": fisher_fall(*(row[f"{end}_{count}"] for end in ("first", "last") for count in ("passed", "graded")))}
-        for row in again.filter(rates[1] < rates[0]).iter_rows(named=True)
-    ]
+    counts = ("first_passed", "first_graded", "last_passed", "last_graded")
+    has_fallen = pl.col("last_passed") / pl.col("last_graded") < pl.col("first_passed") / pl.col("first_graded")
+    fallen = again.filter(has_fallen).to_dicts()
+    for row in fallen:
+        row["p"] = fisher_fall(*(row[name] for name in counts))
     fallen.sort(key=lambda row: (row["p"], row["problem_id"]))
     q = 1.0
     for rank, row in reversed([*enumerate(fallen, 1)]):
@@ -256,18 +241,23 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     drawn = thinned["step"].cast(pl.Float64).to_list()
     lowest = _lowest_steps(metrics, len(drawn))
     rates = data.rates().filter(pl.col("step").is_in(steps))
-    bands = {REWARD: _band(rates, "mean_reward"), CORRECT: _band(rates, "rate")} if len(rates) <= len(drawn) else {}
+    bands: dict[str, Band] = {}
+    if len(rates) <= len(drawn):
+        for title, rate in ((REWARD, "mean_reward"), (CORRECT, "rate")):
+            bands[title] = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
-    own = record.own_evals
-    shown_from = -1 if with_baseline and any(each.step < 0 for each in own) else first
-    is_shown = [not steps or first <= each.step <= last or (with_baseline and each.step < 0) for each in own]
-    evals = [each for each, shown in zip(own, is_shown, strict=True) if shown]
+    evals = [
+        each
+        for each in record.own_evals
+        if not steps or first <= each.step <= last or (with_baseline and each.step < 0)
+    ]
+    shown_from = -1 if with_baseline and any(each.step < 0 for each in evals) else first
     by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     to_step = dict(zip(drawn, lowest, strict=True))
     return Timeline(
         panels=_panels(thinned, bands, evals, most_evaluated(record), name, every=every),
         events=[event for event in events(data, name) if shown_from <= event.step <= last],
-        link=lambda step: address("run", name, "step", str(to_step[step])),
+        link=lambda step: address("run", name, "step", to_step[step]),
         said=lambda step: f"step {to_step[step]} · " + " · ".join(line_texts(by_step[to_step[step]])),
         name=f"Curves of {name} over its steps; the table of steps below has the numbers",
     )
@@ -282,10 +272,6 @@ def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
     bucket = (pl.int_range(pl.len()) // width).alias("bucket")
     rows = metrics.group_by(bucket, maintain_order=True).agg(pl.col("step").sort_by(name).first())
     return rows["step"].to_list()
-
-
-def _band(rates: pl.DataFrame, name: str) -> Band:
-    return rates.select("step", f"{name}_low", f"{name}_high").drop_nulls().rows()
 
 
 def _panels(
@@ -306,32 +292,28 @@ def evaluation_link(name: str) -> Callable[[EvalRecord], str]:
 
 def events(data: RunData, name: str) -> list[Event]:
     """What happened in a run, lane by lane."""
-    record, watch = data.record, data.watch
-    marks = evaluation_marks([*record.evals.values()], 0, evaluation_link(name))
-    found = [Event("evaluations", mark.step, mark.said, mark.link) for mark in marks]
-    found += [
-        Event("warnings", each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes
-    ]
-    found += [Event("acts", step, f"step {step}: {act}", "#acts") for step, act in acts(record)]
-    found += [
-        Event("checkpoints", row["step"], f"checkpoint {row.get('name')} after step {row['step']}", "#checkpoints")
-        for row in record.checkpoints
-        if isinstance(row.get("step"), int)
-    ]
-    found += [
-        Event("resumes", step, f"resumed at step {step}", address("run", name, "step", str(step)))
-        for step in data.resumes()
-    ]
-    return found
+    record, watch, link = data.record, data.watch, evaluation_link(name)
+    saved = [row for row in record.checkpoints if isinstance(row.get("step"), int)]
+    by_lane: dict[str, Iterable[tuple[int, str, str]]] = {
+        "evaluations": ((each.step, evaluation_said(each), link(each)) for each in record.evals.values()),
+        "warnings": ((each.begun, f"step {each.begun}: {watch.text(each)}", "#warnings") for each in watch.episodes),
+        "acts": ((step, f"step {step}: {act}", "#acts") for step, act in acts(record)),
+        "checkpoints": (
+            (row["step"], f"checkpoint {row.get('name')} after step {row['step']}", "#checkpoints") for row in saved
+        ),
+        "resumes": ((step, f"resumed at step {step}", address("run", name, "step", step)) for step in data.resumes()),
+    }
+    return [Event(lane, *event) for lane, found in by_lane.items() for event in found]
 
 
-SORTS = {
-    "rate": "pass rate, lowest first",
-    "change": "change since earlier visits",
-    "group": "as sampled",
-    "signal": "without a signal first",
-    "tokens": "most tokens first",
+SORTS: dict[str, tuple[str, list[str | pl.Expr]]] = {
+    "rate": ("pass rate, lowest first", ["rate", "group_index"]),
+    "change": ("change since earlier visits", ["change", "group_index"]),
+    "group": ("as sampled", ["group_index"]),
+    "signal": ("without a signal first", ["has_signal", "why_skipped", "group_index"]),
+    "tokens": ("most tokens first", [-pl.col("tokens"), "group_index"]),
 }
+"""The orders of a step's groups by the name that addresses have: in words, and the columns that decide."""
 
 
 def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
@@ -344,39 +326,30 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     steps = data.record.metrics["step"]
     place = Place(step)
     rows = data.light_rows(place) if len(groups) else None
-    listed = _step_groups(data, groups, rows, step)
-    keys: dict[str, Any] = {
-        "rate": lambda each: (each["rate"] is None, each["rate"] or 0.0, each["group_index"]),
-        "change": lambda each: (each["change"] is None, each["change"] or 0.0),
-        "tokens": lambda each: -each["tokens"],
-        "group": lambda each: each["group_index"],
-        "signal": lambda each: (each["has_signal"], each["why_skipped"] or "", each["group_index"]),
-    }
-    listed.sort(key=keys.get(sort, keys["rate"]))
-    skipped = [each for each in listed if not each["has_signal"]]
-    tokens = sum(each["tokens"] for each in listed)
+    sort = sort if sort in SORTS else "rate"
+    listed = _step_groups(data.groups, groups, rows, step).sort(*SORTS[sort][1], nulls_last=True)
+    skipped = groups.filter(~pl.col("has_signal"))
     return {
         "title": f"step {step}",
         "run": name,
         "step": step,
         "metrics": [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None],
-        "row": row,
         "visits": visits_of(data.groups, step),
         "before": steps.filter(steps < step).max(),
         "after": steps.filter(steps > step).min(),
         "newest": steps.max(),
         "steps_before": len(earlier),
-        "groups": listed[:ROWS_ON_PAGE],
+        "groups": listed.head(ROWS_ON_PAGE).to_dicts(),
         "titles": data.titles(),
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed),
-        "skipped": Counter(each["why_skipped"] for each in skipped).most_common(),
-        "skipped_tokens": sum(each["tokens"] for each in skipped),
-        "tokens": tokens,
+        "skipped": skipped["why_skipped"].value_counts(sort=True).rows(),
+        "skipped_tokens": int(skipped["tokens"].sum()),
+        "tokens": int(groups["tokens"].sum()),
         "kinds": _kinds(name, step, rows, data.record.config) if rows is not None else [],
         "failures": [(each, each.link(name, place)) for each in failures(rows)] if rows is not None else [],
-        "sort": sort if sort in SORTS else "rate",
-        "sorts": SORTS,
+        "sort": sort,
+        "sorts": {key: words for key, (words, _) in SORTS.items()},
         "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
         "sql": proof.query_command(
             data.path,
@@ -444,39 +417,23 @@ def _metric(metric: str, row: Mapping[str, Any], earlier: pl.DataFrame) -> dict[
     return {"heading": heading, "form": form, "value": row[metric], "before": before}
 
 
-def _step_groups(data: RunData, groups: pl.DataFrame, rows: pl.DataFrame | None, step: int) -> list[dict[str, Any]]:
-    """The step's groups with what each row of their table shows; `change` is the pass rate less that of the problem's
-    earlier visits."""
-    earlier = data.groups.filter(pl.col("step") < step, pl.col("problem_id").is_in(groups["problem_id"].implode()))
-    past = {
-        problem: (passed / graded if graded else None)
-        for problem, passed, graded in earlier.group_by("problem_id")
-        .agg(pl.col("passed").sum(), pl.col("graded").sum())
-        .iter_rows()
-    }
-    verdicts: dict[int, list[tuple[str | None, int, int]]] = {}  # with the first completion that has it
-    spread: dict[int, float | None] = {}
-    if rows is not None:
-        counts = rows.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
-        for group, *of_verdict in counts.sort("n", descending=True).iter_rows():
-            verdicts.setdefault(group, []).append((*of_verdict,))
-        spread = dict(rows.group_by("group_index").agg(pl.col("reward").std()).iter_rows())
-    listed = []
-    for group in groups.iter_rows(named=True):
-        rate = group["passed"] / group["graded"] if group["graded"] else None
-        before = past.get(group["problem_id"])
-        listed.append(
-            group
-            | {
-                "rate": rate,
-                "before": before,
-                "is_new": group["problem_id"] not in past,
-                "change": None if rate is None or before is None else rate - before,
-                "verdicts": sorted(verdicts.get(group["group_index"], []), key=lambda each: each[0] != "passed"),
-                "spread": spread.get(group["group_index"]),
-            }
-        )
-    return listed
+def _step_groups(groups: pl.DataFrame, own: pl.DataFrame, rows: pl.DataFrame | None, step: int) -> pl.DataFrame:
+    """The step's `own` groups with what each row of their table shows; `change` is the pass rate less that of the
+    problem's earlier visits."""
+    rate = pl.when(pl.col("graded") > 0).then(pl.col("passed") / pl.col("graded"))
+    visits = groups.filter(pl.col("step") < step).group_by("problem_id").agg(pl.col("passed", "graded").sum())
+    past = visits.select("problem_id", before=rate, is_new=pl.lit(value=False))
+    listed = own.with_columns(rate=rate).join(past, on="problem_id", how="left", maintain_order="left")
+    listed = listed.with_columns(pl.col("is_new").fill_null(value=True), change=pl.col("rate") - pl.col("before"))
+    if rows is None:
+        return listed
+    # Each verdict with the first completion that has it.
+    counts = rows.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
+    is_passed = pl.col("verdict").eq_missing(str(Verdict.PASSED))
+    ordered = counts.sort(is_passed, "n", "first", descending=[True, True, False])
+    verdicts = ordered.group_by("group_index").agg(verdicts=pl.struct("verdict", "n", "first"))
+    spread = rows.group_by("group_index").agg(spread=pl.col("reward").std())
+    return listed.join(verdicts, on="group_index", how="left").join(spread, on="group_index", how="left")
 
 
 def other_evaluations(record: RunRecord, evaluation: str) -> dict[str, EvalRecord]:

@@ -6,7 +6,7 @@ search of a million completions answers in seconds, whatever it looks for.
 """
 
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,46 +83,141 @@ def search(data: RunData, wanted: Wanted) -> Hits:
         if value not in known:
             raise WrongValueError(f"{value!r} cannot be searched for; known are: {', '.join(filter(None, known))}")
     problems, missing = _problems(data, wanted.problem) if wanted.problem else (None, "")
-    return replace(_search(data, wanted, problems, started), missing=missing)
-
-
-def _search(data: RunData, wanted: Wanted, problems: list[str] | None, started: float) -> Hits:
     with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
+        hits = _Search(connection, wanted, problems, started).hits(data)
+    return replace(hits, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search of a run that `started` at a time; `problems` are the ids of those that `wanted.problem` names."""
+
+    connection: duckdb.DuckDBPyConnection
+    wanted: Wanted
+    problems: list[str] | None
+    started: float
+
+    def hits(self, data: RunData) -> Hits:
+        wanted = self.wanted
         if wanted.evaluation:
-            file = data.file_of(Place(evaluation=wanted.evaluation))
-            return _hits(_rows(connection, [file], wanted, problems), wanted, [], None, started)
+            return self._first(self._rows([data.file_of(Place(evaluation=wanted.evaluation))]), [])
         files = {int(file.parent.name): file for file in scored_files(data.path)}
-        steps = sorted(filter(lambda step: _in_range(step, wanted), files), reverse=True)
+        first, last = (wanted.first or 0), (max(files, default=0) if wanted.last is None else wanted.last)
+        steps = sorted((step for step in files if first <= step <= last), reverse=True)
+        indexed = index_files(data.path)
         if not wanted.text:
-            indexed = index_files(data.path)
-            others = scored_files(data.path, indexed.values())
-            rows = _rows(connection, list(indexed), wanted, problems) if indexed else []
-            rows += _rows(connection, others, wanted, problems) if others else []
+            rows = self._rows([*indexed]) + self._rows(scored_files(data.path, indexed.values()))
             rows.sort(key=lambda row: (-row["step"], row["group_index"], row["sample_index"]))
-            return _hits(rows, wanted, steps, None, started)
-        if steps and (wanted.verdict or problems is not None):
-            steps = _steps_with(connection, data, wanted, problems, steps)
-        return _by_text(connection, files, steps, wanted, problems, started)
+            return self._first(rows, steps)
+        if indexed and (wanted.verdict or self.problems is not None):
+            steps = self._with_others(steps, indexed)
+        return self._by_text([(step, files[step]) for step in steps])
+
+    def _with_others(self, steps: Sequence[int], indexed: Mapping[Path, Collection[int]]) -> list[int]:
+        """Those of `steps` that have a completion which fits but for its text, as far as the index tells."""
+        where, values = self._conditions(with_text=False)
+        sql = f"SELECT DISTINCT step FROM read_parquet(?, union_by_name = true) WHERE {where}"
+        fitting = {row[0] for row in self.connection.execute(sql, [_names(indexed), *values]).fetchall()}
+        covered = {step for files in indexed.values() for step in files}
+        return [step for step in steps if step in fitting or step not in covered]
+
+    def _by_text(self, files: Sequence[tuple[int, Path]]) -> Hits:
+        """Reads the steps' texts, a few files at a time, as many more as the last ones were quick."""
+        rows: list[dict[str, Any]] = []
+        place, size = 0, 1
+        while place < len(files) and len(rows) <= MOST_HITS and (place == 0 or self._left() > 0):
+            chunk, begun = files[place : place + size], monotonic()
+            rows += self._rows([file for _, file in chunk])
+            place += len(chunk)
+            each = (monotonic() - begun) / len(chunk)
+            size = max(1, min(16, int(max(0.0, self._left()) / 3 / max(each, 1e-4))))
+        steps = [step for step, _ in files]
+        return self._first(rows, steps[:place], steps[place] if place < len(steps) else None)
+
+    def _left(self) -> float:
+        """The seconds that are left to search."""
+        return MOST_SECONDS - (monotonic() - self.started)
+
+    def _first(self, rows: list[dict[str, Any]], searched: Sequence[int], following: int | None = None) -> Hits:
+        """The first of `rows`, which are the hits in the steps `searched`; `following` is the step to go on with."""
+        is_cut, rows, wanted = len(rows) > MOST_HITS, rows[:MOST_HITS], self.wanted
+        looked = (searched[-1], searched[0]) if searched else None
+        rest = None if following is None else replace(wanted, last=following, after=None)
+        if is_cut:  # steps were read beyond the last row listed
+            last = rows[-1]
+            rest = replace(wanted, after=(last["row"], last["sample_index"]))
+            if looked is not None:
+                looked = last["step"], looked[1]
+                rest = replace(wanted, last=last["step"], after=(last["group_index"], last["sample_index"]))
+        return Hits(rows, looked, rest, is_cut, monotonic() - self.started)
+
+    def _conditions(self, *, with_text: bool) -> tuple[str, list[Any]]:
+        """What a row has to fulfil, as SQL, and the values of its parameters."""
+        wanted = self.wanted
+        found: list[tuple[str, list[Any]]] = []  # a condition, and its values
+        if wanted.verdict:
+            is_kind = wanted.verdict in KINDS
+            found.append((KINDS[wanted.verdict], []) if is_kind else ("verdict = ?", [wanted.verdict]))
+        if self.problems is not None:
+            found.append(("problem_id IN (SELECT unnest(?::VARCHAR[]))", [self.problems]))
+        if wanted.evaluation:
+            found += [("file_row_number > ?", [wanted.after[0]])] if wanted.after is not None else []
+        else:
+            bounds = (("step >= ?", wanted.first), ("step <= ?", wanted.last))
+            found += [(condition, [bound]) for condition, bound in bounds if bound is not None]
+            if wanted.after is not None:
+                found.append(("(step < ? OR (group_index, sample_index) > (?, ?))", [wanted.last, *wanted.after]))
+        if with_text and wanted.text:
+            found.append((f"contains({wanted.within}, ?)", [wanted.text]))
+        where = " AND ".join(["true", *(condition for condition, _ in found)])
+        return where, [value for _, values in found for value in values]
+
+    def _rows(self, files: Sequence[Path]) -> list[dict[str, Any]]:
+        """The rows of `files` that fit, one more than are listed."""
+        if not files:
+            return []
+        wanted, (where, values) = self.wanted, self._conditions(with_text=True)
+        found = "suspicion AS found" if wanted.verdict == "suspicious" else "NULL AS found"
+        if column := wanted.within if wanted.text else None:
+            start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
+            found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
+        order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
+        sql = (
+            f"SELECT {_SHOWN}, file_row_number AS row, {found} "
+            "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
+            f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
+        )
+        try:
+            answer = self.connection.execute(sql, [*[wanted.text] * 2 * bool(column), _names(files), *values])
+        except duckdb.BinderException:
+            if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
+                return []  # of a run that is older than the column
+            raise
+        columns = [each[0] for each in answer.description or ()]
+        return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+
+
+def _names(files: Iterable[Path]) -> list[str]:
+    """Files as DuckDB takes them, to whom a directory's own * and [ are a pattern."""
+    return [glob.escape(str(file)) for file in files]
 
 
 def grouped(data: RunData, rows: Sequence[dict[str, Any]], evaluation: str) -> list[list[dict[str, Any]]]:
     """The rows of a search: those with one problem, program (without one: answer), verdict, reward, `failure` (why
     it failed, as `RunData.programs` has it, which is added to each row) and text found together, in the order of the
     first of each. A row whose step has no file any more is by itself."""
-    programs: dict[int, Any] = {}  # by the row's place in `rows`
     for step in {row["step"] for row in rows}:
-        numbers = [number for number, row in enumerate(rows) if row["step"] == step]
-        place = Place(evaluation=evaluation) if evaluation else Place(step)
+        own = [row for row in rows if row["step"] == step]
         try:
-            found: Sequence[Any] = data.programs(place, [rows[number] for number in numbers])
+            found: Sequence[Any] = data.programs(Place(evaluation=evaluation) if evaluation else Place(step), own)
         except NotThereError:
-            found = [((number,), None) for number in numbers]
-        for number, (program, failure) in zip(numbers, found, strict=True):
-            programs[number], rows[number]["failure"] = program, failure
+            found = [((step, number), None) for number in range(len(own))]  # a program of its own each
+        for row, (program, failure) in zip(own, found, strict=True):
+            row |= {"program": program, "failure": failure}
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for number, row in enumerate(rows):
-        same = row["problem_id"], row["verdict"], row["reward"], row["found"], row["failure"], programs[number]
-        groups.setdefault(same, []).append(row)
+    for row in rows:
+        same = ("problem_id", "verdict", "reward", "found", "failure", "program")
+        groups.setdefault(tuple(row[name] for name in same), []).append(row)
     return [*groups.values()]
 
 
@@ -181,135 +276,10 @@ def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
         return dict.fromkeys(kinds) if len(kinds) == 1 else {kind: _counted(file, [kind])[kind] for kind in kinds}
 
 
-def _by_text(
-    connection: duckdb.DuckDBPyConnection,
-    files: dict[int, Path],
-    steps: Sequence[int],
-    wanted: Wanted,
-    problems: list[str] | None,
-    started: float,
-) -> Hits:
-    """Reads the steps' texts, a few files at a time, as many more as the last ones were quick."""
-    rows: list[dict[str, Any]] = []
-    place, size = 0, 1
-    while place < len(steps) and len(rows) <= MOST_HITS:
-        left = MOST_SECONDS - (monotonic() - started)
-        if place and left <= 0:
-            break
-        chunk, begun = steps[place : place + size], monotonic()
-        rows += _rows(connection, [files[step] for step in chunk], wanted, problems)
-        place += len(chunk)
-        each = (monotonic() - begun) / len(chunk)
-        size = max(1, min(16, int(max(0.0, MOST_SECONDS - (monotonic() - started)) / 3 / max(each, 1e-4))))
-    return _hits(rows, wanted, steps[:place], steps[place] if place < len(steps) else None, started)
-
-
-def _hits(
-    rows: list[dict[str, Any]], wanted: Wanted, searched: Sequence[int], following: int | None, started: float
-) -> Hits:
-    """The first of `rows`, which are the hits in the steps `searched`; `following` is the step to go on with."""
-    is_cut, rows = len(rows) > MOST_HITS, rows[:MOST_HITS]
-    looked = (searched[-1], searched[0]) if searched else None
-    rest = None if following is None else replace(wanted, last=following, after=None)
-    if is_cut:  # steps were read beyond the last row listed
-        last = rows[-1]
-        rest = replace(wanted, after=(last["row"], last["sample_index"]))
-        if looked is not None:
-            looked = last["step"], looked[1]
-            rest = replace(wanted, last=last["step"], after=(last["group_index"], last["sample_index"]))
-    return Hits(rows, looked, rest, is_cut, monotonic() - started)
-
-
-def _in_range(step: int, wanted: Wanted) -> bool:
-    return (wanted.first is None or step >= wanted.first) and (wanted.last is None or step <= wanted.last)
-
-
-def _conditions(wanted: Wanted, problems: list[str] | None, *, with_text: bool) -> tuple[str, list[Any]]:
-    conditions, values = ["true"], []  # type: list[str], list[Any]
-    if wanted.verdict in KINDS:
-        conditions.append(KINDS[wanted.verdict])
-    elif wanted.verdict:
-        conditions.append("verdict = ?")
-        values.append(wanted.verdict)
-    if problems is not None:
-        conditions.append("problem_id IN (SELECT unnest(?::VARCHAR[]))")
-        values.append(problems)
-    if not wanted.evaluation:
-        for bound, sign in ((wanted.first, ">="), (wanted.last, "<=")):
-            if bound is not None:
-                conditions.append(f"step {sign} ?")
-                values.append(bound)
-    if wanted.after is not None and wanted.evaluation:
-        conditions.append("file_row_number > ?")
-        values.append(wanted.after[0])
-    elif wanted.after is not None:
-        conditions.append("(step < ? OR (group_index, sample_index) > (?, ?))")
-        values += [wanted.last, *wanted.after]
-    if with_text and wanted.text:
-        conditions.append(f"contains({wanted.within}, ?)")
-        values.append(wanted.text)
-    return " AND ".join(conditions), values
-
-
-def _rows(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], wanted: Wanted, problems: list[str] | None
-) -> list[dict[str, Any]]:
-    where, values = _conditions(wanted, problems, with_text=True)
-    found, before = "NULL AS found", []  # type: str, list[Any]
-    if wanted.verdict == "suspicious":
-        found = "suspicion AS found"
-    if wanted.text:
-        column = wanted.within
-        start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
-        found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
-        before = [wanted.text, wanted.text]
-    order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
-    sql = (
-        f"SELECT {_SHOWN}, file_row_number AS row, {found} "
-        "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
-        f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
-    )
-    try:
-        answer = connection.execute(sql, [*before, _names(files), *values])
-    except duckdb.BinderException:
-        if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
-            return []  # of a run that is older than the column
-        raise
-    columns = [column[0] for column in answer.description or ()]
-    return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
-
-
-def _names(files: Iterable[Path]) -> list[str]:
-    """Files as DuckDB takes them, to whom a directory's own * and [ are a pattern."""
-    return [glob.escape(str(file)) for file in files]
-
-
-def _steps_with(
-    connection: duckdb.DuckDBPyConnection,
-    data: RunData,
-    wanted: Wanted,
-    problems: list[str] | None,
-    steps: Sequence[int],
-) -> list[int]:
-    """Those of `steps` that have a completion which fits but for its text, as far as the index tells."""
-    indexed = index_files(data.path)
-    if not indexed:
-        return list(steps)
-    where, values = _conditions(wanted, problems, with_text=False)
-    sql = f"SELECT DISTINCT step FROM read_parquet(?, union_by_name = true) WHERE {where}"
-    fitting = {row[0] for row in connection.execute(sql, [_names(indexed), *values]).fetchall()}
-    covered = {step for files in indexed.values() for step in files}
-    return [step for step in steps if step in fitting or step not in covered]
-
-
 def _problems(data: RunData, words: str) -> tuple[list[str], str]:
     """The problems with `words` in their id or statement, and which statements could not be searched, in a sentence, if
     so. Of statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
-    ids = {name for name in data.groups["problem_id"].unique() if words in name}
-    for record in data.record.evals.values():
-        if record.rollouts is not None:
-            rows = pl.scan_parquet(record.rollouts, glob=False).select(pl.col("problem_id").unique()).collect()
-            ids |= {name for name in rows["problem_id"] if words in name}
+    ids = {name for name in data.problem_ids() if words in name}
     words, missing = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")

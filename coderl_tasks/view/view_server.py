@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -39,6 +40,7 @@ from coderl_tasks.untrusted_text import printable_lines
 from coderl_tasks.view import comparison_pages, completion_pages, marked_text, other_pages, proof, run_pages
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
+from coderl_tasks.view.run_pages import Page
 from coderl_tasks.view.search import Wanted
 from coderl_tasks.view.view_admission import HOST, Admission
 
@@ -65,24 +67,27 @@ class Viewer:
 
     def routes(self) -> list[Route]:
         completions = ("/step/{step:int}/{group:int}/{sample:int}", "/eval/{evaluation}/{sample:int}")
-        pages: dict[str, Callable[[Request], Response]] = {
-            "/": self._library,
-            "/state": self._library_state,
-            "/static/{file}": _static,
+        pages: dict[str, Callable[[Request, str, Any], Page]] = {
             "/run/{run}": self._run,
-            "/run/{run}/state": self._run_state,
             "/run/{run}/step/{step:int}": self._step,
             "/run/{run}/eval/{evaluation}": self._evaluation,
             "/run/{run}/problem": self._problem,
             "/run/{run}/search": self._search,
             **{f"/run/{{run}}{place}": self._completion for place in completions},
-            **{f"/run/{{run}}{place}/text/{{part}}": self._text for place in completions},
-            "/compare": self._compare,
             "/pool/{pool}": self._pool,
             "/pool/{pool}/problem": self._pool_problem,
             "/pool/{pool}/drops": self._drops,
         }
-        return [Route(path, handler, methods=["GET"]) for path, handler in pages.items()]
+        answers: dict[str, Callable[[Request], Response]] = {
+            "/": self._library,
+            "/state": self._library_state,
+            "/static/{file}": _static,
+            "/run/{run}/state": self._run_state,
+            **{f"/run/{{run}}{place}/text/{{part}}": self._text for place in completions},
+            "/compare": self._compare,
+            **{path: partial(self._record_page, make) for path, make in pages.items()},
+        }
+        return [Route(path, answer, methods=["GET"]) for path, answer in answers.items()]
 
     def data(self, name: str) -> RunData:
         """The run of this name; NotThereError if there is none."""
@@ -100,6 +105,20 @@ class Viewer:
         # The whole page at once: no place in a template can forget it.
         return HTMLResponse(printable_lines(html), status)
 
+    def _record_page(self, make: Callable[[Request, str, Any], Page], request: Request) -> Response:
+        """The page of a run or a pool that the method `make` gives the variables of; its template has the same name."""
+        if name := request.path_params.get("run"):
+            record: RunData | CurationRecord = self.data(name)
+        else:
+            record = load_curation(self.library.pool(name := request.path_params["pool"]))
+        with naming_damaged_tables(record.path):
+            page = make(request, name, record)
+        answer = self.render(f"{make.__name__.removeprefix('_')}_page", **page)
+        if make == self._run:
+            # What works out advantages takes seconds to import: meanwhile its reader looks at the curves.
+            answer.background = BackgroundTask(import_module, "coderl_tasks.policy.grpo")
+        return answer
+
     def _library(self, request: Request) -> Response:
         state = self._all_states()
         page = other_pages.library_page(self.library, time.time())
@@ -112,11 +131,12 @@ class Viewer:
         return "-".join(state_of(path, commits=True)[:6] for path in self.library.runs().values())
 
     def _run_state(self, request: Request) -> Response:
-        name, data = self._named(request)
+        name = request.path_params["run"]
+        data = self.data(name)
         if "commits" not in request.query_params:
             return JSONResponse({"state": state_of(data.path)})
         found = data.at_work()
-        at_work = [address("run", name, "step", str(found[0])), *found] if found else ["#", "", ""]
+        at_work = [address("run", name, "step", found[0]), *found] if found else ["#", "", ""]
         return JSONResponse({"state": state_of(data.path, commits=True), "at_work": at_work})
 
     def _live(self, data: RunData, name: str, *, commits: bool = False) -> dict[str, Any]:
@@ -125,123 +145,70 @@ class Viewer:
         watched = address("run", name, "state", commits=1 if commits else None)
         return {"watched": watched, "state_now": state_of(data.path, commits=commits)}
 
-    def _run(self, request: Request) -> Response:
-        name, data = self._named(request)
+    def _run(self, request: Request, name: str, data: RunData) -> Page:
         live = self._live(data, name, commits=True)  # its curves take a while to draw
-        bounds = _number(request, "first"), _number(request, "last")
-        with naming_damaged_tables(data.path):
-            page = run_pages.run_page(data, name, self.library, *bounds, every="all" in request.query_params)
+        bounds, every = (_number(request, "first"), _number(request, "last")), "all" in request.query_params
         others = [other for other in self.library.runs() if other != name]
-        answer = self.render("run_page", **live, others=others, **page)
-        # What works out advantages takes seconds to import: meanwhile its reader looks at the curves.
-        answer.background = BackgroundTask(import_module, "coderl_tasks.policy.grpo")
-        return answer
+        return run_pages.run_page(data, name, self.library, *bounds, every=every) | live | {"others": others}
 
-    def _step(self, request: Request) -> Response:
-        name, data = self._named(request)
+    def _step(self, request: Request, name: str, data: RunData) -> Page:
         live, sort = self._live(data, name), request.query_params.get("sort", "rate")
-        with naming_damaged_tables(data.path):
-            page = run_pages.step_page(data, name, _place(request).step or 0, sort)
-        return self.render("step_page", **(live if not page["commit"] else {}), **page)
+        page = run_pages.step_page(data, name, _place(request).step or 0, sort)
+        return page if page["commit"] else page | live
 
-    def _evaluation(self, request: Request) -> Response:
-        name, data = self._named(request)
-        asked = request.query_params
-        with naming_damaged_tables(data.path):
-            page = comparison_pages.evaluation_page(
-                data, name, request.path_params["evaluation"], asked.get("against"), asked.get("verdict", "")
-            )
-        return self.render("evaluation_page", **page)
+    def _evaluation(self, request: Request, name: str, data: RunData) -> Page:
+        asked, evaluation = request.query_params, request.path_params["evaluation"]
+        return comparison_pages.evaluation_page(data, name, evaluation, asked.get("against"), asked.get("verdict", ""))
 
-    def _problem(self, request: Request) -> Response:
-        name, data = self._named(request)
+    def _problem(self, request: Request, name: str, data: RunData) -> Page:
         live, asked = self._live(data, name), request.query_params
         step, evaluation = _number(request, "step"), asked.get("eval")
         place = Place(step, evaluation) if step is not None or evaluation is not None else None
-        with naming_damaged_tables(data.path):
-            pool, _ = run_pages.pool_of(data, self.library)
-            page = completion_pages.problem_page(
-                data, name, asked.get("id", ""), place, _number(request, "group"), asked.get("against"), pool
-            )
-        return self.render("problem_page", **live, **page)
+        problem_id, group, against = asked.get("id", ""), _number(request, "group"), asked.get("against")
+        pool, _ = run_pages.pool_of(data, self.library)
+        return completion_pages.problem_page(data, name, problem_id, place, group, against, pool) | live
 
-    def _completion(self, request: Request) -> Response:
-        name, data = self._named(request)
-        at = _place(request), request.path_params.get("group"), request.path_params["sample"]
-        with naming_damaged_tables(data.path):
-            page = completion_pages.completion_page(data, name, *at, request.query_params.get("shade", ""))
-        return self.render("completion_page", **page)
+    def _completion(self, request: Request, name: str, data: RunData) -> Page:
+        return completion_pages.completion_page(data, name, *_at(request), request.query_params.get("shade", ""))
 
     def _text(self, request: Request) -> Response:
-        _, data = self._named(request)
-        at = _place(request), request.path_params.get("group"), request.path_params["sample"]
-        return PlainTextResponse(printable_lines(completion_pages.whole_text(data, *at, request.path_params["part"])))
+        data, part = self.data(request.path_params["run"]), request.path_params["part"]
+        return PlainTextResponse(printable_lines(completion_pages.whole_text(data, *_at(request), part)))
 
-    def _search(self, request: Request) -> Response:
-        name, data = self._named(request)
-        asked = request.query_params
-        last, evaluation = _number(request, "last"), asked.get("eval", "")
-        after = asked.get("after", "")
-        if after and (not re.fullmatch("[0-9]{1,9}[.][0-9]{1,9}", after) or (last is None and not evaluation)):
-            raise WrongValueError(f"the value {after} of after is none that the link below a list of hits has")
-        group, _, sample = after.partition(".")
-        wanted = Wanted(
-            text=asked.get("q", ""),
-            within=asked.get("within", "completion"),
-            verdict=asked.get("verdict", ""),
-            problem=asked.get("problem", ""),
-            first=_number(request, "first"),
-            last=last,
-            evaluation=evaluation,
-            after=(int(group), int(sample)) if after else None,
-        )
-        with naming_damaged_tables(data.path):
-            return self.render("search_page", **other_pages.search_page(data, name, wanted))
+    def _search(self, request: Request, name: str, data: RunData) -> Page:
+        asked, first, last = request.query_params, _number(request, "first"), _number(request, "last")
+        fields = {"text": "q", "within": "within", "verdict": "verdict", "problem": "problem", "evaluation": "eval"}
+        texts: dict[str, Any] = {field: asked[key] for field, key in fields.items() if key in asked}
+        wanted = Wanted(**texts, first=first, last=last)
+        if after := asked.get("after", ""):
+            is_link = re.fullmatch("([0-9]{1,9})[.]([0-9]{1,9})", after)
+            if is_link is None or (last is None and not wanted.evaluation):
+                raise WrongValueError(f"the value {after} of after is none that the link below a list of hits has")
+            wanted = replace(wanted, after=(int(is_link[1]), int(is_link[2])))
+        return other_pages.search_page(data, name, wanted)
 
     def _compare(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(names) < 2:
             raise WrongValueError("tick two runs or more in the list of all runs, or name them: /compare?run=A&run=B")
-        return self.render(
-            "compare_page",
-            **comparison_pages.compare_page(
-                {name: self.data(name) for name in names[: len(comparison_pages.LETTERS)]},
-                request.query_params.get("problem"),
-            ),
-        )
+        chosen = {name: self.data(name) for name in names[: len(comparison_pages.LETTERS)]}
+        page = comparison_pages.compare_page(chosen, request.query_params.get("problem"))
+        return self.render("compare_page", **page)
 
-    def _pool(self, request: Request) -> Response:
-        name, curation = self._curation(request)
-        with naming_damaged_tables(curation.path):
-            order = request.query_params.get("order", "source")
-            page = other_pages.pool_page(curation, name, self.library, order)
-        return self.render("pool_page", orders=other_pages.ORDERS, **page)
+    def _pool(self, request: Request, name: str, curation: CurationRecord) -> Page:
+        return other_pages.pool_page(curation, name, self.library, request.query_params.get("order", "source"))
 
-    def _pool_problem(self, request: Request) -> Response:
-        name, curation = self._curation(request)
-        with naming_damaged_tables(curation.path):
-            page = other_pages.pool_problem_page(curation, name, request.query_params.get("id", ""))
-        return self.render("pool_problem_page", **page)
+    def _pool_problem(self, request: Request, name: str, curation: CurationRecord) -> Page:
+        return other_pages.pool_problem_page(curation, name, request.query_params.get("id", ""))
 
-    def _drops(self, request: Request) -> Response:
-        (name, curation), asked = self._curation(request), request.query_params
-        with naming_damaged_tables(curation.path):
-            page = other_pages.drops_page(curation, name, asked.get("stage", ""), asked.get("reason", ""))
-        return self.render("drops_page", **page)
-
-    def _named(self, request: Request) -> tuple[str, RunData]:
-        name = request.path_params["run"]
-        return name, self.data(name)
-
-    def _curation(self, request: Request) -> tuple[str, CurationRecord]:
-        name = request.path_params["pool"]
-        return name, load_curation(self.library.pool(name))
+    def _drops(self, request: Request, name: str, curation: CurationRecord) -> Page:
+        asked = request.query_params
+        return other_pages.drops_page(curation, name, asked.get("stage", ""), asked.get("reason", ""))
 
     def refuse(self, status: int, request: Request, error: Exception) -> Response:
         """The page that says what is wrong with an address, or with the files behind it."""
-        what = {404: "There is no such page", 400: "The address has a value that the page does not take"}.get(
-            status, "The files of this page cannot be read"
-        )
+        titles = {404: "There is no such page", 400: "The address has a value that the page does not take"}
+        what = titles.get(status, "The files of this page cannot be read")
         asked, all_known = request.path_params, {"run": self.library.runs(), "pool": self.library.pools()}
         known = {kind: asked[kind] for kind, names in all_known.items() if asked.get(kind) in names}
         why = str(error)
@@ -263,6 +230,11 @@ def _place(request: Request) -> Place:
     if max(numbers) >= LARGEST:
         raise NotThereError("there is no number as large as that")
     return Place(request.path_params.get("step"), request.path_params.get("evaluation"))
+
+
+def _at(request: Request) -> tuple[Place, int | None, int]:
+    """The place of a completion, its group in a step, and its number."""
+    return _place(request), request.path_params.get("group"), request.path_params["sample"]
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -303,13 +275,10 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
         anyio.to_thread.current_default_thread_limiter().total_tokens = AT_ONCE
         yield
 
-    failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError)
-    handlers: Any = {error: partial(viewer.refuse, 500) for error in failures}
-    handlers |= {NotThereError: partial(viewer.refuse, 404), 404: partial(viewer.refuse, 404)}
-    handlers[WrongValueError] = partial(viewer.refuse, 400)
-    handlers[Exception] = partial(
-        viewer.refuse, 500
-    )  # a file of other values than a run writes; its traceback is logged
+    # Exception: a file of other values than a run writes; its traceback is logged.
+    failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError, Exception)
+    statuses: dict[Any, int] = dict.fromkeys(failures, 500) | {NotThereError: 404, 404: 404, WrongValueError: 400}
+    handlers: Any = {error: partial(viewer.refuse, status) for error, status in statuses.items()}
     return Admission(Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=few_at_once), key, port)
 
 

@@ -2,10 +2,12 @@
 
 import re
 
+import polars as pl
 import pytest
 
-from coderl_tasks.insight.plots import evaluation_marks
+from coderl_tasks.insight.plots import evaluation_marks, history_panels
 from coderl_tasks.insight.record import EvalRecord
+from coderl_tasks.insight.shown_metrics import KL
 from coderl_tasks.insight.timeline import Mark, Panel, Series, Timeline
 
 
@@ -21,6 +23,12 @@ def test_a_number_is_the_end_of_the_line_beside_it(values: list[float], label: s
     panel = Panel("Title", [Series("A", range(len(values)), values)])
     [(place, _, words)] = panel.labels()
     assert words == label and place == float(label.removeprefix("A "))
+
+
+@pytest.mark.parametrize(("end", "said"), [(0.0, "<1e-6"), (9e-7, "<1e-6"), (2.5e-6, "2.5e-06")])
+def test_a_gap_that_is_rounding_is_said_as_tables_say_it(end: float, said: str) -> None:
+    metrics = pl.DataFrame({"step": [0, 1], "kl_sample_train": [0.1, end]})
+    assert [words for _, _, words in history_panels(metrics)[KL].labels()] == [said]
 
 
 def test_few_steps_are_each_named() -> None:

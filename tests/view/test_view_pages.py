@@ -268,6 +268,7 @@ def test_a_run_counts_all_problems_that_got_worse_and_marks_what_may_be_chance(
     assert f"so chance alone makes at most about {by_luck:.2g} falls with p ≤ {rows[0]['p']:.2g}." in text
     n_beyond = sum(row["q"] < 0.05 for row in rows)
     assert f"{n_beyond} of the {len(rows)} falls is beyond chance" in text and n_beyond == 1
+    assert text.index("beyond chance") < text.index("first seen")
     for row, link in zip(rows[:3], first.links[:3], strict=True):
         asked = f"id={row['problem_id']}&step={row['last_step']}&against={row['first_step']}"
         assert link == f"/run/ordinary/problem?{asked}#changed"
@@ -839,7 +840,23 @@ def test_the_search_finds_what_is_asked_for(client: httpx.Client, served: Served
     assert all("First I filter." in row["found"] for row in found.rows)
 
 
-def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "heading"),
+    [("q=n&last=0", "step, group/completion"), ("q=n&eval=final", "problem/completion")],
+)
+def test_the_numbers_of_a_hit_are_named(client: httpx.Client, served: Served, asked: str, heading: str) -> None:
+    """A group of an evaluation is a problem; of training it is a visit to one."""
+    place, called = (Place(evaluation="final"), "final") if "eval=" in asked else (Place(0), "step 0")
+    rows = RunData(served.folder / "ordinary").light_rows(place).select("group_index", "sample_index").rows()
+    html = client.get(f"/run/ordinary/search?{asked}").text
+    assert f"<th>{heading}</th>" in html
+    found = {*re.findall(rf"{called}, [0-9]+/[0-9]+", html)}
+    assert found <= {f"{called}, {group}/{sample}" for group, sample in rows} and found
+
+
+def test_words_of_a_statement_find_its_completions(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pool of this run was moved: its statements are read from the prompts."""
     data = RunData(served.folder / "moved")
     problem_id = data.groups["problem_id"][-1]
@@ -847,7 +864,9 @@ def test_words_of_a_statement_find_its_completions(served: Served, tmp_path: Pat
     found = search(data, Wanted(problem=f"elements  of THE list. ({problem_id})"))
     assert len(found.rows) == expected > 0 and {row["problem_id"] for row in found.rows} == {problem_id}
     assert found.missing == ""
-    evaluated = search(data, Wanted(problem="list. (lcbv5-0001)", evaluation="final"))
+    with monkeypatch.context() as patch:
+        patch.delattr("coderl_tasks.view.run_data.prompts_in")  # each prompt has been read
+        evaluated = search(data, Wanted(problem="list. (lcbv5-0001)", evaluation="final"))
     assert [row["problem_id"] for row in evaluated.rows] == ["lcbv5-0001"]
     copy = shutil.copytree(data.path, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
@@ -895,6 +914,8 @@ def test_the_first_page_lists_the_pools_that_its_runs_were_trained_on(served: Se
     assert {"/run/run", "/run/lost", "/pool/elsewhere"} <= set(page.links)
     assert page.links.count("/run/run") == 2 and page.links.count("/run/lost") == 1, "the pool names its run"
     assert page.text.count("0.0004") == 2  # the learning rates
+    n = RunData(run).record.evals["final"].summary["n"]
+    assert re.search(rf"[0-9.]+% n = {n}\s+[0-9.]+% n = {n}\s", page.text), "the baseline and the newest evaluation"
 
 
 def test_a_run_without_its_pool_names_problems_by_their_ids_alone(client: httpx.Client) -> None:
