@@ -18,7 +18,7 @@ from coderl_tasks.errors import ConfigError, InfraError, TerminatedError
 from coderl_tasks.evaluation.policy import SavedPolicy, saved_policy
 from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
 from coderl_tasks.export.model_card import model_card
-from coderl_tasks.journal.atomic import sync_folder
+from coderl_tasks.journal.atomic import scan_parquet, sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import find_local, local_model_folder
 from coderl_tasks.services import Services, services
@@ -151,7 +151,7 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
     columns = ["sampler_step", "group_index", "prompt_tokens", "completion_tokens", "logprobs"]
     if not files:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
-    rows = pl.read_parquet(files, columns=columns, glob=False).filter(pl.col("completion_tokens").list.len() > 0)
+    rows = scan_parquet(files).select(columns).filter(pl.col("completion_tokens").list.len() > 0).collect()
     return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import read_parquet
+from coderl_tasks.journal.atomic import read_parquet, scan_parquet
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
@@ -208,7 +208,7 @@ def require_environment(pool: FoundPool, environment: str) -> None:
     """Raise ConfigError if the pool was made for another environment, as its manifest says or its problems show."""
     made_for = pool.environment
     if made_for is None:
-        kinds = set(pl.scan_parquet(pool.file, glob=False).select(pl.col("kind").unique()).collect()["kind"])
+        kinds = set(scan_parquet(pool.file).select(pl.col("kind").unique()).collect()["kind"])
         made_for = environment if ("answer" in kinds) == (environment not in PROGRAMS) else "another kind"
     if made_for != environment and not {made_for, environment} <= {*PROGRAMS}:
         raise ConfigError(

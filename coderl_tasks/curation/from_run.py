@@ -21,7 +21,7 @@ import polars as pl
 
 from coderl_tasks.curation.profile import Prices, profile_frame, rates
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import make_folder, read_json, write_json
+from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
@@ -155,7 +155,7 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     files = [file for file in scored if int(file.parent.name) <= policy.step]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
-    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)  # older runs lack some
+    scan = scan_parquet(files, ROLLOUT_SCHEMA)
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
@@ -181,6 +181,6 @@ def _comparators(run: Path) -> dict[str, str]:
     graded by them."""
     file = Path(str((recorded_config(run) or {}).get("pool", "")))
     names = ("problem_id", "comparator")
-    if not file.is_file() or not {*names} <= pl.scan_parquet(file, glob=False).collect_schema().keys():
+    if not file.is_file() or not {*names} <= scan_parquet(file).collect_schema().keys():
         return {}
-    return dict(pl.read_parquet(file, columns=list(names), glob=False).iter_rows())
+    return dict(scan_parquet(file).select(names).collect().iter_rows())

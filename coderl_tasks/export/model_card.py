@@ -5,13 +5,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import yaml
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.policy import SavedPolicy
 from coderl_tasks.gguf_models import models_folder
 from coderl_tasks.insight.record import EvalRecord, load_run
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_path
 from coderl_tasks.settings import TrainSettings, flat
@@ -103,9 +103,9 @@ def _training_data(config: dict[str, Any]) -> str:
         return f"{named}, pool `{folder.name}`"
     text, pool_file = f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems", folder / POOL_FILE
     # Of the problems and not of the manifest: its band is what was asked for.
-    if not pool_file.is_file() or "pass_rate" not in pl.scan_parquet(pool_file, glob=False).collect_schema():
+    if not pool_file.is_file() or "pass_rate" not in scan_parquet(pool_file).collect_schema():
         return text
-    if rates := pl.read_parquet(pool_file, columns=["pass_rate"], glob=False)["pass_rate"].drop_nulls().to_list():
+    if rates := scan_parquet(pool_file).select("pass_rate").collect()["pass_rate"].drop_nulls().to_list():
         text += f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
     return text
 

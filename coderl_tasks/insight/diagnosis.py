@@ -24,6 +24,7 @@ from coderl_tasks.insight.plots import pass_at_1_plot
 from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord, is_run
 from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import CONFIDENCE
 
@@ -250,7 +251,7 @@ def _estimate(record: EvalRecord, split: str) -> Estimate | None:
 def _rollouts(record: EvalRecord) -> pl.DataFrame:
     if record.rollouts is None:
         raise DataError(f"evaluation {record.name} has no rollouts.parquet")
-    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"], glob=False)
+    return scan_parquet(record.rollouts).select("problem_id", "split", "correctness_score").collect()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.scoring import SHOWN_CHARS, Verdict
 from coderl_tasks.insight.record import RunRecord, load_run, pools_at_hand
 from coderl_tasks.insight.tables import render_frame
-from coderl_tasks.journal.atomic import DamagedFileError
+from coderl_tasks.journal.atomic import DamagedFileError, scan_parquet
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, rollout_files
@@ -357,12 +357,12 @@ def cached_file(model_name: str, name: str) -> Path | None:
 
 def _all_completions(run: RunRecord) -> pl.DataFrame:
     """All completions of a run, of training in the order of the steps, then of the evaluations."""
-    training = (pl.scan_parquet(file, glob=False) for file in rollout_files(run.path))
+    training = (scan_parquet(file) for file in rollout_files(run.path))
     parts = [rows.with_columns(evaluation=pl.lit(None, pl.String)) for rows in training]
     for record in run.evals.values():
         if record.rollouts is not None:
             place = {"evaluation": pl.lit(record.name), "step": pl.lit(record.step, pl.Int32)}
-            parts.append(pl.scan_parquet(record.rollouts, glob=False).with_columns(**place))
+            parts.append(scan_parquet(record.rollouts).with_columns(**place))
     if not parts:
         raise ConfigError(f"{run.path} has no graded completions yet")
     columns = ("evaluation", "step", "problem_id", "verdict", "reward", "trained")
@@ -401,7 +401,7 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     for record in run.evals.values():
         if decode is not None and record.rollouts is not None:
-            rows = pl.scan_parquet(record.rollouts, glob=False).filter(pl.col("problem_id").is_in([*ids]))
+            rows = scan_parquet(record.rollouts).filter(pl.col("problem_id").is_in([*ids]))
             prompts = prompts_in(rows, decode, statements)
             statements |= {problem_id: statement_in(prompt) for problem_id, prompt in prompts.items()}
     return statements
@@ -442,7 +442,7 @@ def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
             config = {**config, **read_shaped(own, Config)}
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
-    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)
+    scan = scan_parquet(file, ROLLOUT_SCHEMA)
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight.tables import duration
-from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows, scan_parquet
 from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import (
     LOCK_FILE,
@@ -124,7 +124,7 @@ class RunRecord:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
-        return _scan(self.scored_files, ROLLOUT_SCHEMA).select(columns)
+        return scan_parquet(self.scored_files, ROLLOUT_SCHEMA).select(columns)
 
     @cached_property
     def groups(self) -> pl.DataFrame:
@@ -170,15 +170,10 @@ def groups_in(file: Path) -> pl.DataFrame:
     rewards, tokens and CPU seconds, and `has_signal`, whether the update learned from any."""
     if file.name == "scored.parquet":
         lengths = {name: pl.col(of).list.len().cast(pl.Int64) for name, of in LENGTHS.items()}
-        rows = _scan(file, ROLLOUT_SCHEMA).with_columns(**lengths)
+        rows = scan_parquet(file, ROLLOUT_SCHEMA).with_columns(**lengths)
     else:
-        rows = _scan(file, INDEX_SCHEMA)
+        rows = scan_parquet(file, INDEX_SCHEMA)
     return rows.group_by(GROUP_KEY).agg(**_GROUP_COUNTS).collect()
-
-
-def _scan(files: Path | list[Path], schema: dict[str, pl.DataType]) -> pl.LazyFrame:
-    """Parquet files, by their names as they are, with the columns of `schema`, null where a file lacks one."""
-    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
 
 
 def joined_groups(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -302,7 +297,7 @@ def light_frame(path: Path) -> pl.DataFrame:
         raise DamagedFileError(path, "no regular file")
     heavy = ("tests", "solutions", "prompt_tokens", "completion_tokens", "logprobs")
     # Columns are chosen before anything is read: the heavy ones can be gigabytes.
-    scan = pl.scan_parquet(path, glob=False)
+    scan = scan_parquet(path)
     try:
         return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()
     except pl.exceptions.ComputeError as error:

@@ -33,7 +33,7 @@ from coderl_tasks.insight.tables import Column, Table, duration, html_table, mar
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.insight.warning_signs import hints
-from coderl_tasks.journal.atomic import make_folder, output_file, write_bytes, write_parquet
+from coderl_tasks.journal.atomic import make_folder, output_file, scan_parquet, write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
@@ -320,7 +320,7 @@ def samples(
         rollouts = []
         for record in (comparison.before, comparison.after):
             assert record.rollouts is not None  # else there is no comparison
-            scan = pl.scan_parquet(record.rollouts, schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)
+            scan = scan_parquet(record.rollouts, ROLLOUT_SCHEMA)
             rows = scan.filter(pl.col("problem_id").is_in(ids)).sort("sample_index").select(SAMPLE_COLUMNS)
             firsts = rows.unique("problem_id", keep="first").collect()  # of several completions
             rollouts.append({row["problem_id"]: row for row in firsts.iter_rows(named=True)})
@@ -421,7 +421,7 @@ def _sample_lines(run: RunRecord) -> list[str]:
     lines = ["## Samples", "", about, ""] if files else []
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
-        scan = pl.scan_parquet(files[place], schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)
+        scan = scan_parquet(files[place], ROLLOUT_SCHEMA)
         rows = scan.select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
         passed = pl.col("verdict") == Verdict.PASSED
         for kind in (passed, ~passed):

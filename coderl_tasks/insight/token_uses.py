@@ -13,6 +13,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.ledger import Tokens, evaluation_tokens, metrics_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE
@@ -36,7 +37,7 @@ def uses(run: RunRecord) -> list[Use]:
     profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
     tokens_of = pl.col("completion_tokens").list.len().sum()
     files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
-    lengths = [pl.scan_parquet(file, glob=False).select(pl.len(), tokens_of).collect().row(0) for file in files]
+    lengths = [scan_parquet(file).select(pl.len(), tokens_of).collect().row(0) for file in files]
     evaluated = sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
     counted = {"profile of the pool": profiled, **_training(run), "evaluations": evaluated}
     sampled = {what: count for what, count in counted.items() if count[0]}

@@ -167,6 +167,14 @@ def read_parquet(
     return filled.select(*schema, *(name for name in frame.columns if name not in schema))
 
 
+def scan_parquet(files: Path | bytes | list[Path], schema: Mapping[str, pl.DataType] | None = None) -> pl.LazyFrame:
+    """The rows of parquet files, lazily. Names are taken as they are: a directory's own brackets are no pattern. With
+    `schema` the rows have its columns, null where a file (of an older run) lacks one."""
+    if schema is None:
+        return pl.scan_parquet(files, glob=False)
+    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
+
+
 def set_aside(path: Path) -> Path:
     """Rename a damaged file to NAME.damaged-N in its folder and return the new path."""
     number = 1

@@ -35,7 +35,7 @@ import polars as pl
 
 from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
-from coderl_tasks.journal.atomic import make_folder, read_json, write_json
+from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
 from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, SAMPLED_SCHEMA, turn_tokens
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
@@ -298,7 +298,7 @@ def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
     total = Tokens()
     for file in files:
         with suppress(OSError, pl.exceptions.PolarsError):
-            total += frame_tokens(pl.scan_parquet(file, glob=False), epochs)
+            total += frame_tokens(scan_parquet(file), epochs)
     return total
 
 
@@ -385,7 +385,7 @@ def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> To
 
 def _places(file: bytes) -> set[tuple[int, int]]:
     try:
-        return set(pl.scan_parquet(file, glob=False).select("group_index", "attempt").unique().collect().iter_rows())
+        return set(scan_parquet(file).select("group_index", "attempt").unique().collect().iter_rows())
     except (OSError, pl.exceptions.PolarsError):
         return set()
 

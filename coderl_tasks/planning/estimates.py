@@ -39,6 +39,7 @@ from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table, duration
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.ledger import MILLION, Price, Tokens, cost_price, metrics_tokens
 from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import committed_steps, metrics_rows
@@ -283,11 +284,9 @@ def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
-    kept = pl.scan_parquet(pool.file, glob=False).select("problem_id").collect()
+    kept = scan_parquet(pool.file).select("problem_id").collect()
     names = {"prompt": "prompt_tokens", "completion": "mean_completion_tokens", "pass_rate": "pass_rate"}
-    profile = pl.scan_parquet(file, glob=False).select(
-        "problem_id", **{name: pl.col(column) for name, column in names.items()}
-    )
+    profile = scan_parquet(file).select("problem_id", **{name: pl.col(column) for name, column in names.items()})
     found = kept.join(profile.collect(), on="problem_id").drop_nulls()
     return found if found.height == kept.height else None
 

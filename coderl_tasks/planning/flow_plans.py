@@ -10,8 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
@@ -20,6 +18,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import COMPLETIONS, FoundPolicy, find_policy
 from coderl_tasks.insight.record import run_state
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
@@ -150,7 +149,7 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
     if settings.test_share is not None:
-        problem_ids = pl.scan_parquet(pool.file, glob=False).select("problem_id").collect()["problem_id"]
+        problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
         if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
             raise ConfigError(
                 f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held "

@@ -29,7 +29,7 @@ from coderl_tasks.environments import CodeEnvironment, environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
-from coderl_tasks.journal.atomic import read_json, read_rows, write_json
+from coderl_tasks.journal.atomic import read_json, read_rows, scan_parquet, write_json
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import STOP, RunDirectory, is_eval_row
 from coderl_tasks.journal.steps import Commit
@@ -354,7 +354,7 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
         return {}
     orders: dict[str, list[int]] = {}
     # A pool without a profile has no counts.
-    in_pool = pl.scan_parquet(pool, glob=False)
+    in_pool = scan_parquet(pool)
     if set(COUNT_COLUMNS) <= in_pool.collect_schema().keys():
         n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
         counted = in_pool.select("problem_id", *COUNT_COLUMNS).drop_nulls().sort("problem_id").collect()
