@@ -152,7 +152,7 @@ class StepJournal:
         self.step = step
         self.groups = GroupFiles(self.folder / "groups")
         self.trainer_logprobs = self.folder / TRAINER_FILE
-        """Written before the commit, and read by nothing that trains: for whoever looks at the update."""
+        """Read by nothing that trains: for whoever looks at the update."""
 
     def path(self, phase: Phase) -> Path:
         """The file of `phase`."""
@@ -194,19 +194,18 @@ class StepJournal:
         """The rollouts that `phase` ended with, None if it has to be done (again)."""
         return read_frame(self.path(phase), _SCHEMAS[phase])
 
-    def write_trainer_logprobs(self, logprobs: pl.DataFrame) -> None:
-        """Record what the update was made on (TRAINER_SCHEMA without `step`)."""
-        rows = logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
-        atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
-
-    def write_commit(self, commit: Commit) -> None:
-        """Say that the step's update is applied, and durable as far as `commit.state_path` says."""
+    def write_commit(self, commit: Commit, trainer_logprobs: pl.DataFrame | None = None) -> None:
+        """Say that the step's update is applied, and durable as far as `commit.state_path` says; and what it was made
+        on, `trainer_logprobs` (TRAINER_SCHEMA without `step`)."""
         if commit.step != self.step:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
         # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
         atomic.make_folder(self.folder)
+        if trainer_logprobs is not None:  # before the commit: after it nothing of the step is done again
+            rows = trainer_logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
+            atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
         atomic.write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:

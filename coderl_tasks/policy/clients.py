@@ -257,12 +257,8 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
     machine; its port may change), any other service by its address. Raises InfraError if nothing answers."""
     address = service_address(base_url)
     try:
-        async with httpx.AsyncClient(
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
-        ) as client:
-            # Not through the SDK: it drops `served`, a field that only coderl's server sends.
-            url = f"{resolve_base_url(base_url)}/api/v1/get_server_capabilities"
-            answer = await client.get(url, headers={"X-API-Key": api_key or ""})
+        # Not through the SDK: it drops `served`, a field that only coderl's server sends.
+        answer = await _get(base_url, "get_server_capabilities", api_key or "")
     except httpx.TransportError as error:
         raise InfraError(f"no answer from Tinker at {named_address(base_url)}: {error}") from error
     try:
@@ -297,14 +293,18 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
 async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
-        async with httpx.AsyncClient(
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
-        ) as client:
-            # Without a key: a refusal is an answer too, and means that somebody is there.
-            await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
+        # Without a key: a refusal is an answer too, and means that somebody is there.
+        await _get(base_url, "healthz")
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__
     return None
+
+
+async def _get(base_url: str | None, path: str, api_key: str | None = None) -> httpx.Response:
+    headers = {} if api_key is None else {"X-API-Key": api_key}
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    async with httpx.AsyncClient(timeout=timeout, verify=_certificates(), headers=headers) as client:
+        return await client.get(f"{resolve_base_url(base_url)}/api/v1/{path}")
 
 
 @contextmanager

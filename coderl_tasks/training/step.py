@@ -84,7 +84,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     problems = journal.read_problems()
     if problems is None:
         # decided=0: no group has its final size yet.
-        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
+        problems = StepProblems(run.select_problems(step=step, count=run.settings.problems_per_step), decided=0)
         if run.adaptive is not None or run.settings.first_completions:
             # Record the choice: adaptive estimates may round differently elsewhere, and later rounds extend the record.
             problems = _record_problems(run, step, problems.ids, known=[])
@@ -196,7 +196,9 @@ async def _another_round(
     # With `first` a step's completions are bounded, not its groups: count each further problem as a whole group.
     limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
     missing = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), limit)
-    further = run.select_problems(step, missing, problem_ids) if missing > 0 and not by_caller else []
+    further: list[str] = []
+    if missing > 0 and not by_caller:
+        further = run.select_problems(step=step, count=missing, taken=problem_ids)
     if not first and not further:
         return None
     counts = len(without_signal), len(problem_ids), len(further)
@@ -319,8 +321,6 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         save = "both" if settings.max_steps_off_policy else "state"
     result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    if result.trainer_logprobs is not None:
-        journal.write_trainer_logprobs(result.trainer_logprobs)
     service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
@@ -344,7 +344,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
-    journal.write_commit(commit)
+    journal.write_commit(commit, result.trainer_logprobs)
     index_step(run.directory.path, step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"], metrics["tokens_base"])
     await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
@@ -373,7 +373,7 @@ def step_metrics(
     if run.adaptive is not None:
         # Forecast for first completions only: a group's final size already tells whether they had a signal.
         recorded = run.directory.step(step).read_problems()
-        problems = recorded or StepProblems(run.select_problems(step, settings.problems_per_step))
+        problems = recorded or StepProblems(run.select_problems(step=step, count=settings.problems_per_step))
         first, sizes = settings.first_completions, _sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
