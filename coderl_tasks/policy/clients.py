@@ -182,23 +182,15 @@ async def rest_client(base_url: str | None = None, api_key: str | None = None) -
 
 async def stored_checkpoints(rest: tinker.RestClient, training_run: str) -> set[str]:
     """The paths of the checkpoints that the service has of a training run; none where it has no such run."""
-    try:
-        with tinker_errors(f"listing the checkpoints of {training_run}", missing_is_fatal=True):
-            return {item.tinker_path for item in (await rest.list_checkpoints(training_run)).checkpoints}
-    except ConfigError as error:
-        if status_code(error) == 404:
-            return set()
-        raise
+    with _unless_missing(f"listing the checkpoints of {training_run}"):
+        return {item.tinker_path for item in (await rest.list_checkpoints(training_run)).checkpoints}
+    return set()
 
 
 async def delete_checkpoint(rest: tinker.RestClient, path: str) -> None:
     """Delete the checkpoint at a tinker:// path. No error if there is none: it may have expired."""
-    try:
-        with tinker_errors(f"deleting {path}", missing_is_fatal=True):
-            await rest.delete_checkpoint_from_tinker_path(path)
-    except ConfigError as error:
-        if status_code(error) != 404:
-            raise
+    with _unless_missing(f"deleting {path}"):
+        await rest.delete_checkpoint_from_tinker_path(path)
 
 
 def training_run_of(path: str) -> str:
@@ -380,6 +372,17 @@ def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[No
     except Exception as error:
         kind = ConfigError if is_fatal(error, missing_is_fatal=missing_is_fatal) else InfraError
         raise kind(f"Tinker, {action}: {describe(error)}") from error
+
+
+@contextmanager
+def _unless_missing(action: str) -> Iterator[None]:
+    """As `tinker_errors`, but the block ends at a 404 without an error."""
+    try:
+        with tinker_errors(action, missing_is_fatal=True):
+            yield
+    except ConfigError as error:
+        if status_code(error) != 404:
+            raise
 
 
 async def save_weights(

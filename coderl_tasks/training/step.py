@@ -134,13 +134,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         try:
             sampling.require_sampled(sampled, f"step {step}")
         except InfraError:
-            await run.graded_ahead.release(step)  # grades of groups that are discarded are void
-            for index, group in groups.items():
-                # Discard only these: the other groups are paid for, and stay recorded.
-                if group["logprobs"].has_nulls():
-                    # Count before discarding: a crash in between may count the tokens twice, but never drops them.
-                    add_lost(journal.folder, frame_tokens(group))
-                    journal.groups.discard(index)
+            await _discard_unusable(run, step, groups)
             raise
         if engine.environment.turns.most > 1:
             require_replies(sampled, f"step {step}")
@@ -151,6 +145,18 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
     return Phase(sampled, time.monotonic() - started)
+
+
+async def _discard_unusable(run: TrainingRun, step: int, groups: Mapping[int, pl.DataFrame]) -> None:
+    """Discard those of the recorded `groups` of `step` that lack log-probabilities, to be sampled again."""
+    journal = run.directory.step(step)
+    await run.graded_ahead.release(step)  # grades of groups that are discarded are void
+    for index, group in groups.items():
+        # Discard only these: the other groups are paid for, and stay recorded.
+        if group["logprobs"].has_nulls():
+            # Count before discarding: a crash in between may count the tokens twice, but never drops them.
+            add_lost(journal.folder, frame_tokens(group))
+            journal.groups.discard(index)
 
 
 def free_garbage(size: float) -> None:
