@@ -37,7 +37,7 @@ from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
-from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, SAMPLED_SCHEMA, turn_tokens
+from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, SAMPLED_SCHEMA, TURN_TOKENS
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -258,7 +258,8 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     is_decided = "trained" in columns
-    of_turns = turn_tokens(pl.col("turns") if "turns" in columns else pl.lit(None, SAMPLED_SCHEMA["turns"]))
+    if "turns" not in columns:  # an older file
+        lazy = lazy.with_columns(turns=pl.lit(None, SAMPLED_SCHEMA["turns"]))
     totals = (
         lazy.select(
             *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),  # 0 in older files
@@ -266,7 +267,7 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
             prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
             completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
             trained=pl.col("trained") if is_decided else pl.lit(True),
-            **of_turns,
+            **TURN_TOKENS,
         )
         .group_by(_GROUP_KEY)
         .agg(

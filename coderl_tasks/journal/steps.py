@@ -31,12 +31,12 @@ What is not in the index, of a step after whose commit a kill came, is read from
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 Phase = Literal["sampled", "scored", "commit"]
 RolloutPhase = Literal["sampled", "scored"]
+Content = TypeVar("Content")
 TOKENS_PER_ROW_GROUP = 2**21
 """Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
 
@@ -152,7 +153,7 @@ class StepJournal:
         self.step = step
         self.groups = GroupFiles(self.folder / "groups")
         self.trainer_logprobs = self.folder / TRAINER_FILE
-        """Written before the commit, and read by nothing that trains: for whoever looks at the update."""
+        """Read by nothing that trains: for whoever looks at the update."""
 
     def path(self, phase: Phase) -> Path:
         """The file of `phase`."""
@@ -194,42 +195,42 @@ class StepJournal:
         """The rollouts that `phase` ended with, None if it has to be done (again)."""
         return read_frame(self.path(phase), _SCHEMAS[phase])
 
-    def write_trainer_logprobs(self, logprobs: pl.DataFrame) -> None:
-        """Record what the update was made on (TRAINER_SCHEMA without `step`)."""
-        rows = logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
-        atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
-
-    def write_commit(self, commit: Commit) -> None:
-        """Say that the step's update is applied, and durable as far as `commit.state_path` says."""
+    def write_commit(self, commit: Commit, trainer_logprobs: pl.DataFrame | None = None) -> None:
+        """Say that the step's update is applied, and durable as far as `commit.state_path` says; and what it was made
+        on, `trainer_logprobs` (TRAINER_SCHEMA without `step`)."""
         if commit.step != self.step:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
         # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
         atomic.make_folder(self.folder)
+        if trainer_logprobs is not None:  # before the commit: after it nothing of the step is done again
+            rows = trainer_logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
+            atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
         atomic.write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""
-        path = self.path("commit")
-        if not path.is_file():
-            return None
-        with _setting_aside(path):
+
+        def read(path: Path) -> Commit:
             values = atomic.read_json(path)
             if values.get("step") != self.step or not isinstance(values.get("metrics"), dict):
                 raise atomic.DamagedFileError(path, f"it does not commit step {self.step}")
             values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
             return Commit(**values)
+
+        return _read_good(self.path("commit"), read)
+
+
+def _read_good(path: Path, read: Callable[[Path], Content]) -> Content | None:
+    """What `read` makes of the file at `path`; None if it is missing, or was damaged and is now set aside."""
+    if not path.is_file():
         return None
-
-
-@contextmanager
-def _setting_aside(path: Path) -> Iterator[None]:
-    """If the block finds the file at `path` damaged, warns, sets it aside, and goes on behind the block."""
     try:
-        yield
+        return read(path)
     except atomic.DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
+    return None
 
 
 def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
@@ -243,11 +244,7 @@ def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
     """The rollouts at `path`, None if they are missing or were damaged and are now set aside. Columns that are newer
     than the file are null. Without `others` only the columns of `schema` are read."""
-    if not path.is_file():
-        return None
-    with _setting_aside(path):
-        return atomic.read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
-    return None
+    return _read_good(path, partial(atomic.read_parquet, schema=schema, others=others, required=REQUIRED_COLUMNS))
 
 
 class EvalJournal:
@@ -279,12 +276,7 @@ class EvalJournal:
 
     def read_summary(self) -> dict[str, Any] | None:
         """The summary, None if the evaluation has to be done (again)."""
-        path = self.folder / "summary.json"
-        if not path.is_file():
-            return None
-        with _setting_aside(path):
-            return atomic.read_json(path)
-        return None
+        return _read_good(self.folder / "summary.json", atomic.read_json)
 
     def read_rollouts(self) -> pl.DataFrame | None:
         """The graded rollouts, None if they are missing or damaged."""

@@ -182,23 +182,15 @@ async def rest_client(base_url: str | None = None, api_key: str | None = None) -
 
 async def stored_checkpoints(rest: tinker.RestClient, training_run: str) -> set[str]:
     """The paths of the checkpoints that the service has of a training run; none where it has no such run."""
-    try:
-        with tinker_errors(f"listing the checkpoints of {training_run}", missing_is_fatal=True):
-            return {item.tinker_path for item in (await rest.list_checkpoints(training_run)).checkpoints}
-    except ConfigError as error:
-        if status_code(error) == 404:
-            return set()
-        raise
+    with _unless_missing(f"listing the checkpoints of {training_run}"):
+        return {item.tinker_path for item in (await rest.list_checkpoints(training_run)).checkpoints}
+    return set()
 
 
 async def delete_checkpoint(rest: tinker.RestClient, path: str) -> None:
     """Delete the checkpoint at a tinker:// path. No error if there is none: it may have expired."""
-    try:
-        with tinker_errors(f"deleting {path}", missing_is_fatal=True):
-            await rest.delete_checkpoint_from_tinker_path(path)
-    except ConfigError as error:
-        if status_code(error) != 404:
-            raise
+    with _unless_missing(f"deleting {path}"):
+        await rest.delete_checkpoint_from_tinker_path(path)
 
 
 def training_run_of(path: str) -> str:
@@ -257,12 +249,8 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
     machine; its port may change), any other service by its address. Raises InfraError if nothing answers."""
     address = service_address(base_url)
     try:
-        async with httpx.AsyncClient(
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
-        ) as client:
-            # Not through the SDK: it drops `served`, a field that only coderl's server sends.
-            url = f"{resolve_base_url(base_url)}/api/v1/get_server_capabilities"
-            answer = await client.get(url, headers={"X-API-Key": api_key or ""})
+        # Not through the SDK: it drops `served`, a field that only coderl's server sends.
+        answer = await _get(base_url, "get_server_capabilities", api_key or "")
     except httpx.TransportError as error:
         raise InfraError(f"no answer from Tinker at {named_address(base_url)}: {error}") from error
     try:
@@ -297,14 +285,18 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
 async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
-        async with httpx.AsyncClient(
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
-        ) as client:
-            # Without a key: a refusal is an answer too, and means that somebody is there.
-            await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
+        # Without a key: a refusal is an answer too, and means that somebody is there.
+        await _get(base_url, "healthz")
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__
     return None
+
+
+async def _get(base_url: str | None, path: str, api_key: str | None = None) -> httpx.Response:
+    headers = {} if api_key is None else {"X-API-Key": api_key}
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    async with httpx.AsyncClient(timeout=timeout, verify=_certificates(), headers=headers) as client:
+        return await client.get(f"{resolve_base_url(base_url)}/api/v1/{path}")
 
 
 @contextmanager
@@ -380,6 +372,17 @@ def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[No
     except Exception as error:
         kind = ConfigError if is_fatal(error, missing_is_fatal=missing_is_fatal) else InfraError
         raise kind(f"Tinker, {action}: {describe(error)}") from error
+
+
+@contextmanager
+def _unless_missing(action: str) -> Iterator[None]:
+    """As `tinker_errors`, but the block ends at a 404 without an error."""
+    try:
+        with tinker_errors(action, missing_is_fatal=True):
+            yield
+    except ConfigError as error:
+        if status_code(error) != 404:
+            raise
 
 
 async def save_weights(

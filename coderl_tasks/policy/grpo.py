@@ -177,10 +177,11 @@ def with_advantages(
     for group in split_groups(graded):
         rewards = count(group)
         gradable = [reward for reward in rewards if reward is not None]
-        signal = _has_signal(rewards)
+        deviations = compute_advantages(gradable)
         # Estimate only where rewards differ: equal ones deviate from the mean by rounding, which dividing amplifies.
-        advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
-        remaining = iter(advantages)
+        signal = not should_skip(deviations)
+        advantages = estimate(gradable) if signal else deviations
+        remaining = iter(advantages if len(gradable) >= MIN_GRADABLE else [])
         column = [None if reward is None else next(remaining, None) for reward in rewards]
         advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
         trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
@@ -197,13 +198,8 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
     # One that `on_hack=quarantine` took the reward from is known.
     unknown = pl.col("reward").is_null() & pl.col("suspicion").is_null()
     known = [group for group in split_groups(graded) if not group.select(unknown.any()).item()]
-    return [group["group_index"][0] for group in known if not _has_signal(count(group))]
-
-
-def _has_signal(rewards: Sequence[float | None]) -> bool:
-    """Whether an update can learn of a group with these rewards, None for members that do not count."""
-    gradable = [reward for reward in rewards if reward is not None]
-    return len(gradable) >= MIN_GRADABLE and not should_skip(compute_advantages(gradable))
+    rewards = [(group["group_index"][0], [each for each in count(group) if each is not None]) for group in known]
+    return [index for index, gradable in rewards if should_skip(compute_advantages(gradable))]
 
 
 Advantage = float | np.ndarray

@@ -174,7 +174,7 @@ TRAINER_SCHEMA: dict[str, pl.DataType] = {
 """Of the completions that a step trained on: the log-probability of each token (nats, at temperature 1) by the policy
 in training, when it first computed the completion's gradient. Less `logprobs` it is the log of the importance ratio."""
 ENVIRONMENT, KEPT, REPEATED = "environment", "kept", "repeated"
-"""What `turn_tokens` counts."""
+"""What TURN_TOKENS counts."""
 VARYING_COLUMNS = ("run_seconds", "test_seconds", "sandbox")
 """What differs between two runs that are equal otherwise."""
 REQUIRED_COLUMNS = frozenset({
@@ -184,14 +184,15 @@ REQUIRED_COLUMNS = frozenset({
 """What every file of rollouts has. Another column may be newer than a file, and is then null."""
 
 
-def turn_tokens(column: pl.Expr) -> dict[str, pl.Expr]:
-    """Sums over the turns after the first of the column `turns`, 0 without turns: the environment's tokens; those that
-    a turn's prompt repeats (KEPT); and those of them that are trained on once more, where a turn is split off."""
-    later = column.list.eval(pl.element().filter(pl.element().struct.field("stop_reason").is_not_null())).list.slice(1)
-    kept, is_split = pl.element().struct.field("kept"), pl.element().struct.field("is_split")
-    sums = {
-        ENVIRONMENT: pl.element().struct.field("environment_tokens").list.len().cast(pl.Int64),
-        KEPT: kept.cast(pl.Int64),
-        REPEATED: pl.when(is_split).then(kept).otherwise(0).cast(pl.Int64),
-    }
-    return {name: later.list.eval(value).list.sum().fill_null(0).cast(pl.Int64) for name, value in sums.items()}
+_turn = pl.element().struct
+_later = pl.col("turns").list.eval(pl.element().filter(_turn.field("stop_reason").is_not_null())).list.slice(1)
+TURN_TOKENS = {
+    name: _later.list.eval(tokens.cast(pl.Int64)).list.sum().fill_null(0).cast(pl.Int64)
+    for name, tokens in {
+        ENVIRONMENT: _turn.field("environment_tokens").list.len(),
+        KEPT: _turn.field("kept"),
+        REPEATED: pl.when(_turn.field("is_split")).then(_turn.field("kept")).otherwise(0),
+    }.items()
+}
+"""Sums over the turns after the first of the column `turns`, 0 without turns: the environment's tokens; those that a
+turn's prompt repeats (KEPT); and those of them that are trained on once more, where a turn is split off."""

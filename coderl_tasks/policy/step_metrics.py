@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import polars as pl
 
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
-from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, NO_COMPLETION, REPEATED, TRUNCATED, turn_tokens
+from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, NO_COMPLETION, REPEATED, TRUNCATED, TURN_TOKENS
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
     from coderl_tasks.policy.selection import Forecast
@@ -58,7 +58,7 @@ class ScoredRollouts:
     came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
-    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or no turns), `turn_tokens`
+    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or no turns), TURN_TOKENS
     own_groups: int | None  # groups from here on are in place of others; None where none can be
     epochs: int  # how many times the update goes over what is trained on
 
@@ -315,7 +315,7 @@ def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epoch
             mended=pl.when(pl.col("reward").is_not_null() & pl.col("turns").is_not_null()).then(
                 (pl.col("turns").list.len() > 1) & (pl.col("verdict") == Verdict.PASSED)
             ),
-            **turn_tokens(pl.col("turns")),
+            **TURN_TOKENS,
         ),
         own_groups=own_groups,
         epochs=epochs,

@@ -43,7 +43,7 @@ import tinker
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.policy import grpo
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import ENVIRONMENT, ORDER, REPEATED, ROLLOUT_SCHEMA, TRAINER_SCHEMA, turn_tokens
+from coderl_tasks.policy.rollout import ENVIRONMENT, ORDER, REPEATED, ROLLOUT_SCHEMA, TRAINER_SCHEMA, TURN_TOKENS
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
@@ -220,9 +220,8 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
 
 def observed_tokens(scored: pl.DataFrame) -> int:
     """The tokens of the sequences of rows that have the base model's log-probabilities: it has read them."""
-    of_turns = turn_tokens(pl.col("turns"))
     lengths = pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
-    lengths += of_turns[ENVIRONMENT] + of_turns[REPEATED]
+    lengths += TURN_TOKENS[ENVIRONMENT] + TURN_TOKENS[REPEATED]
     return int(scored.select(lengths.filter(pl.col("base_logprobs").is_not_null()).sum()).item())
 
 
@@ -350,11 +349,7 @@ async def update_policy(
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output, trained = grpo.finish_train_step(*answers), [places[index] for index in batch]
-        trainer = _trainer_logprobs(output, trained)
-        steps.append(_step(rows, trained, advantages, trainer, output, method.loss, epoch))
-        if epoch == 0:
-            for (row, part), logprobs in zip(trained, trainer, strict=True):
-                recorded[row][part.first : part.last] = logprobs
+        steps.append(_step(rows, trained, advantages, output, method.loss, epoch, recorded))
     tokens = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
     return UpdateResult(
@@ -400,37 +395,32 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
         raise grpo.UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
-def _trainer_logprobs(output: grpo.TrainStepOutput, batch: Sequence[Place]) -> list[np.ndarray]:
-    """The trainer's log-probabilities before an optimizer step of the sampled tokens of each datum of `batch`. Raises
-    UpdateFailedError if some are missing."""
-    answers = output.forward_backward.loss_fn_outputs
-    _require_logprobs(answers, len(batch))
-    found = []
-    for answer, (_, part) in zip(answers, batch, strict=True):
-        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
-        logprobs = answer["logprobs"].to_numpy().ravel()[part.prompt - 1 :]
-        wanted = part.last - part.first if part.sampled is None else len(part.sampled)
-        if len(logprobs) != wanted:  # the service left out some
-            raise grpo.UpdateFailedError(f"{len(logprobs)} trainer log-probabilities for {wanted} completion tokens")
-        found.append(part.gathered(logprobs))
-    return found
-
-
 def _step(
     rows: pl.DataFrame,
     batch: Sequence[Place],
     advantages: Sequence[grpo.Advantage],
-    trainer_logprobs: Sequence[np.ndarray],
     output: grpo.TrainStepOutput,
     loss: grpo.PolicyLoss,
     epoch: int,
+    recorded: list[np.ndarray],
 ) -> OptimizerStep:
     """Sums up one optimizer step. `batch` has the row of each datum, in `rows` and `advantages`, and which part of that
-    it is; `trainer_logprobs` are its tokens' before the step. Raises UpdateRefusedError if training has diverged."""
+    it is. Puts the trainer's log-probabilities of the first epoch into `recorded`, by row. Raises UpdateFailedError if
+    some are missing, UpdateRefusedError if training has diverged."""
+    answers = output.forward_backward.loss_fn_outputs
+    _require_logprobs(answers, len(batch))
     # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
     gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None  # stays None for a loss without a threshold
-    for logprobs, (index, part) in zip(trainer_logprobs, batch, strict=True):
+    for answer, (index, part) in zip(answers, batch, strict=True):
+        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
+        targets = answer["logprobs"].to_numpy().ravel()[part.prompt - 1 :]
+        wanted = part.last - part.first if part.sampled is None else len(part.sampled)
+        if len(targets) != wanted:  # the service left out some
+            raise grpo.UpdateFailedError(f"{len(targets)} trainer log-probabilities for {wanted} completion tokens")
+        logprobs = part.gathered(targets)
+        if epoch == 0:
+            recorded[index][part.first : part.last] = logprobs
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)[part.first : part.last]
         trainer, advantage = logprobs.astype(np.float64), advantages[index]
         own = advantage[part.first : part.last] if isinstance(advantage, np.ndarray) else advantage

@@ -36,11 +36,8 @@ def with_first_turn(group: pl.DataFrame) -> pl.DataFrame:
     """A group that was just sampled (SAMPLED_SCHEMA), with its answers as first turns."""
     rows = group.to_dicts()
     for row in rows:
-        answer = {
-            "n_tokens": len(row["completion_tokens"]),
-            "text": row["completion"],
-            "stop_reason": row["stop_reason"],
-        }
+        answer = {"n_tokens": len(row["completion_tokens"]), "text": row["completion"]}
+        answer["stop_reason"] = row["stop_reason"]
         row["turns"] = [_turn("", [], len(row["prompt_tokens"])) | answer]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
@@ -190,18 +187,13 @@ async def _next_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, 
         # In training it is left out; elsewhere one that never came would count as a wrong answer.
         if completion.stop_reason == NO_COMPLETION and settings.purpose != "train":
             raise InfraError("Tinker, sampling: a completion was asked for, and none came")
-        _answered(row, completion, engine.environment.text(completion.tokens, engine.renderer))
+        text = engine.environment.text(completion.tokens, engine.renderer)
+        turn |= {"n_tokens": len(completion.tokens), "text": text, "stop_reason": completion.stop_reason}
+        row["completion_tokens"] = [*row["completion_tokens"], *completion.tokens]
+        known = row["logprobs"] is not None and completion.logprobs is not None
+        row["logprobs"] = [*row["logprobs"], *(completion.logprobs or ())] if known else None
+        row |= {"completion": text, "stop_reason": completion.stop_reason}
         charge(pl.DataFrame([row], schema=SAMPLED_SCHEMA), before)
-
-
-def _answered(row: Row, completion: sampling.Completion, text: str) -> None:
-    """Notes an answer as that of the last turn of `row`."""
-    turn = row["turns"][-1]
-    turn |= {"n_tokens": len(completion.tokens), "text": text, "stop_reason": completion.stop_reason}
-    row["completion_tokens"] = [*row["completion_tokens"], *completion.tokens]
-    known = row["logprobs"] is not None and completion.logprobs is not None
-    row["logprobs"] = [*row["logprobs"], *(completion.logprobs or ())] if known else None
-    row |= {"completion": text, "stop_reason": completion.stop_reason}
 
 
 def _so_far(row: Row) -> tuple[list[int], list[int]]:
@@ -240,6 +232,5 @@ def _most_tokens(engine: "RolloutEngine", row: Row, turn: Row, prompt: int) -> i
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences have in common at their beginning."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

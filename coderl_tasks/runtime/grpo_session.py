@@ -222,7 +222,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     def fresh_subset(self, count: int) -> list[str]:
         """The ids of `count` problems for the next step, as the setting `selection` says: by default of the pool
         shuffled by the run's seed, again for each pass."""
-        return self._run.select_problems(self.next_step, count)
+        return self._run.select_problems(step=self.next_step, count=count)
 
     def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:
         """Train `num_iterations` steps, each on new completions for the same problem ids: `subset` (None: fresh ones,

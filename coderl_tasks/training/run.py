@@ -18,6 +18,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -236,6 +237,9 @@ class TrainingRun:
             size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
             problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
             self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
+        # The ids of `count` problems for a `step`, as `selection.Selection` says.
+        select = self.adaptive or SELECTIONS[settings.selection]
+        self.select_problems = partial(select, list(pool), seed=settings.seed)
 
     async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
         """A sampled group with its grades (ROLLOUT_SCHEMA). Warns of the first suspicious program of this process at
@@ -269,12 +273,6 @@ class TrainingRun:
     def sampler_step(self, step: int) -> int:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
-
-    def select_problems(self, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-        """The ids of the `count` problems of `step`, in group order; up to `count` further ones where it has `taken`
-        some."""
-        select = self.adaptive or SELECTIONS[self.settings.selection]
-        return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
     def measures_kl(self, step: int) -> bool:
         """Whether `step` measures the KL to the base model without a penalty on it."""

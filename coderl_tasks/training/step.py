@@ -84,7 +84,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     problems = journal.read_problems()
     if problems is None:
         # decided=0: no group has its final size yet.
-        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
+        problems = StepProblems(run.select_problems(step=step, count=run.settings.problems_per_step), decided=0)
         if run.adaptive is not None or run.settings.first_completions:
             # Record the choice: adaptive estimates may round differently elsewhere, and later rounds extend the record.
             problems = _record_problems(run, step, problems.ids, known=[])
@@ -134,13 +134,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         try:
             sampling.require_sampled(sampled, f"step {step}")
         except InfraError:
-            await run.graded_ahead.release(step)  # grades of groups that are discarded are void
-            for index, group in groups.items():
-                # Discard only these: the other groups are paid for, and stay recorded.
-                if group["logprobs"].has_nulls():
-                    # Count before discarding: a crash in between may count the tokens twice, but never drops them.
-                    add_lost(journal.folder, frame_tokens(group))
-                    journal.groups.discard(index)
+            await _discard_unusable(run, step, groups)
             raise
         if engine.environment.turns.most > 1:
             require_replies(sampled, f"step {step}")
@@ -151,6 +145,18 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
     return Phase(sampled, time.monotonic() - started)
+
+
+async def _discard_unusable(run: TrainingRun, step: int, groups: Mapping[int, pl.DataFrame]) -> None:
+    """Discard those of the recorded `groups` of `step` that lack log-probabilities, to be sampled again."""
+    journal = run.directory.step(step)
+    await run.graded_ahead.release(step)  # grades of groups that are discarded are void
+    for index, group in groups.items():
+        # Discard only these: the other groups are paid for, and stay recorded.
+        if group["logprobs"].has_nulls():
+            # Count before discarding: a crash in between may count the tokens twice, but never drops them.
+            add_lost(journal.folder, frame_tokens(group))
+            journal.groups.discard(index)
 
 
 def free_garbage(size: float) -> None:
@@ -196,7 +202,9 @@ async def _another_round(
     # With `first` a step's completions are bounded, not its groups: count each further problem as a whole group.
     limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
     missing = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), limit)
-    further = run.select_problems(step, missing, problem_ids) if missing > 0 and not by_caller else []
+    further: list[str] = []
+    if missing > 0 and not by_caller:
+        further = run.select_problems(step=step, count=missing, taken=problem_ids)
     if not first and not further:
         return None
     counts = len(without_signal), len(problem_ids), len(further)
@@ -319,8 +327,6 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         save = "both" if settings.max_steps_off_policy else "state"
     result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    if result.trainer_logprobs is not None:
-        journal.write_trainer_logprobs(result.trainer_logprobs)
     service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
@@ -344,7 +350,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
-    journal.write_commit(commit)
+    journal.write_commit(commit, result.trainer_logprobs)
     index_step(run.directory.path, step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"], metrics["tokens_base"])
     await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
@@ -373,7 +379,7 @@ def step_metrics(
     if run.adaptive is not None:
         # Forecast for first completions only: a group's final size already tells whether they had a signal.
         recorded = run.directory.step(step).read_problems()
-        problems = recorded or StepProblems(run.select_problems(step, settings.problems_per_step))
+        problems = recorded or StepProblems(run.select_problems(step=step, count=settings.problems_per_step))
         first, sizes = settings.first_completions, _sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price

@@ -68,8 +68,8 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
 
     # What is recorded is not chosen again, and what is lost is chosen the same.
     async with refilled.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
-        later = run.select_problems(STEPS, 3)
-        assert run.select_problems(2, 3) == [name for name, *_ in quiet[2].outcomes[:3]]
+        later = run.select_problems(step=STEPS, count=3)
+        assert run.select_problems(step=2, count=3) == [name for name, *_ in quiet[2].outcomes[:3]]
         run.directory.step(STEPS).write_problems(THREE_KINDS[:3])
         rollouts = (await sample.fn(run, STEPS)).rollouts
         assert problems_of(rollouts)[:3] == list(THREE_KINDS[:3]) != later

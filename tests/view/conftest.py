@@ -89,7 +89,9 @@ def without_pool(run: Path, content: str) -> Path:
     return run
 
 
-def graded_step(run: RunDirectory, step: int, rows: list[dict[str, Any]]) -> None:
+def graded_step(
+    run: RunDirectory, step: int, rows: list[dict[str, Any]], trainer: dict[str, list[Any]] | None = None
+) -> None:
     """Records and commits a step of these rollouts, with advantages."""
     frame = pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
     mean = pl.col("reward").mean().over("group_index")
@@ -98,7 +100,7 @@ def graded_step(run: RunDirectory, step: int, rows: list[dict[str, Any]]) -> Non
     frame = frame.with_columns(trained=has_signal & pl.col("advantage").is_not_null())
     run.step(step).write("scored", frame.select(ROLLOUT_SCHEMA.keys()))
     row = {"step": step, **rollout_metrics(frame), "n_datums": frame.height, "loss": 0.0, "kl_sample_train": 0.0}
-    run.step(step).write_commit(Commit(step, row))
+    run.step(step).write_commit(Commit(step, row), None if trainer is None else pl.DataFrame(trainer))
     run.metrics.append(row)
     index_step(run.path, step, frame)
 
@@ -162,9 +164,8 @@ def hostile_run(folder: Path) -> Path:
         second = turn | {"n_tokens": 6, "text": HOSTILE_TEXTS[1], "environment_text": HOSTILE_TEXTS[2], "check": None}
         tokens = {"completion_tokens": list(range(10)), "logprobs": [-0.5] * 10}
         turns = {"step": 1, "turns": [first, second], "turn_advantages": [-0.25, 0.5], **tokens}
-        graded_step(run, 1, [rows[0] | long, rows[1] | turns])
         trainer = {"group_index": [0], "sample_index": [1], "trainer_logprobs": [[-0.5] * 9 + [-1.25]]}
-        run.step(1).write_trainer_logprobs(pl.DataFrame(trainer))
+        graded_step(run, 1, [rows[0] | long, rows[1] | turns], trainer)
     return run.path
 
 
