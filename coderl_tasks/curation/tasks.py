@@ -116,7 +116,7 @@ async def strengthen_shard(shard: Shard, number: int, on_progress: Progress, pro
     with explained(rollouts):
         if await asyncio.to_thread(fs.exists, path):
             with fs.open(path, "rb") as file:
-                sampled = pl.read_parquet(file, columns=["problem_id", "code", "correctness_score"], glob=False)
+                sampled = pl.read_parquet(file, columns=["problem_id", "code", "correctness_score"])
             completions = sampled.filter(pl.col("correctness_score") == 1.0).select(completions.columns)
     how = (completions, shard.settings.strengthen, shard.settings.seed)
     work = (list(shard.problems), shard.session.judge, *how)

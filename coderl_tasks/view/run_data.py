@@ -31,7 +31,7 @@ from coderl_tasks.insight.problem_view import (
 from coderl_tasks.insight.record import EvalRecord, RunRecord, groups_in, joined_groups, load_run, run_state
 from coderl_tasks.insight.viewer_link import view_command
 from coderl_tasks.insight.warning_signs import Watch, watched
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.atomic import read_json, scan_parquet
 from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.steps import StepJournal, rollout_files
@@ -181,7 +181,7 @@ class RunData:
 
         def found() -> set[str]:
             files = [record.rollouts for record in self.record.evals.values() if record.rollouts is not None]
-            evaluated = (pl.scan_parquet(file, glob=False).select("problem_id").unique().collect() for file in files)
+            evaluated = (scan_parquet(file).select("problem_id").unique().collect() for file in files)
             return {name for rows in (self.groups, *evaluated) for name in rows["problem_id"]}
 
         return self.of_state("problem_ids", found)
@@ -199,7 +199,7 @@ class RunData:
 
     def scan(self, place: Place) -> pl.LazyFrame:
         """The rollouts of a place, with their number in the file as `row`."""
-        rows = pl.scan_parquet(self.file_of(place), schema=ROLLOUT_SCHEMA, missing_columns="insert", glob=False)
+        rows = scan_parquet(self.file_of(place), ROLLOUT_SCHEMA)
         return rows.with_row_index("row")
 
     def light_rows(self, place: Place) -> pl.DataFrame:
@@ -244,7 +244,7 @@ class RunData:
         """The trainer's log-probabilities of a completion's tokens; None if the step did not train on it (yet)."""
         if place.step is None or not (file := StepJournal(self.path, place.step).trainer_logprobs).is_file():
             return None
-        own = pl.scan_parquet(file, glob=False).filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
+        own = scan_parquet(file).filter(pl.col("group_index") == group, pl.col("sample_index") == sample)
         found = own.select("trainer_logprobs").collect().to_series()
         return found[0].to_list() if len(found) else None
 
@@ -297,7 +297,7 @@ class RunData:
     def _read_titles(self, version: Version, evaluation: str | None) -> dict[str, str]:
         if evaluation is None:
             begun = pl.col("statement").str.slice(0, 4 * TITLE_CHARS)
-            statements = dict(pl.scan_parquet(version[0], glob=False).select("problem_id", begun).collect().iter_rows())
+            statements = dict(scan_parquet(version[0]).select("problem_id", begun).collect().iter_rows())
         else:
             decode = self.decode()
             prompts = {} if decode is None else prompts_in(self.scan(Place(evaluation=evaluation)), decode)
@@ -317,7 +317,7 @@ class RunData:
         """How many of the base model's graded completions of a problem passed in the pool's profile, and how many these
         are; None if nothing is known of it."""
         try:
-            rows = pl.scan_parquet(self.pool_file(), glob=False).filter(pl.col("problem_id") == problem_id)
+            rows = scan_parquet(self.pool_file()).filter(pl.col("problem_id") == problem_id)
             found = rows.select("n_correct", "n_samples").head(1).drop_nulls().collect()
         except (CoderlError, OSError, pl.exceptions.PolarsError):  # no pool, or one without a profile
             return None
@@ -378,7 +378,7 @@ def compared(before: EvalRecord | None, after: EvalRecord | None) -> tuple[Compa
 def problem_in_pool(file: Path, problem_id: str) -> Problem | None:
     """A problem of a pool's file with its tests; DataError if the file cannot be read."""
     try:
-        rows = pl.scan_parquet(file, glob=False).filter(pl.col("problem_id") == problem_id).head(1).collect()
+        rows = scan_parquet(file).filter(pl.col("problem_id") == problem_id).head(1).collect()
         return Problem.from_row(rows.row(0, named=True)) if len(rows) else None
     except (pl.exceptions.PolarsError, KeyError) as error:
         raise DataError(f"the pool {file} cannot be read: {' '.join(str(error).split())[:300]}") from error

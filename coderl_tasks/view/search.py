@@ -18,6 +18,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.scoring import Verdict
+from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.steps import index_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.library import NotThereError, WrongValueError, address
@@ -271,7 +272,7 @@ def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
     """`counted` of one file. A page asks for it after each commit: to open a DuckDB would take five times as long."""
     counts = [is_of(kind).sum().alias(kind) for kind in kinds]
     try:
-        return pl.scan_parquet(file, glob=False).select(counts).collect().row(0, named=True)
+        return scan_parquet(file).select(counts).collect().row(0, named=True)
     except (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError):  # newer than the file
         return dict.fromkeys(kinds) if len(kinds) == 1 else {kind: _counted(file, [kind])[kind] for kind in kinds}
 
@@ -283,7 +284,7 @@ def _problems(data: RunData, words: str) -> tuple[list[str], str]:
     words, missing = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
-        in_pool = pl.scan_parquet(data.pool_file(), glob=False).filter(plain.str.contains(words, literal=True))
+        in_pool = scan_parquet(data.pool_file()).filter(plain.str.contains(words, literal=True))
         ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
     except ConfigError as error:  # not on this machine
         missing = str(error)
