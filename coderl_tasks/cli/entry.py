@@ -190,17 +190,25 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 """In the order of the usage."""
 
 
+def parser_of(name: str) -> _Parser:
+    """The parser of one of `SUBCOMMANDS`."""
+    add_options = SUBCOMMANDS[name].add_options
+    parser = _Parser(prog=f"coderl {name}", description=add_options.__doc__)
+    add_options(parser, parser.add_argument)
+    return parser
+
+
 def run_subcommand(name: str, words: Sequence[str]) -> int:
     """Run one of `SUBCOMMANDS`; its exit code."""
-    subcommand = SUBCOMMANDS[name]
-    parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
-    subcommand.add_options(parser, parser.add_argument)
+    parser = parser_of(name)
     if name == "estimate":  # the command's own settings may begin with dashes too
         own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
         options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
     else:
         options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
-    work: Callable[[argparse.Namespace], int] = getattr(import_module(f"coderl_tasks.cli.{subcommand.module}"), name)
+    work: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"coderl_tasks.cli.{SUBCOMMANDS[name].module}"), name
+    )
     return work(options)
 
 

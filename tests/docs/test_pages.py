@@ -1,7 +1,6 @@
 """The README and the pages of docs/ and benchmarks/: the command line takes their commands, and their links lead
 somewhere."""
 
-import argparse
 import json
 import re
 import shlex
@@ -15,7 +14,7 @@ import yaml
 from prefect.utilities.templating import apply_values
 
 from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
-from coderl_tasks.cli.entry import SUBCOMMANDS
+from coderl_tasks.cli.entry import SUBCOMMANDS, parser_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.server_addresses import sandbox_addresses
@@ -51,9 +50,7 @@ def test_a_command_of_the_docs_is_one(
         parse_settings(model, parse_key_values([word for word in rest if word != "..."], model))
         return
     assert name in SUBCOMMANDS, f"{page}: coderl {' '.join(words)}"
-    parser = argparse.ArgumentParser(prog=name)
-    SUBCOMMANDS[name].add_options(parser)
-    parser.parse_intermixed_args(rest)
+    parser_of(name).parse_intermixed_args(rest)
 
 
 def anchors(page: Path) -> set[str]:
