@@ -107,7 +107,7 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
             {
                 "name": name,
                 "comparison": comparison,
-                "why": why or "they share no evaluated problem",
+                "why": why or "they share no evaluated problem, or the completions of one are gone",
                 "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
                 "flips": _flipped(chosen, (first_name, name), comparison, partial(_opening, [*records], number)),
                 "opened": _opened(chosen, (first_name, name), comparison, problem_id),
