@@ -329,7 +329,7 @@ def _row_table(
     except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
         raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     empty = pl.DataFrame(schema={"run": TEXT, **schema})
-    known = {column: dtype for column, dtype in empty.schema.items() if column in frame.columns}
+    known = pl.Schema({column: dtype for column, dtype in empty.schema.items() if column in frame.columns})
     table = pl.concat([empty, frame.cast(known, strict=False)], how="diagonal")
     connection.register("_rows", table.to_arrow())
     connection.execute(f"CREATE TABLE {name} AS SELECT * FROM _rows")
