@@ -315,7 +315,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     if profiled is not None:
         measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
     write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=kept)
-    publish_later("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
+    publish_later("pool", folder.name, pool_markdown(load_curation(folder)))
     display.say(f"report: {write_report(folder)}")
     return pool
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.insight.bars import BarRow, rows_of_bars
-from coderl_tasks.insight.drawing import Plot
+from coderl_tasks.insight.drawing import BarRow, Plot, rows_of_bars
 from coderl_tasks.insight.record import is_curation
 from coderl_tasks.insight.tables import Column, Table, Tag, shorten
 from coderl_tasks.problems.profile_columns import FINDINGS, UNDECIDED, WRONG_REWARDS

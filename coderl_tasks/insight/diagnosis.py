@@ -20,9 +20,10 @@ import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation import paired
+from coderl_tasks.insight.drawing import Plot, markdown
 from coderl_tasks.insight.plots import pass_at_1_plot
 from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord, is_run
-from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
+from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown
 from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.settings import HUB_DATASET
@@ -75,33 +76,31 @@ class PairedPassAt1:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two evaluations and their paired difference. `pairs` has one row per shared problem: split, problem_id, before,
-    after (the share of its completions that passed). `sides` says what was evaluated and, of an evaluation with further
-    problems, its own Pass@1. `warning` says what differs besides the policies."""
+    """Two evaluations and their paired `results`, overall ("all", the first) and by split. `pairs` has one row per
+    shared problem: split, problem_id, before, after (the share of its completions that passed). `sides` says what was
+    evaluated and, of an evaluation with further problems, its own Pass@1. `warning` says what else differs."""
 
     before: EvalRecord
     after: EvalRecord
-    overall: PairedPassAt1
-    by_split: dict[str, PairedPassAt1]
+    results: dict[str, PairedPassAt1]
     pairs: pl.DataFrame
     sides: tuple[str, str]
     warning: str | None
 
     @property
-    def results(self) -> dict[str, PairedPassAt1]:
-        """Overall ("all") and by split."""
-        return {"all": self.overall, **self.by_split}
+    def overall(self) -> PairedPassAt1:
+        return self.results["all"]
 
     @property
     def rates(self) -> dict[str, tuple[Estimate, Estimate]]:
-        """Pass@1 of both sides on the shared problems, overall ("all") and by split."""
+        """Pass@1 of both sides on the shared problems, as `results`."""
         return {name: (result.before, result.after) for name, result in self.results.items()}
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
-    """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
-    overall difference is the one that the later summary records, if it compares to `before`; others are computed."""
-    if before is None or after is None:
+    """Compares two evaluations on the problems graded in both; None if there is none, or one or its rollouts are
+    missing. The overall difference is recorded in the later summary if that compares to `before`, else computed."""
+    if before is None or after is None or before.rollouts is None or after.rollouts is None:
         return None
     pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
     if pairs.is_empty():
@@ -114,27 +113,22 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
 
     compare = after.summary.get("compare") or {}
     recorded: Any = [compare.get(key) for key in ("difference", "ci_low", "ci_high")]
-    if compare.get("to") != before.name or not _are_of_one_run(before, after) or None in recorded:
+    is_of_one_run = before.rollouts.parents[1] == after.rollouts.parents[1]  # those of two runs have the same names
+    if compare.get("to") != before.name or not is_of_one_run or None in recorded:
         recorded = None  # else a report shows the interval that the run showed
-    splits = pairs["split"].unique(maintain_order=True)
-    by_split = {split: pass_at_1(split, pairs.filter(split=split)) for split in splits}
-    earlier, later = (record.summary | {"step": record.step} for record in (before, after))  # not all summaries have it
+    results = {"all": pass_at_1("all", pairs, recorded)}
+    for split in pairs["split"].unique(maintain_order=True):
+        results.setdefault(split, pass_at_1(split, pairs.filter(split=split)))
     sides = (_side_text(before, pairs.height), _side_text(after, pairs.height))
-    warning = paired.unlike(earlier, later, pairs.height)
-    return Comparison(before, after, pass_at_1("all", pairs, recorded), by_split, pairs, sides, warning)
-
-
-def _are_of_one_run(*records: EvalRecord) -> bool:
-    """Whether evaluations lie in one folder: those of two runs have the same names."""
-    return len({record.rollouts and record.rollouts.parents[1] for record in records}) == 1
+    warning = paired.unlike(before.summary, after.summary, pairs.height)
+    return Comparison(before, after, results, pairs, sides, warning)
 
 
 def _shared_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:
-    """Pass@1 of an evaluation on shared problems, of whose completions the shares `passed` did: as recorded if these
-    are all of its problems of the split."""
+    """Pass@1 on shared problems, by the shares of their completions that `passed`; of a whole split as recorded."""
     share = _shares(record).get(split)
     if share is not None and share["n"] == len(passed):
-        return Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+        return _estimate(share)
     return Estimate(sum(passed) / len(passed), *paired.share_interval(passed.to_list()))
 
 
@@ -183,6 +177,7 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
     if len(sides) == 2 and len(sides[0]) == len(sides[1]) == 1:
         comparison = compare_evals(sides[0][0], sides[1][0])
         if comparison is None:
+            _ = [_rollouts(record) for side in sides for record in side]  # which raises where there are none
             raise DataError("the two evaluations share no graded problem")
         for split, result in comparison.results.items():
             interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
@@ -210,42 +205,47 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     `before` if they share problems. `dataset` is what it was made on: it decides which splits are weak evidence."""
     summary = record.summary
     low, high = record.interval
-    lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
-    lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
     columns: tuple[Column[tuple[str, Any]], ...] = (
         Column("split", lambda row: row[0]),
         Column("problems", lambda row: row[1]["n"], ",", "num"),
-        Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
+        Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval="95% interval"),
     )
-    lines += [*markdown_table(Table(columns, [(name, share) for name, share in _shares(record).items() if share])), ""]
-    lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
+    facts = [f"{split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
     if summary.get("mean_reward") is not None:
-        lines.append(f"- mean reward {summary['mean_reward']:.3f}")
-    facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
-    lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
-    lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
+        facts.append(f"mean reward {summary['mean_reward']:.3f}")
+    rates = {"format ok": "format_rate", "truncated": "truncated_rate"}
+    facts += [f"{label} {summary[key]:.1%}" for label, key in rates.items() if summary.get(key) is not None]
+    facts += [f"infra errors {summary.get('infra_errors', 0)}", f"policy `{summary.get('policy', '')}`"]
+    parts: list[Plot | Table[Any] | str | None] = [
+        f"# Evaluation: {markdown_text(record.name)}",
+        f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems",
+        Table(columns, [(name, share) for name, share in _shares(record).items() if share]),
+        "\n".join(f"- {fact}" for fact in facts),
+    ]
     comparison = compare_evals(before, record)
     if before is not None and comparison is not None:
-        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(comparison.rates).markdown()]
-        lines += markdown_table(comparison_table(comparison))
         counts = "{gained} problems gained, {lost} lost".format(**comparison.overall.changed)
-        lines += ["", f"{counts}{comparison.overall.p_text}.", ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
-        lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
-        lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
+        parts += [
+            f"## Against {markdown_text(before.name)}",
+            pass_at_1_plot(comparison.rates),
+            comparison_table(comparison),
+            f"{counts}{comparison.overall.p_text}.",
+            "\n".join(f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides),
+            comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
+        ]
     run = record.rollouts.parents[2] if record.rollouts is not None else None
     if run is not None and is_run(run):
-        lines += ["", f"Its problems and completions: {in_markdown(run, 'eval', record.name)}"]
-    return "\n".join(lines)
+        parts.append(f"Its problems and completions: {in_markdown(run, 'eval', record.name)}")
+    return markdown(parts)
 
 
 def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
     return {"all": record.summary, **record.summary.get("by_split", {})}
 
 
-def _estimate(record: EvalRecord, split: str) -> Estimate | None:
-    share = _shares(record).get(split)
-    return None if share is None else Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+def _estimate(share: Mapping[str, Any]) -> Estimate:
+    return Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
 
 
 def _rollouts(record: EvalRecord) -> pl.DataFrame:
@@ -327,8 +327,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
 
 
 def check_pass_at_1(run: RunRecord) -> Check:
-    """Whether Pass@1 of the newest evaluation is above the baseline's; None if they cannot be compared, or if it is
-    lower by what may be chance."""
+    """Whether the newest Pass@1 is above the baseline's; None if not comparable, or lower by what may be chance."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:

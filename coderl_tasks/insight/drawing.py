@@ -1,4 +1,4 @@
-"""Figures as SVG without script: what all of them consist of, and how a page or a markdown text shows one.
+"""Figures as SVG without script: what all of them consist of, how a page or a markdown text shows one, and bars.
 
 Elements have classes and no style of their own, which the viewer's content security policy forbids: `look.css` has the
 colours, light and dark. Every text is escaped. The same data draws the same bytes.
@@ -6,12 +6,15 @@ colours, light and dark. Every text is escaped. The same data draws the same byt
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import accumulate
+from typing import Any
 
 from markupsafe import Markup, escape
 
+from coderl_tasks.insight.tables import Table, markdown_table
 from coderl_tasks.untrusted_text import printable
 
 LOOK = (files("coderl_tasks.insight") / "templates" / "look.css").read_text()
@@ -22,12 +25,12 @@ between two."""
 MARGIN = 12
 CHARACTER = 7.6  # units that a character of 11.5 pixels is wide on average, in the widest of the fonts
 N_COLOURS = 6
+TOP, ROW, BAR, AXIS = 32, 27, 18, 24  # of rows of bars
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A drawn figure: its elements, its size in units, and `alt`, which says what it shows to those who cannot see it.
-    Its `role` is group if it has links in it."""
+    """A figure: its elements, its size in units, a text for those who cannot see it; its role is group if it links."""
 
     drawn: Markup
     width: int
@@ -39,9 +42,9 @@ class Plot:
         """The figure in a page that has `look.css`, as wide as its place; templates call it."""
         return self._element("", "", 0)
 
-    def markdown(self) -> list[str]:
-        """Lines that show the figure in markdown that escapes raw HTML: an image with its data in the address."""
-        return [f"![{self.alt}](data:image/svg+xml;base64,{base64.b64encode(self.svg().encode()).decode()})", ""]
+    def markdown(self) -> str:
+        """The figure in markdown that escapes raw HTML: an image with its data in the address."""
+        return f"![{self.alt}](data:image/svg+xml;base64,{base64.b64encode(self.svg().encode()).decode()})"
 
     def svg(self) -> str:
         """The figure as a file of its own: with its size, style sheet and paper, which has a margin."""
@@ -56,6 +59,15 @@ class Plot:
         size = (self.width + 2 * margin, self.height + 2 * margin)
         opened = head.format(-margin, *size, self.role, printable(self.alt), attributes)
         return Markup().join([opened, before, self.drawn, Markup("</svg>")])
+
+
+def markdown(parts: Iterable[Plot | Table[Any] | str | None]) -> str:
+    """Figures, tables and paragraphs of markdown below one another; what is None or empty is left out."""
+    texts = (
+        part.markdown() if isinstance(part, Plot) else markdown_table(part) if isinstance(part, Table) else part
+        for part in parts
+    )
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def in_columns(plots: Sequence[Plot], columns: int, alt: str) -> Plot:
@@ -157,3 +169,66 @@ def number(value: float, form: str = "") -> str:
 def short_name(name: str) -> str:
     """A split's name as a label: cut where it would not fit the margin."""
     return name if len(name) <= 15 else f"{name[:14]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A bar: its name, what stands behind its end, and its parts, each with the class of its colour."""
+
+    name: str
+    parts: Sequence[tuple[float, str]]
+    behind: str = ""
+
+
+def rows_of_bars(
+    heading: str, rows: Sequence[BarRow], alt: str, names: Mapping[str, str] | None = None, width: int = FULL
+) -> Plot:
+    """A bar per row, from the left; an axis below where no text is behind them. `names` has the legend's colours."""
+    left = round(16 + CHARACTER * max((len(row.name) for row in rows), default=0))
+    right = round(16 + CHARACTER * max((len(row.behind) for row in rows), default=0))
+    most = max((sum(value for value, _ in row.parts) for row in rows), default=0) or 1
+    scale, bottom = (width - left - right) / most, TOP + ROW * len(rows)
+    parts = [text(0, 12, heading, "heading"), legend(names or {}, width, 12)]
+    has_axis = not any(row.behind for row in rows)
+    places = ticks(0, most, 5) if has_axis and rows else []
+    parts.append(axis_below(places, "", lambda value: left + scale * value, TOP, bottom))
+    for place, row in enumerate(rows):
+        y, x = TOP + ROW * place, float(left)
+        parts.append(text(left - 8, y + 15, row.name, "name end"))
+        for value, colour in row.parts:
+            parts.append(bar(colour, x, y + 2, scale * value, BAR, number(value)))
+            x += scale * value
+        parts.append(text(x + 6, y + 15, row.behind, "name"))
+    return Plot(Markup().join(parts), width, bottom + AXIS * has_axis, alt)
+
+
+def columns_of_bars(
+    heading: str,
+    stacks: Mapping[str, Sequence[float]],
+    labels: Sequence[tuple[float, str]],
+    axes: tuple[str, str],
+    alt: str,
+    size: tuple[int, int],
+    band: tuple[float, float] | None = None,
+) -> Plot:
+    """Columns of the values in `stacks`, one name's on another's. `labels` are at distances from the left in columns,
+    as is the shaded `band`; `axes` are the names of the axis of columns and of that of values."""
+    width, height = size
+    left, right, top, bottom = 48, width - 12, 52, height - 42
+    totals = [sum(values) for values in zip(*stacks.values(), strict=True)]
+    _, high = extent(totals, (0, None))
+    column, unit = (right - left) / max(1, len(totals)), (bottom - top) / high
+    colours = [f"s{number % N_COLOURS}" for number in range(len(stacks))]
+    names = dict(zip(map(short_name, stacks), colours, strict=True))
+    parts = [text(0, 12, heading, "heading"), legend(names, width, 12), text(0, 38, axes[1], "tick")]
+    if band is not None:
+        parts.append(bar("s0 band", left + column * band[0], top, column * (band[1] - band[0]), bottom - top))
+    places = [place for place in ticks(0, high, 5) if float(place).is_integer()]
+    parts.append(axis_left(places, "", lambda value: bottom - unit * value, left, right))
+    for place, values in enumerate(zip(*stacks.values(), strict=True)):
+        x = left + column * place + 1.5
+        for colour, value, end in zip(colours, values, accumulate(values), strict=True):
+            parts.append(bar(colour, x, bottom - unit * end, column - 3, unit * value, number(value)))
+    parts += [text(left + column * place, bottom + 15, words, "tick middle") for place, words in labels]
+    parts.append(text((left + right) / 2, bottom + 33, axes[0], "tick middle"))
+    return Plot(Markup().join(parts), width, height, alt)

@@ -15,20 +15,14 @@ import polars as pl
 
 from coderl_tasks.insight.shown_metrics import line_texts
 from coderl_tasks.insight.tables import duration
-from coderl_tasks.insight.trackers import (
-    PrometheusTracker,
-    StepSpans,
-    Tracker,
-    TrackioTracker,
-    WandbTracker,
-    import_tracker,
-)
+from coderl_tasks.insight.trackers import TRACKERS, PrometheusTracker, StepSpans, Tracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.run_directory import MetricsLog, RunDirectory, is_eval_row
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import group_repeats
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings.families import Trackers
 from coderl_tasks.untrusted_text import _OneLine, printable
 
 Sink = Callable[[dict[str, Any]], None]
@@ -119,7 +113,7 @@ class RunLogger:
 
     def reminders(self) -> list[Notice]:
         """What was off when the run was stopped, for people, and in logs.log."""
-        return self._noted(self._watch.reminders()) if self._watch is not None else []
+        return self._noted([Notice(f"still so: {text}", True) for text in self._watch.still()] if self._watch else [])
 
     def _noted(self, notices: list[Notice]) -> list[Notice]:
         for notice in notices:
@@ -132,26 +126,30 @@ class RunLogger:
         clone_sizes: dict[int, int] = {}
         if clone_groups:
             clone_sizes = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
-        # Without tokens and texts: partition_by copies each group.
-        columns = ("step", "group_index", "problem_id", "reward", "suspicion", "trained")
-        light = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
-        for group in light.partition_by("group_index", maintain_order=True):
-            place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
-            rewards, skipped = group["reward"].drop_nulls(), int(group["is_skipped"].sum())
-            listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
+        reward, has_reward = pl.col("reward"), pl.col("reward").is_not_null()
+        groups = scored.group_by("group_index", maintain_order=True).agg(
+            pl.col("step", "problem_id").first(),
+            rewards=reward,
+            graded=reward.drop_nulls(),
+            skipped=pl.col("logprobs").is_null().sum(),
+            quarantined=(~has_reward & pl.col("suspicion").is_not_null()).sum(),
+            has_signal=pl.col("trained").any(),
+        )
+        for group in groups.iter_rows(named=True):
+            place = f"step {group['step']} group {group['group_index']} {group['problem_id']}"
+            rewards, graded, skipped = group["rewards"], group["graded"], group["skipped"]
+            listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in rewards)
             self.log.info("%s rewards %s", place, listed)
             # A null reward: an infra error, (`skipped`) no log-probabilities to train on, or quarantined.
-            quarantined = int((group["reward"].is_null() & group["suspicion"].is_not_null()).sum())
-            if missing := len(group) - len(rewards) - skipped - quarantined:
-                self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
+            if missing := len(rewards) - len(graded) - skipped - group["quarantined"]:
+                self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(rewards))
             if skipped:
                 left_out = "%s: %d of %d samples left out, no usable log-probabilities"
-                self.log.warning(left_out, place, skipped, len(group))
-            if n := clone_sizes.get(group["group_index"][0]):
+                self.log.warning(left_out, place, skipped, len(rewards))
+            if n := clone_sizes.get(group["group_index"]):
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
-            if not group["trained"].any():  # the two reasons why the update left a group out
-                has_few = len(rewards) < 2
-                why = "fewer than two graded completions" if has_few else f"all rewards are {rewards[0]:.2f}"
+            if not group["has_signal"]:  # the two reasons why the update left a group out
+                why = f"all rewards are {graded[0]:.2f}" if len(graded) > 1 else "fewer than two graded completions"
                 self.log.warning("%s: skipped, %s", place, why)
 
     def track(self, tracker: Tracker, recorded: list[dict[str, Any]]) -> None:
@@ -171,27 +169,16 @@ class RunLogger:
 
 
 def run_logger(settings: TrainSettings, directory: RunDirectory) -> RunLogger:
-    return setup_logging(
-        directory.path,
-        wandb_project=settings.trackers.wandb,
-        wandb_name=settings.trackers.name,
-        trackio_project=settings.trackers.trackio,
-        trackio_name=settings.trackers.name,
-        config=directory.config,
-        sink=directory.metrics.append,
-        advise=settings.steer != "off",
-    )
+    advise, config = settings.steer != "off", directory.config
+    return setup_logging(directory.path, settings.trackers, config, directory.metrics.append, advise=advise)
 
 
 def setup_logging(
     log_dir: Path | str,
-    *,
-    wandb_project: str | None = None,
-    wandb_name: str | None = None,
-    trackio_project: str | None = None,
-    trackio_name: str | None = None,
+    trackers: Trackers | None = None,
     config: Mapping[str, Any] | None = None,
     sink: Sink | None = None,
+    *,
     advise: bool = False,
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing). It sends rows to `sink` (default: metrics.jsonl), to the
@@ -199,9 +186,10 @@ def setup_logging(
     variables name; trackers also get recorded rows that they lack. `config` is the run's, for logs.log and trackers.
     With `advise` it warns of problems that the rows show, recorded ones included."""
     folder = private_folder(Path(log_dir))
-    for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
-        if project is not None:
-            import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
+    trackers = trackers or Trackers()
+    projects = {name: project for name in TRACKERS if (project := getattr(trackers, name)) is not None}
+    for name in projects:
+        import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
     require_own(folder / "logs.log")  # a link there could lead to any file
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
@@ -222,10 +210,8 @@ def setup_logging(
     if config is not None:
         package.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
     try:
-        if wandb_project is not None:
-            run.track(WandbTracker(wandb_project, wandb_name, tracked_config, folder), rows)
-        if trackio_project is not None:
-            run.track(TrackioTracker(trackio_project, trackio_name, tracked_config, folder), rows)
+        for name, project in projects.items():
+            run.track(TRACKERS[name](project, trackers.name, tracked_config, folder), rows)
         for tracker in (StepSpans.of_environment(folder.name), PrometheusTracker.of_environment(folder)):
             if tracker is not None:  # None: the environment asks for none
                 run.track(tracker, rows)

@@ -48,14 +48,8 @@ PANELS = {
 }
 """The panels whose look is more than their title, in reading order."""
 FIRST = (
-    shown_metrics.REWARD,
-    CORRECT,
-    shown_metrics.FORMAT,
-    SIGNAL,
-    shown_metrics.LENGTH,
-    KL,
-    shown_metrics.KL_BASE,
-)
+    shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, SIGNAL, shown_metrics.LENGTH, KL, shown_metrics.KL_BASE,
+)  # fmt: skip
 """The panels that tell how a run went; a page has the others behind a heading."""
 NOTE_ON_CURVES = (
     "Faint lines are single steps of training (of a long run means of neighbouring ones), clear lines a centred moving "
@@ -140,14 +134,10 @@ def _series(title: str, metrics: pl.DataFrame) -> list[Series]:
     names = {shown.curve: name for name, shown in SHOWN.items() if shown.panel == title}
     if title == SIGNAL:
         metrics, names = with_signal(metrics), {"found": "signal", "expected": "signal_expected"}
-    curves = [curve(metrics, name, label) for label, name in names.items()]
-    if title == KL:
-        curves = [replace(each, values=[_without_noise(value) for value in each.values]) for each in curves]
-    return curves
-
-
-def _without_noise(gap: float | None) -> float | None:
-    return 0.0 if gap is not None and abs(gap) < KL_NOISE else gap
+    elif title == KL and is_recorded(metrics, "kl_sample_train"):
+        gap = pl.col("kl_sample_train")
+        metrics = metrics.with_columns(pl.when(gap.abs() < KL_NOISE).then(0.0).otherwise(gap).alias("kl_sample_train"))
+    return [curve(metrics, name, label) for label, name in names.items()]
 
 
 def curve(metrics: pl.DataFrame, name: str, label: str) -> Series:
@@ -162,8 +152,7 @@ def is_recorded(metrics: pl.DataFrame, name: str) -> bool:
 
 
 def with_signal(metrics: pl.DataFrame) -> pl.DataFrame:
-    """`metrics` with the share of groups that had a signal, if it was recorded, as `signal`; null of a step without a
-    group."""
+    """`metrics` with the share of groups that had a signal, if it was recorded; null of a step without a group."""
     if not {"groups_total", "groups_skipped"} <= set(metrics.columns):
         return metrics
     share = 1 - pl.col("groups_skipped") / pl.col("groups_total")
@@ -216,8 +205,7 @@ def evaluation_said(record: EvalRecord) -> str:
 def pass_at_1_plot(
     by_split: Mapping[str, tuple[Estimate, Estimate]], labels: Sequence[str] = ("before", "after")
 ) -> Plot:
-    """Pass@1 of two evaluations on the same problems, labelled `labels`, with 95% intervals, overall (`all`, the first)
-    and by split."""
+    """Pass@1 of two evaluations on the same problems, with 95% intervals, overall (`all`, the first) and by split."""
     colours = ("s5", "s0")
     names, shares = ["overall", *list(by_split)[1:]], list(by_split.values())
     low, high = extent([end for pair in shares for share in pair for end in (share.low, share.high)])

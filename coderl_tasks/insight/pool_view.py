@@ -10,11 +10,10 @@ import numpy as np
 import polars as pl
 
 from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW
-from coderl_tasks.insight.bars import BarRow, columns_of_bars, rows_of_bars
-from coderl_tasks.insight.drawing import FULL, HALF, Plot, short_name
+from coderl_tasks.insight.drawing import FULL, HALF, BarRow, Plot, columns_of_bars, markdown, rows_of_bars, short_name
 from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.record import STAGES, CurationRecord
-from coderl_tasks.insight.tables import Column, Noted, Table, markdown_table, markdown_text
+from coderl_tasks.insight.tables import Column, Noted, Table, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
 
@@ -67,7 +66,7 @@ def funnel(curation: CurationRecord) -> list[Remaining]:
 def suspects(curation: CurationRecord) -> pl.DataFrame:
     """The problems that may have several right answers: problem_id, split, source_row, detail, statement, in_pool."""
     if not len(curation.solutions):
-        return pl.DataFrame()
+        return pl.DataFrame(schema={"in_pool": pl.Boolean})
     known = [
         frame.select("problem_id", "source_row", "statement", in_pool=pl.lit(inside))
         for frame, inside in ((curation.pool, True), (curation.dropped, False))
@@ -88,7 +87,9 @@ def inferred(curation: CurationRecord) -> pl.DataFrame:
 
 
 def examples(rows: pl.DataFrame) -> tuple[Example, ...]:
-    """The first EXAMPLES of rows that have `problem_id`, `split`, `source_row`, `detail` and `statement`."""
+    """The first EXAMPLES of rows that have `problem_id`, `split`, `source_row`, `detail` and `statement`, if any."""
+    if not len(rows):
+        return ()  # perhaps without columns
     columns = ("problem_id", "source_row", "split", "detail", "statement")
     return tuple(
         Example(problem_id or f"row {source_row}", split, detail or "", statement or "")
@@ -100,9 +101,10 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
     """The rows by their value in `column`: those of `order` first, others as they come."""
     if not len(frame):
         return []
-    parts = {str(key[0]): part for key, part in frame.group_by([column], maintain_order=True)}
-    known = [name for name in order if name in parts]
-    return [(name, parts[name]) for name in [*known, *(name for name in parts if name not in known)]]
+    parts = frame.partition_by(column, as_dict=True, maintain_order=True)
+    known = {name: place for place, name in enumerate(order)}
+    named = [(str(key[0]), part) for key, part in parts.items()]
+    return sorted(named, key=lambda part: known.get(part[0], len(known)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +265,7 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
-    """Bars of the problems left after each stage, from the rows read (the first of `rows`) to the pool, and of those
-    that it dropped, which end where the bar before ended."""
+    """Bars of the problems left after each stage, and of those that it dropped, up to the end of the bar before."""
     bars = [
         BarRow(
             row.stage,
@@ -310,9 +311,7 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
     quoted_path, rows = shlex.quote(str(curation.path)), funnel(curation)
     spent, parts = spending(profile), make_up(pool)  # the last row of each is of all splits
     queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # of those that have an answer
-    suspected = suspects(curation)
-    if len(suspected):  # else a frame without columns; problems in the pool come first
-        suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
+    suspected = suspects(curation).sort("in_pool", descending=True, maintain_order=True)
     return {
         "title": curation.path.name,
         "curation": curation,
@@ -331,10 +330,10 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "generated": note_on_generated_tests(pool),
         "references": references_table(curation.solutions) if len(curation.solutions) else None,
         "suspects": len(suspected),
-        "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
-        "suspect_examples": examples(suspected) if len(suspected) else (),
+        "suspects_kept": int(suspected["in_pool"].sum()),
+        "suspect_examples": examples(suspected),
         "inferred": len(found := inferred(curation)),
-        "inferred_examples": examples(found) if len(found) else (),
+        "inferred_examples": examples(found),
         "manifest": flatten(curation.manifest),
         "look": page_link(curation.path),
         "queries": [view_command(curation.path), *(f"coderl query {quoted_path} --name {name}" for name in queries)],
@@ -350,46 +349,37 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
-def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
-    """Markdown about a curation: what each stage dropped, with examples, the profile, the pool, without the parts that
-    it does not have. `band` replaces the recorded band in the histogram of pass rates."""
-    pool, profile, rows = curation.pool, curation.profile, funnel(curation)
-    lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
-    lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
-    lines += [f"All of them: {in_markdown(curation.path)}", ""]
-    lines += funnel_plot(rows).markdown()
-    if len(curation.dropped):
-        lines += [*markdown_table(drops_table(rows)), ""]
-    if len(profile):
-        lines += ["## Pass rates", "", *pass_rate_plot(profile, band or curation.band).markdown()]
-        lines += [NOTE_ON_RATES, ""]
-        lines += ["## Samples spent", "", *markdown_table(spending_table(spending(profile))), ""]
-    if len(pool):
-        parts = make_up(pool)
-        lines += ["## The pool", "", *(difficulty_plot(pool).markdown() if is_profiled(pool) else [])]
-        lines += [*markdown_table(make_up_table(parts)), ""]
-        lines += [NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []  # `few` are in brackets
-        lines += [note, ""] if (note := note_on_generated_tests(pool)) else []
-    if len(curation.solutions):
-        lines += ["## Reference solutions", "", *markdown_table(references_table(curation.solutions)), ""]
-    suspected = suspects(curation)
-    if len(suspected):
-        lines += _example_lines(f"Suspects of several right answers: {len(suspected)}", examples(suspected))
-    if len(found := inferred(curation)):
-        lines += _example_lines(f"Comparators inferred: {len(found)}", examples(found))
-    for row in rows:
-        for reason in row.reasons:
-            lines += _example_lines(f"Dropped at {row.stage}: {reason.reason}", reason.examples)
-    return "\n".join(lines)
+def pool_markdown(curation: CurationRecord) -> str:
+    """Markdown about what a curation has of: what each stage dropped, with examples, the profile, the pool."""
+    page, dropped = pool_page(curation), len(curation.dropped)
+    rows: list[Remaining] = page["funnel"]
+    parts = [
+        f"# Pool: {markdown_text(curation.path.name)}",
+        f"{len(curation.pool)} problems kept, {dropped} dropped, {rows[0].left} read.",
+        f"All of them: {in_markdown(curation.path)}",
+        page["funnel_plot"],
+        page["drops"] if dropped else None,
+    ]
+    if page["total"]:
+        parts += ["## Pass rates", page["rates_plot"], NOTE_ON_RATES, "## Samples spent", page["spending"]]
+    if page["make_up"]:
+        notes = [NOTE_ON_LABELS if page["some_few"] else None, page["generated"]]
+        parts += ["## The pool", page["pool_plot"], page["make_up"], *notes]
+    if page["references"]:
+        parts += ["## Reference solutions", page["references"]]
+    listed = [
+        (f"Suspects of several right answers: {page['suspects']}", examples(suspects(curation))),
+        (f"Comparators inferred: {page['inferred']}", page["inferred_examples"]),
+        *((f"Dropped at {row.stage}: {each.reason}", each.examples) for row in rows for each in row.reasons),
+    ]
+    for title, shown in listed:
+        if shown:
+            parts += [f"## {markdown_text(title)}", "\n".join(map(_example_line, shown))]
+    return markdown(parts)
 
 
-def _example_lines(title: str, shown: Sequence[Example]) -> list[str]:
-    lines = [f"## {markdown_text(title)}", ""]
-    for example in shown:
-        beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
-        lines.append(
-            f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
-            + (f" {markdown_text(example.detail)}" if example.detail else "")
-            + (f": {markdown_text(beginning)}" if beginning else "")
-        )
-    return [*lines, ""]
+def _example_line(example: Example) -> str:
+    beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
+    line = f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
+    line += f" {markdown_text(example.detail)}" if example.detail else ""
+    return line + (f": {markdown_text(beginning)}" if beginning else "")

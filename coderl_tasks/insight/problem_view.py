@@ -27,7 +27,6 @@ from coderl_tasks.grading.scoring import SHOWN_CHARS, Verdict
 from coderl_tasks.insight.record import RunRecord, load_run, pools_at_hand
 from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError, scan_parquet
-from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS, find_local, known_sha256, local_model_path
@@ -137,8 +136,7 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
 
 
 def problems_at_hand(config: Mapping[str, Any], ids: Collection[str]) -> tuple[dict[str, Problem], str | None]:
-    """The evaluated problems `ids` by a run's or an evaluation's `config`, and why they are not at hand. Nothing is
-    downloaded."""
+    """The evaluated problems `ids` by a `config`, and why they are not at hand. Nothing is downloaded."""
     benchmarks = [str(entry) for entry in config.get("benchmark") or ()]  # NAME, of the hub, or NAME:PATH
     sources = {entry: entry.partition(":")[2] for entry in benchmarks}
     if not sources:
@@ -219,9 +217,9 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
             missing = "the problem has other tests by now"
     except CoderlError as error:
         missing = str(error)
-    decode = prompt_decoder(str(run.config.get("model_name", "")))
-    prompt = statement_in(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
-    profiled = None
+    statement, profiled = "" if problem is None else problem.statement, None
+    if problem is None and (decode := prompt_decoder(str(run.config.get("model_name", "")))) is not None:
+        statement = statement_in(decode(rows[0]["prompt_tokens"]))
     with suppress(CoderlError):  # the pool is not there any more
         profiled = profiled_counts(pool_file(run.config)).get(problem_id)
     per_token = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
@@ -229,7 +227,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
         problem_id=problem_id,
         split=str(rows[0]["split"]),
         environment=str(run.config.get("environment", "code")),
-        statement=prompt if problem is None else problem.statement,
+        statement=statement,
         profiled=profiled,
         places=places,
         place=place,
@@ -252,8 +250,7 @@ def said(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints the problem, its pass rates and completions. Completions with the same program and verdict are printed
-    once. Long texts are cut unless `full`."""
+    """Prints a problem and its completions, equal ones with one verdict once. Long texts are cut unless `full`."""
 
     def section(title: str) -> None:
         console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
@@ -433,17 +430,14 @@ def _chosen_place(places: Sequence[Place], problem_id: str, step: int | None, ev
 
 def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """The rollouts of a problem at a place, and the settings that say where its problems lie."""
-    config: Mapping[str, Any] = run.config
     if place.evaluation is None:
         file = StepJournal(run.path, place.step).path("scored")
     else:
         file = run.path / "evals" / place.evaluation / "rollouts.parquet"
-        if (own := file.with_name("settings.json")).is_file():
-            config = {**config, **read_shaped(own, Config)}
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
     scan = scan_parquet(file, ROLLOUT_SCHEMA)
-    return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
+    return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), run.config_of(place.evaluation)
 
 
 def _place_row(place: Place) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class Endpoint:
             self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry_of(collect))
         except OSError as error:
             raise ConfigError(f"{VARIABLE}={address}: {error.strerror}: choose another port") from error
-        self.port = self._server.server_port
 
     def refresh(self) -> None:
         """Nothing: who asks gets what there is then."""
@@ -97,8 +96,7 @@ def registry_of(collect: Collect) -> "CollectorRegistry":
 
 
 def published(address: str, name: str, collect: Collect) -> Endpoint | TextFile:
-    """What `collect` returns, at an address or in a file of a folder, until it is closed. Raises ConfigError for an
-    address that cannot be used."""
+    """What `collect` returns, at an address or in a file of a folder, until it is closed. Raises as Endpoint does."""
     if "/" in address:
         return TextFile(Path(address) / f"{name}-{os.getpid()}.prom", collect)
     return Endpoint(address, collect)

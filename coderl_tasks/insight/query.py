@@ -29,7 +29,7 @@ from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
-from coderl_tasks.insight.record import CURATION_SCHEMAS, is_curation, is_run, load_evals
+from coderl_tasks.insight.record import CURATION_SCHEMAS, FLOAT, INT, TEXT, is_curation, is_run, load_evals
 from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
@@ -38,7 +38,6 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable
 
-INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
 METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}}
 METRICS_SCHEMA |= {"act": TEXT, "eval/mean_correct": FLOAT}
 SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
@@ -58,6 +57,13 @@ ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
 """The views that are read into memory, and their columns."""
+FILE_VIEWS: dict[str, tuple[str, dict[str, pl.DataType]]] = {
+    "rollouts": ("steps/*/scored.parquet", ROLLOUT_SCHEMA),
+    "trainer": (f"steps/*/{TRAINER_FILE}", TRAINER_SCHEMA),
+    "eval_rollouts": ("evals/*/rollouts.parquet", {"eval": TEXT} | ROLLOUT_SCHEMA),
+    **{name: (f"{name}.parquet", schema) for name, schema in CURATION_SCHEMAS.items()},
+}
+"""The views of parquet files: where these are in a directory, and their columns."""
 VIEWS = ("rollouts", "outcomes", "trainer", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
 
 
@@ -91,29 +97,23 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
     # Only the views named: DuckDB opens every file of a view, thousands in a long run.
     named = {word for word in re.findall(r"\w+", f"{sql} {steps}".lower()) if word in VIEWS} or set(VIEWS)
     for view in sorted(named, key=VIEWS.index, reverse=True):  # rollouts last: `steps` reads others
-        if view == "rollouts":
-            if steps:
-                step_folders = {directory.name: directory / "steps" for directory in directories}
-                wanted = sorted(set(connection.execute(steps).fetchall()))
-                scored = (step_folders[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
-                files = [file for file in scored if file.is_file()]  # an indexed step may have been removed
-            else:
-                files = [file for directory in directories for file in scored_files(directory)]
-            read += _file_view(connection, view, files, ROLLOUT_SCHEMA, run_part=-4)
-        elif view == "outcomes":
-            read += _outcomes_view(connection, directories)
-        elif view == "trainer":
-            files = [file for directory in directories for file in sorted(directory.glob(f"steps/*/{TRAINER_FILE}"))]
-            read += _file_view(connection, view, files, TRAINER_SCHEMA, run_part=-4)
-        elif view == "eval_rollouts":
-            evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
-            read += _file_view(connection, view, evals, {"eval": pl.String()} | ROLLOUT_SCHEMA, run_part=-4)
-        elif view in CURATION_SCHEMAS:
-            files = [file for directory in directories if (file := directory / f"{view}.parquet").is_file()]
-            read += _file_view(connection, view, files, CURATION_SCHEMAS[view], run_part=-2)
-        else:
+        if view in ROW_SCHEMAS:
             rows = [{"run": directory.name} | row for directory in directories for row in _view_rows(view, directory)]
             _row_table(connection, view, rows, ROW_SCHEMAS[view])
+        elif view == "outcomes":
+            read += _outcomes_view(connection, directories)
+        else:
+            place, schema = FILE_VIEWS[view]
+            if view == "rollouts" and steps:
+                folders = {directory.name: directory for directory in directories}
+                wanted = sorted(set(connection.execute(steps).fetchall()))
+                found = [folders[run] / "steps" / f"{step:06d}" / "scored.parquet" for run, step in wanted]
+            elif view == "rollouts":
+                found = [file for directory in directories for file in scored_files(directory)]
+            else:
+                found = [file for directory in directories for file in sorted(directory.glob(place))]
+            files = [file for file in found if file.is_file()]  # an indexed step may have been removed
+            read += _file_view(connection, view, files, schema, run_part=-2 - place.count("/"))
     if not external_access:
         connection.execute(f"SET allowed_paths = [{_listed([*read, *map(_by_its_name, read)])}]")
         connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
@@ -323,18 +323,14 @@ def _row_table(
 ) -> None:
     """Creates the table `name`: `run` and the columns of `schema`, even if no row has them (null, as what does not fit
     a column's type), then others with inferred types. Raises DataError if values of one key fit no column."""
-    # Infer types from all rows: by default polars reads the first ones, where a key may be null or missing.
     try:
-        frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
+        # Types from all rows: by default polars reads the first ones, where a key may be null or missing.
+        frame = pl.DataFrame(rows, infer_schema_length=None)
     except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
         raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
-    full_schema = {"run": pl.String(), **schema}
-    known = [
-        (pl.col(column) if column in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(column)
-        for column, dtype in full_schema.items()
-    ]
-    others = [column for column in frame.columns if column not in full_schema]
-    table = frame.select(*known, *others) if rows else pl.DataFrame(schema=full_schema)
+    empty = pl.DataFrame(schema={"run": TEXT, **schema})
+    known = pl.Schema({column: dtype for column, dtype in empty.schema.items() if column in frame.columns})
+    table = pl.concat([empty, frame.cast(known, strict=False)], how="diagonal")
     connection.register("_rows", table.to_arrow())
     connection.execute(f"CREATE TABLE {name} AS SELECT * FROM _rows")
     connection.unregister("_rows")

@@ -19,6 +19,8 @@ from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_row
 from coderl_tasks.journal.directory_lock import held_by
 from coderl_tasks.journal.recorded_json import (
     LOCK_FILE,
+    SETTINGS_FILE,
+    Config,
     Manifest,
     Summary,
     is_untouched,
@@ -106,7 +108,7 @@ class RunRecord:
     def own_evals(self) -> list[EvalRecord]:
         """Those that the run made: evaluations of `coderl evaluate` have settings, perhaps problems, of their own."""
         folder = self.path / "evals"
-        return [each for each in self.evals.values() if not (folder / each.name / "settings.json").is_file()]
+        return [each for each in self.evals.values() if not (folder / each.name / SETTINGS_FILE).is_file()]
 
     @property
     def latest(self) -> EvalRecord | None:
@@ -119,6 +121,11 @@ class RunRecord:
     def planned_steps(self) -> int | None:
         planned = self.config.get("max_steps")
         return planned if isinstance(planned, int) and planned > 0 else None
+
+    def config_of(self, evaluation: str | None) -> dict[str, Any]:
+        """The settings that say where the problems of training, or of an evaluation, lie."""
+        own = self.path / "evals" / (evaluation or "") / SETTINGS_FILE
+        return self.config | (read_shaped(own, Config) if evaluation and own.is_file() else {})
 
     def rollouts(self, columns: Sequence[str]) -> pl.LazyFrame:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
@@ -138,7 +145,8 @@ _GROUP_COUNTS: dict[str, pl.Expr] = {
     "split": pl.col("split").first(),
     "sampled": (pl.col("stop_reason") != NO_COMPLETION).sum(),
     "graded": pl.col("reward").count(),
-    "passed": (pl.col("verdict") == Verdict.PASSED).sum(),
+    # Without those that `on_hack=quarantine` took the reward from: they are not graded either.
+    "passed": ((pl.col("verdict") == Verdict.PASSED) & pl.col("reward").is_not_null()).sum(),
     "ungraded": pl.col("verdict").is_in(UNGRADED).sum(),
     "truncated": (pl.col("stop_reason") == TRUNCATED).sum(),
     "lowest": pl.col("reward").min(),

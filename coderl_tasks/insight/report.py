@@ -7,9 +7,10 @@ page's content security policy forbids scripts and loads.
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.audit_view import audit_page
+from coderl_tasks.insight.drawing import markdown
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder, said
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.shown_metrics import SHOWN, in_form
-from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
+from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
 from coderl_tasks.insight.warning_signs import hints
@@ -85,8 +87,7 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
 
 
 def write_audit(folder: Path, audits: pl.DataFrame, name: str) -> Path:
-    """Write what an audit of the problems called `name` found (AUDIT_SCHEMA) to audit.parquet and, as a page, to
-    audit.html in `folder`; the page's path."""
+    """Write what an audit of `name` found (AUDIT_SCHEMA) to audit.parquet and, as a page, audit.html; its path."""
     write_parquet(make_folder(folder) / "audit.parquet", audits)
     page = _render("audit.html.j2", audit_page(folder, audits, name)).encode(errors=HALF)
     write_bytes(folder / AUDIT_REPORT, page)
@@ -105,10 +106,8 @@ def render_report(path: Path) -> str:
 def _render(template: str, page: dict[str, Any]) -> str:
     """The HTML of a template with the variables `page`."""
     environment = page_environment("coderl_tasks.insight")
-    environment.filters.update(
-        highlighted=highlighted,
-        diff=lambda text: Markup(highlight(text, DiffLexer(), FORMATTER)),
-    )
+    environment.filters["highlighted"] = highlighted
+    environment.filters["diff"] = lambda text: Markup(highlight(text, DiffLexer(), FORMATTER))
     return environment.get_template(template).render(page)
 
 
@@ -154,7 +153,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     history = plots.history_plots(run) if len(run.metrics) else {}
     titles = sorted(history, key=lambda title: title not in plots.FIRST)  # those first, each part in its order
     n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even: two in each row
-    weak = diagnosis.weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
+    weak = diagnosis.weak_splits(comparison.results, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
@@ -237,8 +236,8 @@ def facts(run: RunRecord) -> dict[str, str]:
     known: dict[str, str] = {"model": str(run.config.get("model_name", "–"))}
     known["steps"] = f"{len(run.metrics):,}" + (f" of {run.planned_steps:,}" if run.planned_steps else "")
     if {"batch_size", "group_size"} <= run.config.keys():
-        prompts = int(run.config["group_size"])
-        known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
+        problems = int(run.config["group_size"])
+        known["batch"] = f"{problems} problems × {int(run.config['batch_size']) // problems} completions"
         if run.config.get("first_completions"):
             known["batch"] += f", first {run.config['first_completions']}"
         if run.config.get("refill", 1) > 1:
@@ -283,16 +282,17 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     n_steps = last - first + 1
     n_spans = min(SPANS, n_steps)
     starts = [first + n_steps * i // n_spans for i in range(n_spans + 1)]  # one more than spans: the end of the last
-    span = ((pl.col("step") - first) * n_spans // n_steps).clip(0, n_spans - 1)
-    in_spans = counts.with_columns(span.alias("span")).group_by("span", "verdict").agg(pl.col("n").sum())
+    span = (pl.col("step") - first) * n_spans // n_steps
+    in_spans = counts.group_by(span.alias("span"), "verdict").agg(pl.col("n").sum())
     totals = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
+    shares = {(verdict, part): n / totals[part] for part, verdict, n in in_spans.iter_rows()}
+    nothing = [0.0 if part in totals else None for part in range(n_spans)]
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
-    cells = {(row["verdict"], row["span"]): row["n"] for row in in_spans.iter_rows(named=True)}
-    rows = []
-    for verdict, n in by_verdict.iter_rows():
-        shares = [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(n_spans)]
-        rows.append({"verdict": verdict, "n": n, "shares": shares})
-    return {"spans": [(starts[i], starts[i + 1] - 1) for i in range(n_spans)], "rows": rows}
+    rows = [
+        {"verdict": verdict, "n": n, "shares": [shares.get((verdict, part), none) for part, none in enumerate(nothing)]}
+        for verdict, n in by_verdict.iter_rows()
+    ]
+    return {"spans": [(start, end - 1) for start, end in pairwise(starts)], "rows": rows}
 
 
 def samples(
@@ -308,42 +308,33 @@ def samples(
         ("lost", (pl.col("before") > pl.col("after")), 10),
         ("still fails", (pl.col("before") == 0) & (pl.col("after") == 0), 2),
     )
-    decode = prompt_decoder(str(run.config.get("model_name", "")))
-    examples = []
-    # Spread over the rows where there are many: they are sorted by split, and the first few would be from one split.
-    parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
-    totals = {kind: len(rows) for kind, rows, _ in parts}
-    shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
-    problems, missing = problems_at_hand(run.config, [name for rows in shown.values() for name in rows["problem_id"]])
-    for kind, chosen in shown.items():
-        ids = chosen["problem_id"].to_list()
-        rollouts = []
-        for record in (comparison.before, comparison.after):
-            assert record.rollouts is not None  # else there is no comparison
-            scan = scan_parquet(record.rollouts, ROLLOUT_SCHEMA)
-            rows = scan.filter(pl.col("problem_id").is_in(ids)).sort("sample_index").select(SAMPLE_COLUMNS)
-            firsts = rows.unique("problem_id", keep="first").collect()  # of several completions
-            rollouts.append({row["problem_id"]: row for row in firsts.iter_rows(named=True)})
-        for number, (problem_id, split) in enumerate(chosen.select("problem_id", "split").iter_rows(), start=1):
-            pair = [by_id[problem_id] for by_id in rollouts]
-            tokens = pair[1]["prompt_tokens"]  # of the later one, whose model `run` names
-            prompt = shorten(decode(tokens)) if decode is not None and tokens else None
-            answers = [_shortened_rollout(rollout, problems.get(problem_id)) for rollout in pair]
-            row = {
-                "kind": kind,
-                "number": number,
-                "of": totals[kind],
-                "problem_id": problem_id,
-                "split": split,
-                "prompt": prompt,
-            }
-            examples.append(row | {"sides": list(zip(sides, answers, strict=True))})
+    parts = []
+    for kind, condition, limit in kinds:
+        pairs = comparison.pairs.filter(condition)
+        # Spread over the rows where there are many: they are sorted by split, and the first few are of one split.
+        chosen = pairs.gather_every(max(1, len(pairs) // limit)).head(limit).with_row_index("number", 1)
+        parts.append(chosen.with_columns(kind=pl.lit(kind), of=pl.lit(len(pairs))))
+    shown = pl.concat(parts)
+    ids = shown["problem_id"].to_list()
+    problems, missing = problems_at_hand(run.config, ids)
+    rollouts = []
+    for record in (comparison.before, comparison.after):
+        assert record.rollouts is not None  # else there is no comparison
+        rows = scan_parquet(record.rollouts, ROLLOUT_SCHEMA).filter(pl.col("problem_id").is_in(ids))
+        firsts = rows.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first")  # of several
+        rollouts.append({row["problem_id"]: row for row in firsts.collect().iter_rows(named=True)})
+    decode, examples = prompt_decoder(str(run.config.get("model_name", ""))), []
+    for example in shown.iter_rows(named=True):
+        pair = [by_id[example["problem_id"]] for by_id in rollouts]
+        tokens = pair[1]["prompt_tokens"]  # of the later one, whose model `run` names
+        prompt = shorten(decode(tokens)) if decode is not None and tokens else None
+        answers = [_shortened_rollout(row, problems.get(example["problem_id"])) for row in pair]
+        examples.append(example | {"prompt": prompt, "sides": list(zip(sides, answers, strict=True))})
     return examples, missing
 
 
 def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
-    """A rollout with what was `said`, in shortened texts, whether it was `truncated`, and the test that it `failed`
-    (`failed_test`)."""
+    """A rollout with what was `said`, shortened, whether it was `truncated`, and the test that it `failed`."""
     shown = row | {"said": [(label, shorten(text)) for label, text in said(row)]}
     shown |= {"truncated": row["stop_reason"] == TRUNCATED}
     failed = failed_test(row, problem) or {}
@@ -392,47 +383,51 @@ def faults_table(run: RunRecord) -> Table[tuple[str, int, int]] | None:
 def step_history_markdown(run: RunRecord) -> str:
     """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
-    lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
-    lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
+    title = f"# Step history: {markdown_text(run.path.name)}"
+    steps = f"{len(run.metrics)}{planned} steps, in `{run.path}`."
     if not len(run.metrics):
-        return "\n".join([*lines, "No step has been committed yet."])
-    checks = markdown_table(diagnosis.checks_table(diagnosis.smoke_checks(run)))
-    lines += [*plots.history_plot(run).markdown(), plots.NOTE_ON_CURVES, "", "## Checks", "", *checks, ""]
-    lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
-    lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
-    lines += [*markdown_table(costs_table(costs(run))), ""]
-    lines += [*markdown_table(faults), ""] if (faults := faults_table(run)) is not None else []
-    lines += [" ".join(sentences), ""] if (sentences := visits_in_words(run)) else []
+        return markdown([title, steps, "No step has been committed yet."])
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
         if shown.column and name in last.columns:  # not every metric has a column, and older runs lack some
             heading, form = shown.column
             columns.append(Column(heading, lambda row, name=name, form=form: in_form(row[name], form)))  # type: ignore[misc]
-    table = Table(columns, last.reverse().rows(named=True))  # the newest first
-    lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
-    return "\n".join(lines + _sample_lines(run))
+    return markdown(
+        [
+            *(title, steps, plots.history_plot(run), plots.NOTE_ON_CURVES),
+            *("## Checks", diagnosis.checks_table(diagnosis.smoke_checks(run))),
+            "\n".join(f"- {markdown_text(hint)}" for hint in hints(run)),
+            *("## Tokens by use", uses_table(uses(run)), costs_table(costs(run)), faults_table(run)),
+            " ".join(visits_in_words(run)),
+            f"## The last {len(last)} steps",
+            Table(columns, last.reverse().rows(named=True)),  # the newest first
+            *_sample_parts(run),
+        ]
+    )
 
 
-def _sample_lines(run: RunRecord) -> list[str]:
+def _sample_parts(run: RunRecord) -> Iterator[str]:
     """A right and a wrong completion of the last step, one halfway and the first."""
     files = run.scored_files
-    about = f"All of them, with the tests that they failed: {in_markdown(run.path)}."
-    lines = ["## Samples", "", about, ""] if files else []
-    for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
+    if not files:
+        return
+    yield "## Samples"
+    yield f"All of them, with the tests that they failed: {in_markdown(run.path)}."
+    for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)):
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
-        scan = scan_parquet(files[place], ROLLOUT_SCHEMA)
-        rows = scan.select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
+        rows = scan_parquet(files[place], ROLLOUT_SCHEMA).select(COMPLETION_COLUMNS)
+        graded = rows.filter(pl.col("reward").is_not_null()).sort("sample_index", "group_index")
         passed = pl.col("verdict") == Verdict.PASSED
-        for kind in (passed, ~passed):
-            for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
-                facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
-                lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
-                parts = ("step", *(str(row[part]) for part in ("step", "group_index", "sample_index")))
-                lines += [f"[Why this reward]({why})", ""] if (why := page_link(run.path, *parts)) else []
+        chosen = pl.concat([graded.filter(kind).head(1) for kind in (passed, ~passed)])
+        for row in chosen.collect().iter_rows(named=True):
+            facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
+            yield f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}"
+            parts = ("step", *(str(row[part]) for part in ("step", "group_index", "sample_index")))
+            if why := page_link(run.path, *parts):
+                yield f"[Why this reward]({why})"
+            for label, words in said(row):
+                yield f"{label}:" if label else ""
                 # Indented: no fence in the completion, which is the model's, can end this block.
-                for label, words in said(row):
-                    text = shorten(words, COMPLETION_CHARS).splitlines()
-                    lines += [f"{label}:", ""] if label else []
-                    lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
-    return lines
+                lines = shorten(words, COMPLETION_CHARS).splitlines() or [""]
+                yield "\n".join(f"    {printable(line)}" for line in lines)

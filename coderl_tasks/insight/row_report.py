@@ -56,9 +56,9 @@ def row_report(
             if row.problem_id in faults:
                 values |= {"stage": "solution", "reason": "tests_fail", "detail": faults[row.problem_id]}
             kept.append(values)
-    null_columns = {name: pl.lit(None, kind) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped}
-    dropped = filtered.dropped.with_columns(**(null_columns | {"kept": pl.lit(False)})).select(ROWS_SCHEMA.keys())
-    rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped]).sort("split", "source_row")
+    dropped = filtered.dropped.with_columns(kept=pl.lit(False))
+    rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped], how="diagonal")
+    rows = rows.select(ROWS_SCHEMA.keys()).sort("split", "source_row")
     if rows.is_empty():
         raise DataError(f"{source} has no rows")
     return rows

@@ -74,9 +74,7 @@ SHOWN = {
     "groups_refilled": Shown(column=("refilled", "d")),
     "tokens_without_signal": Shown(column=("tokens w/o signal", ".0%"), panel="Sampled tokens without signal"),
     "holdback_gap": Shown(
-        line="held-back gap {:.0%}",
-        column=("held-back gap", ".1%"),
-        panel="Passed programs that fail held-back tests",
+        line="held-back gap {:.0%}", column=("held-back gap", ".1%"), panel="Passed programs that fail held-back tests"
     ),
     "mended_rate": Shown(line="mended {:.0%}", column=("mended", ".1%"), panel=CORRECT, curve="after a reply"),
     "mean_turns": Shown(panel="Answers per completion"),
@@ -88,9 +86,7 @@ SHOWN = {
     # update
     "loss": Shown(panel=LOSS),
     "kl_sample_train": Shown(
-        line=lambda row: f"kl {in_form(row['kl_sample_train'], _GAP)}",
-        column=("kl sampler to trainer", _GAP),
-        panel=KL,
+        line=lambda row: f"kl {in_form(row['kl_sample_train'], _GAP)}", column=("kl sampler to trainer", _GAP), panel=KL
     ),
     "ratio_mean": Shown(panel="Importance ratio", curve="mean"),
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),

@@ -123,8 +123,8 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
     return rendered
 
 
-def markdown_table(table: Table[Row]) -> list[str]:
-    """The lines of a markdown table; the interval of an estimate has a column of its own where its heading is given."""
+def markdown_table(table: Table[Row]) -> str:
+    """A markdown table; the interval of an estimate has a column of its own where its heading is given."""
 
     def cells(column: Column[Row], row: Row) -> list[str]:
         value = column.value(row)
@@ -139,8 +139,8 @@ def markdown_table(table: Table[Row]) -> list[str]:
     shown = table.shown("markdown")
     rows = [[text for column in shown for text in cells(column, row)] for row in table.rows]
     heads = [head for column in shown for head in (column.heading, *filter(None, [column.interval]))]
-    lines = ["| " + " | ".join(map(markdown_text, heads)) + " |", "|" + " --- |" * len(heads)]
-    return lines + ["| " + " | ".join(map(markdown_text, row)) + " |" for row in rows]
+    head, *lines = ("| " + " | ".join(map(markdown_text, row)) + " |" for row in (heads, *rows))
+    return "\n".join([head, "|" + " --- |" * len(heads), *lines])
 
 
 def markdown_text(value: Any) -> str:

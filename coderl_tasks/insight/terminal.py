@@ -45,9 +45,8 @@ UNSAID = {"format_rate", "truncated_rate", "entropy", *(f"time_{phase}_s" for ph
 RUNNING = "running"  # the state, by `run_state`, of a run that a process works on
 
 
-def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None, ui_url: str | None = None) -> None:
-    """Prints the closing summary of a run, first that of the pool in `pool_dir` if a pipeline made one for it.
-    `ui_url` is the Prefect UI's address if it still answers."""
+def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None) -> None:
+    """Prints the closing summary of a run, first that of the pool in `pool_dir` if a pipeline made one for it."""
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
@@ -69,7 +68,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
         "query": f"coderl query {quoted} --name flips",
         "or SQL": f'coderl query {quoted} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
         "report": str(report) if report.is_file() else f"coderl report {quoted}",
-        "UI": ui_url or "coderl up   (starts the Prefect server over the same database and prints its address)",
+        "UI": "coderl up   (starts the Prefect server over the same database and prints its address)",
     }
     next_steps = Text("\n").join(Text.assemble((f"{key:<8}", "dim"), text) for key, text in lines.items())
     console.print(next_steps, soft_wrap=True)  # commands are for copying: no line break but the terminal's
@@ -109,7 +108,7 @@ def pass_at_1_part(run: RunRecord) -> RenderableType:
     if comparison is None:
         return Text("Pass@1: no baseline and later evaluation on the same problems to compare", style="yellow")
     before, after = comparison.before, comparison.after
-    weak = weak_splits(comparison.by_split, str(run.config.get("dataset", "")))
+    weak = weak_splits(comparison.results, str(run.config.get("dataset", "")))
     title = f"Pass@1 in %, with 95% intervals: baseline and {after.name} (step {after.step})"
     table = rich_table(comparison_table(comparison, weak), title)
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]

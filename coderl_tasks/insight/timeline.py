@@ -252,8 +252,7 @@ def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:
 
 
 def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) -> Iterable[Markup]:
-    """An interval as a band, each step's value as a faint line, and a clear one of their centred moving mean over a
-    tenth of the run; of few steps the values alone."""
+    """An interval as a band, each step's value as a faint line, and a clear one as `smoothed` has it, if it does."""
     if series.band:
         # Of a single step a band would have no width.
         band = series.band if len(series.band) > 1 else [*series.band, (series.band[0][0] + 0.5, *series.band[0][1:])]
@@ -271,8 +270,7 @@ def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) 
 
 
 def smoothed(values: Sequence[float]) -> list[float] | None:
-    """The centred moving mean of a curve over a tenth of it; None for one of too few points to be smoother than they
-    are."""
+    """The centred moving mean of a curve over a tenth of it; None for one of too few points."""
     if len(values) < SMOOTHED_FROM:
         return None
     # An odd number of steps, else the mean would be of a time between two of them.

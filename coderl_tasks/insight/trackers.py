@@ -126,6 +126,10 @@ class TrackioTracker(Tracker):
         self._trackio.finish()  # it has no state for a run that failed
 
 
+TRACKERS: dict[str, type[WandbTracker | TrackioTracker]] = {"wandb": WandbTracker, "trackio": TrackioTracker}
+"""By the setting of `settings.trackers` that names their project, which is also the package."""
+
+
 class StepSpans(Tracker):
     """Sends the steps of run `run` as spans. The tracer is its own: Prefect's spans, and others, go where they went."""
 

@@ -16,17 +16,14 @@ from urllib.parse import quote
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import POOLS, coderl_home, private_folder, shown
 
+_PORT_FILE = "view.port"
 _ATTEMPTS, _BETWEEN_S = 3, 0.05  # whoever asks for the address holds the lock for an instant
-
-
-def _file() -> Path:
-    return coderl_home() / "view.port"
 
 
 @contextmanager
 def announced(port: int) -> Iterator[None]:
     """Lets others know of a viewer of all runs and pools on `port` of this machine. Of several the first is known."""
-    with (private_folder(coderl_home()) / _file().name).open("a+") as file:
+    with (private_folder(coderl_home()) / _PORT_FILE).open("a+") as file:
         for _ in range(_ATTEMPTS):
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,10 +36,9 @@ def announced(port: int) -> Iterator[None]:
 
 
 def page_link(record: Path, *parts: str) -> str | None:
-    """The address of the page of a run or a pool, or of what `parts` name below it; None if no viewer is at work that
-    shows it."""
+    """The address of the page of a run or a pool, or of `parts` below it; None if no viewer at work shows it."""
     try:
-        with _file().open() as file:
+        with (coderl_home() / _PORT_FILE).open() as file:
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None  # the viewer has ended, which freed the lock

@@ -72,15 +72,15 @@ class History:
     def values(self, name: str, steps: int = WINDOW) -> list[float]:
         return [float(value) for row in self.steps[-steps:] if (value := row.get(name)) is not None]
 
-    def recent(self, name: str, steps: int = WINDOW) -> float | None:
+    def recent(self, name: str) -> float | None:
         """A metric's mean over the last steps, None where too few have it to be judged."""
-        values = self.values(name, steps)
-        return sum(values) / len(values) if len(values) >= min(steps, FEWEST) else None
+        values = self.values(name)
+        return sum(values) / len(values) if len(values) >= FEWEST else None
 
-    def means(self, name: str, steps: int = 5) -> list[float]:
-        """A metric's means over each `steps` steps in a row, of those that are looked back on."""
+    def means(self, name: str) -> list[float]:
+        """A metric's means over each five steps in a row, of those that are looked back on."""
         values = self.values(name, LOOK_BACK)
-        return [sum(values[end - steps : end]) / steps for end in range(steps, len(values) + 1)]
+        return [sum(values[end - 5 : end]) / 5 for end in range(5, len(values) + 1)]
 
 
 def _no_signal(history: History) -> float | None:
@@ -491,9 +491,6 @@ class Watch:
 
     def still(self) -> list[str]:
         return [self.text(episode) for episode in self._open.values()]
-
-    def reminders(self) -> list[Notice]:
-        return [Notice(f"still so: {text}", True) for text in self.still()]
 
     def was(self) -> list[str]:
         return [

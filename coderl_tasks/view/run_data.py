@@ -370,7 +370,7 @@ def compared(before: EvalRecord | None, after: EvalRecord | None) -> tuple[Compa
     """The comparison of two evaluations, and if there is none, why: people remove the rollouts of old ones, which are
     large."""
     try:
-        return compare_evals(before, after), "they share no evaluated problem"
+        return compare_evals(before, after), "they share no evaluated problem, or the completions of one are gone"
     except CoderlError as error:
         return None, str(error)
 

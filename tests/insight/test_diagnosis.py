@@ -132,8 +132,8 @@ def test_comparison_pairs_problems_and_takes_the_recorded_interval(run_dir: Path
     assert (found.overall.ci_low, found.overall.ci_high) == (compare["ci_low"], compare["ci_high"])
     changed = found.overall.changed
     assert found.overall.difference == pytest.approx((changed["gained"] - changed["lost"]) / found.overall.n)
-    assert set(found.by_split) == {"codeforces", "lcbv5"}
-    assert all(part.ci_low < part.difference < part.ci_high for part in found.by_split.values())
+    assert set(found.results) == {"all", "codeforces", "lcbv5"}
+    assert all(part.ci_low < part.difference < part.ci_high for part in found.results.values())
 
 
 def test_comparison_with_a_subset_uses_shared_problems_only(run_dir: Path) -> None:

@@ -142,7 +142,7 @@ def test_durations_read_like_speech() -> None:
 
 def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
     screen, out = console()
-    print_summary(screen, run_dir, pool_dir, ui_url="http://127.0.0.1:4200")
+    print_summary(screen, run_dir, pool_dir)
     text = out.getvalue()
     for words in (
         "hard",
@@ -152,7 +152,7 @@ def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
         "pass",
         "--name flips",
         str(run_dir),
-        "4200",
+        "UI      coderl up",
     ):
         assert words in text
     assert '"SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"\n' in text

@@ -17,6 +17,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.logging import setup_logging
 from coderl_tasks.insight.trackers import Tracker, directory_id
 from coderl_tasks.journal.atomic import read_rows
+from coderl_tasks.settings.families import Trackers
 from tests.insight.recorded_runs import ROW
 
 NO_TRACKIO = "trackio is not installed: pip install 'coderl[trackio]'"
@@ -27,10 +28,11 @@ import sys, time
 from pathlib import Path
 from coderl_tasks.insight.logging import setup_logging
 from coderl_tasks.journal.run_directory import metrics_rows
+from coderl_tasks.settings.families import Trackers
 
 folder = Path(sys.argv[1])
 done = len(metrics_rows(folder / "metrics.jsonl"))
-with setup_logging(folder, trackio_project="kills", trackio_name="run", config={{"seed": 3}}) as run:
+with setup_logging(folder, Trackers(trackio="kills", name="run"), config={{"seed": 3}}) as run:
     run.log_metrics({{"eval/name": "baseline", "eval/mean_correct": 0.25}}, step=-1)
     for step in range(max(0, done - 1), {STEPS}):
         reward = None if step == 5 else step / 100
@@ -57,9 +59,7 @@ def test_a_missing_package_is_a_configuration_error(
     with pytest.raises(
         ConfigError, match=rf"^{package}_project is set but .* pip install 'coderl\[{package}\]'$"
     ) as told:
-        setup_logging(tmp_path / "run", wandb_project="p") if package == "wandb" else setup_logging(
-            tmp_path / "run", trackio_project="p"
-        )
+        setup_logging(tmp_path / "run", Trackers(**{package: "p"}))
     assert "\n" not in str(told.value) and not (tmp_path / "run" / "logs.log").exists()
 
 
@@ -67,7 +67,7 @@ def test_wandb_offline_keeps_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    with setup_logging(tmp_path / "run", wandb_project="p", config={"seed": 0}) as run:
+    with setup_logging(tmp_path / "run", Trackers(wandb="p"), config={"seed": 0}) as run:
         run.log_metrics(ROW, step=0)
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
 
@@ -177,8 +177,9 @@ def test_a_project_that_trackio_refuses_is_named(tmp_path: Path) -> None:
 import sys
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.logging import setup_logging
+from coderl_tasks.settings.families import Trackers
 try:
-    setup_logging(sys.argv[1], trackio_project="registry-x")
+    setup_logging(sys.argv[1], Trackers(trackio="registry-x"))
 except ConfigError as error:
     print(f"refused:{error}")
 """
