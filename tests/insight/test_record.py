@@ -28,9 +28,9 @@ def test_run_is_read_with_evaluations_in_order(run_dir: Path) -> None:
 def test_a_group_says_why_the_update_skipped_it(tmp_path: Path) -> None:
     kinds: dict[str | None, list[tuple[str, float | None]]] = {
         "fewer than two graded": [("infra_error", None), ("passed", 1.0)],
-        "all passed": [("passed", 1.0), ("passed", 1.0), ("infra_error", None)],
+        "all passed": [("passed", 1.0), ("passed", 1.0), ("infra_error", None), ("passed", None)],
         "none in format": [("format_error", -0.1), ("format_error", -0.1)],
-        "none passed": [("wrong_answer", 0.0), ("time_limit", 0.0)],
+        "none passed": [("wrong_answer", 0.0), ("time_limit", 0.0), ("passed", None)],
         "equal rewards": [("passed", 0.5), ("wrong_answer", 0.5)],
         None: [("passed", 1.0), ("wrong_answer", 0.0)],
     }
@@ -40,7 +40,9 @@ def test_a_group_says_why_the_update_skipped_it(tmp_path: Path) -> None:
         for verdict, reward in completions
     ]
     pl.DataFrame(rows, schema_overrides=INDEX_SCHEMA).write_parquet(tmp_path / "000063.parquet")
-    assert joined_groups([groups_in(tmp_path / "000063.parquet")])["why_skipped"].to_list() == list(kinds)
+    groups = joined_groups([groups_in(tmp_path / "000063.parquet")])
+    assert groups["why_skipped"].to_list() == list(kinds)
+    assert groups["passed"].to_list() == [1, 2, 0, 0, 1, 1], "on_hack=quarantine took the reward of a pass without one"
 
 
 def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
