@@ -36,7 +36,7 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 
 RANK = 32

@@ -28,7 +28,7 @@ from sandbox_throughput import family, resident_mib
 
 from coderl_tasks.paths import NANO_MODEL, local_model_folder
 from coderl_tasks.services import embedded_tinker
-from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 
 LEARNING_RATE = 1e-4

@@ -10,22 +10,34 @@ page that its owner opens.
 
 A server that a run starts for itself has a key (`EmbeddedServer`). One that a user starts on loopback is open to
 all of the machine until `--key` closes it; for other machines, and for a sandbox without isolation, it must.
+Here too is what else both HTTP servers have in common: what they log of requests, and what ends them.
 """
 
+import asyncio
 import base64
+import contextlib
 import ipaddress
+import logging
 import secrets
+import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from local_servers.server_errors import SetupError
 
 JSON_BODY = "application/json"
+
+http_logger = logging.getLogger("local_servers.http")
+"""For `web.AppRunner`, in place of aiohttp's own, which other servers of the process may use. Of requests that are no
+HTTP it says nothing: aiohttp logs a traceback for each, with which whoever reaches the port could fill the disk."""
+_NO_HTTP = (HttpProcessingError, web.RequestPayloadError)
+http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _NO_HTTP)))
 
 
 @lru_cache(maxsize=64)  # asked for each request
@@ -82,6 +94,14 @@ def admission(
     return admit
 
 
+def stop_signal() -> asyncio.Event:
+    """What SIGTERM and SIGINT set, of the running event loop."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
+
+
 def refused(status: int, detail: str) -> web.Response:
     """How both servers refuse a request."""
     return web.json_response({"detail": detail}, status=status)
@@ -96,21 +116,13 @@ def _host_name(request: web.Request) -> str:
 
 
 def _shows(request: web.Request, key: str) -> bool:
-    return any(
-        # Not ==, whose time says how much of a guess is right.
-        secrets.compare_digest(shown.encode(errors="surrogateescape"), key.encode())
-        for shown in _shown_keys(request)
-    )
-
-
-def _shown_keys(request: web.Request) -> Iterator[str]:
     # A token that the Tinker server gave out ends in the key, where others have a signature.
-    yield request.headers.get("X-API-Key", "").rpartition(".")[2]
+    shown = [request.headers.get("X-API-Key", "").rpartition(".")[2]]
     scheme, _, value = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        yield value
+        shown.append(value)
     elif scheme.lower() == "basic":
-        try:
-            yield base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except ValueError:  # neither base64 nor text
-            return
+        with contextlib.suppress(ValueError):  # neither base64 nor text
+            shown.append(base64.b64decode(value, validate=True).decode().partition(":")[2])
+    # Not ==, whose time says how much of a guess is right.
+    return any(secrets.compare_digest(each.encode(errors="surrogateescape"), key.encode()) for each in shown)

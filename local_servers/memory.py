@@ -38,11 +38,11 @@ _MALLOC_OPTIONS = {  # of mallopt(3), by their numbers in malloc.h
 _OOM_SCORE_ADJ = 500
 _LIMIT_EVERY_S = 60.0
 _HEADROOM_BYTES = 256 << 20  # what serving itself may take where nothing is free for a moment
-_CGROUPS = Path("/sys/fs/cgroup")
-_LIMIT_FILES = (  # by control group version: (limit, usage, the page cache's key in memory.stat)
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ("", "memory.max", "memory.current", "inactive_file"),
-)
+CGROUPS = Path("/sys/fs/cgroup")
+_LIMIT_FILES = {  # by controller: (limit, usage, the page cache's key in memory.stat)
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "": ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 class OutOfMemory(ServerError):
@@ -111,17 +111,22 @@ def importing() -> Iterator[None]:
 def available_bytes() -> int:
     """What can be allocated now: the machine's free memory, or less where a control group limits it."""
     free: float = _meminfo("/proc/meminfo", "MemAvailable")
-    groups = Path("/proc/self/cgroup")
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        for controller, limit, usage, cache in _LIMIT_FILES:
-            if controller in controllers.split(","):
-                own = _CGROUPS / controller / path.lstrip("/")
-                # The groups above it too: the tightest limit holds, whoever set it.
-                for folder in (own, *own.parents):
-                    if _CGROUPS in (folder, *folder.parents):
-                        free = min(free, _group_bytes(folder, limit, usage, cache))
+    for controller, own in own_groups().items():
+        # The groups above it too: the tightest limit holds, whoever set it.
+        for folder in (own, *own.parents) if controller in _LIMIT_FILES else ():
+            if folder.is_relative_to(CGROUPS):
+                free = min(free, _group_bytes(folder, *_LIMIT_FILES[controller]))
     return max(int(free), 0)
+
+
+def own_groups() -> dict[str, Path]:
+    """The folder of this process's own control group for each v1 controller, and under "" for v2, mounted or not."""
+    groups: dict[str, Path] = {}
+    file = Path("/proc/self/cgroup")
+    for line in file.read_text().splitlines() if file.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        groups |= {controller: CGROUPS / controller / path.lstrip("/") for controller in controllers.split(",")}
+    return groups
 
 
 def require_memory(need_bytes: int, what: str, device: str = "cpu") -> None:

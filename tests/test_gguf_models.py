@@ -24,7 +24,7 @@ from coderl_tasks.paths import SMOLLM2_MODEL, local_model_folder, local_model_pa
 from coderl_tasks.prompts.renderers import Message
 from coderl_tasks.prompts.tokenizer import load_tokenizer, model_renderer
 from coderl_tasks.services import require_local_model
-from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine.lora_engine import Engine
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TOKENS = (*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġt", "he")

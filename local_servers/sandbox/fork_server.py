@@ -27,7 +27,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from local_servers.sandbox import isolation, processes, rootfs, run, submission, worker
+from local_servers.sandbox import isolation, processes, rootfs, submission, worker
 
 USUAL = """
     __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
@@ -82,7 +82,7 @@ def work(
     # Here, because a change of user forgets it.
     isolation.die_with(parent, isolation.ending(level))
     ends[1].send(json.dumps({"pid": os.getpid()}).encode())
-    worker.serve(run.Slot(*own, *ends, prepared))
+    worker.serve(worker.Slot(*own, *ends, prepared))
 
 
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
@@ -90,11 +90,11 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
     # The kernel collects dead workers; the server notices by their socket.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
+        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
         if not message:
             return
         [(_, _, descriptors)] = rights
-        first, second, third = run.DESCRIPTORS.unpack(descriptors)
+        first, second, third = worker.DESCRIPTORS.unpack(descriptors)
         ends = (socket(fileno=first), socket(fileno=second), socket(fileno=third))
         if os.fork() == 0:
             try:

@@ -7,9 +7,6 @@
 Whether a level works is found out by running a program under it, not by asking for versions.
 """
 
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH102, PTH112, PTH116, PTH118, PTH120, PTH123
-
 import os
 import resource
 import signal
@@ -17,7 +14,7 @@ from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socketpair
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from local_servers.sandbox import frames, kernel, landlock, rootfs, run, seccomp, submission, worker
+from local_servers.sandbox import job_files, kernel, landlock, rootfs, seccomp, submission, worker
 
 NAMESPACES = "namespaces"
 LEVELS = (NAMESPACES, "landlock")
@@ -55,12 +52,9 @@ def enter(level: str, setting: Setting) -> None:
 
 def _become_unprivileged(index: int) -> None:
     """From root to a user of this worker's own, so that limits hold and it can signal no other worker's process."""
-    # While it is still root: afterwards nobody may.
-    os.setgroups([])
     for uid in (_FIRST_UID + index, rootfs.NOBODY):
         try:
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+            kernel.become_user(uid)
             return
         except OSError as error:
             # Inside a container with few user ids only the customary one may exist.
@@ -172,7 +166,7 @@ def attempt(level: str, setting: Setting) -> str | None:
                 end.close()
             enter(level, setting)
             own = enter_worker(level, setting, 9_999)
-            worker.serve(run.Slot(*own, their_jobs, their_replies, their_handles, []))
+            worker.serve(worker.Slot(*own, their_jobs, their_replies, their_handles, []))
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:
@@ -182,10 +176,10 @@ def attempt(level: str, setting: Setting) -> str | None:
     os.close(report_write)
     said = b""
     try:
-        jobs.sendall(frames.Terms(20, 512, 1 << 20, prepared=0).message([], _PROBE_CODE, b"probe", []))
-        _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
+        jobs.sendall(job_files.Terms(20, 512, 1 << 20, prepared=0).message([], _PROBE_CODE, b"probe", []))
+        _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
         for _, _, descriptors in rights:
-            folder, *pipes = run.DESCRIPTORS.unpack(descriptors)
+            folder, *pipes = worker.DESCRIPTORS.unpack(descriptors)
             os.close(folder)
             for pipe in pipes:
                 with open(pipe, "rb") as output:

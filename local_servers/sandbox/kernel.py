@@ -132,6 +132,14 @@ def clone(flags: int) -> int:
     return int(pid)
 
 
+def become_user(uid: int) -> None:
+    """From root to another user, whose only group has the same number."""
+    # While it is still root: afterwards nobody may.
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
 def drop_capabilities() -> None:
     """Give up every capability; with no_new_privs set, no later exec brings one back."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)

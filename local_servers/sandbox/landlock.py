@@ -1,8 +1,5 @@
 """Landlock: what a submission may touch where namespaces are forbidden (Linux 5.13 and later, for any user)."""
 
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH112
-
 import ctypes
 import os
 import struct

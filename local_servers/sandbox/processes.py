@@ -7,9 +7,6 @@ descendants (version 6), or it has become the slot's own user (where the server 
 submission's parent.
 """
 
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH123, PTH208
-
 import contextlib
 import ctypes
 import math
@@ -67,18 +64,13 @@ def reap(pid: int) -> int | None:
     If `pid` has been stopped it is continued: it would only hold the slot until the time limit.
     """
     status = None
-    while True:
-        try:
-            done, done_status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-        except ChildProcessError:
-            return status
-        if done == 0:
-            return status
-        if os.WIFSTOPPED(done_status):
-            if done == pid:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0] != 0:
+            if found[0] == pid and os.WIFSTOPPED(found[1]):
                 os.kill(pid, signal.SIGCONT)
-        elif done == pid:
-            status = done_status
+            elif found[0] == pid:
+                status = found[1]
+    return status
 
 
 def _anonymous_bytes(pid: int) -> int:
@@ -188,9 +180,7 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
     if pid == 0:
         submission()
     if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
+        kernel.become_user(uid)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     # Only now: a worker that has the pid can count on being able to end the run.
     os.write(report, str(pid).encode())

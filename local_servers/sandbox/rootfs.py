@@ -9,9 +9,6 @@ Few mounts make fast runs: the kernel copies them all for the namespace of each 
 bound, and the fifty small libraries are copied.
 """
 
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH102, PTH103, PTH112, PTH113, PTH114, PTH115, PTH118, PTH120, PTH123, PTH208, PTH211
-
 import contextlib
 import ctypes
 import errno
@@ -131,17 +128,6 @@ def _place(path: str, is_folder: bool) -> None:
         write(path, "")
 
 
-def _make_read_only(targets: Sequence[str]) -> None:
-    try:
-        kernel.make_read_only(_BUILD_SITE)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        # Before Linux 5.12 each mount is remounted by itself.
-        for target in [*targets, _BUILD_SITE]:
-            kernel.remount_read_only(target)
-
-
 def enter(paths: Sequence[str]) -> None:
     """Build the root file system of these host paths, without what is INSTALLED, and make it this process's.
 
@@ -177,7 +163,14 @@ def enter(paths: Sequence[str]) -> None:
         os.symlink(link, f"{_BUILD_SITE}/dev/{name}")
     for name, text in _ETC.items():
         write(f"{_BUILD_SITE}/etc/{name}", text)
-    _make_read_only(bound)
+    try:
+        kernel.make_read_only(_BUILD_SITE)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before Linux 5.12 each mount is remounted by itself.
+        for target in [*bound, _BUILD_SITE]:
+            kernel.remount_read_only(target)
     _below_tmp[:] = [path for path in sources if path.startswith("/tmp/")]
     # A private proc can only be mounted where the host's is visible; each run covers this one with its own.
     kernel.mount("/proc", f"{_BUILD_SITE}/proc", flags=kernel.MS_BIND | kernel.MS_REC)

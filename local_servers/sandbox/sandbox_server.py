@@ -10,7 +10,6 @@ import binascii
 import json
 import math
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from local_servers.admission import admission, check_exposure
-from local_servers.http_log import logger as http_logger
+from local_servers.admission import admission, check_exposure, http_logger, stop_signal
 from local_servers.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from local_servers.sandbox.job_files import safe_parts
 from local_servers.sandbox.rootfs import is_below
@@ -43,29 +41,23 @@ _BODY_COPIES = 4
 """How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
 
 
-class KnownCode:
-    """Programs that many requests bring, recognized at their beginning: to decode one takes longer than the rest."""
-
-    def __init__(self, programs: Sequence[str]) -> None:
-        self._beginnings = [(b'{"code": ' + json.dumps(code).encode() + b", ", code) for code in programs]
-
-    def body(self, raw: bytes) -> Any:
-        """What `raw` is as JSON. ValueError if it is none, RecursionError if it is nested too deeply."""
-        for beginning, code in self._beginnings:
-            if raw.startswith(beginning):
-                body = json.loads(b"{" + raw[len(beginning) :])
-                # Of two values under one name the last counts, here as to the parser.
-                body.setdefault("code", code)
-                return body
-        return json.loads(raw)
-
-
 Folders = Mapping[str, Path]  # by what they are called
-_POOL, _KNOWN = web.AppKey("pool", WorkerPool), web.AppKey("known", KnownCode)
+_POOL = web.AppKey("pool", WorkerPool)
+_KNOWN = web.AppKey("known", dict[bytes, str])
+"""Programs that many requests bring, by the beginnings of such requests: to decode one takes longer than the rest."""
 
 
 class BadRequest(ValueError):
     """A request that can never be run; the text says why."""
+
+
+def _body(raw: bytes, known: dict[bytes, str]) -> Any:
+    """What `raw` is as JSON. ValueError if it is none, RecursionError if it is nested too deeply."""
+    for beginning, code in known.items():
+        if raw.startswith(beginning):
+            # Of two values under one name the last counts, here as to the parser.
+            return {"code": code} | json.loads(b"{" + raw[len(beginning) :])
+    return json.loads(raw)
 
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:
@@ -138,7 +130,7 @@ async def run_code(request: web.Request) -> web.Response:
     try:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
-        job = parse_job(request.app[_KNOWN].body(await request.read()))
+        job = parse_job(_body(await request.read(), request.app[_KNOWN]))
     # RecursionError: JSON that is nested too deeply; RequestPayloadError: the body is no HTTP
     except (ValueError, RecursionError, web.RequestPayloadError) as error:
         return _reply("SandboxError", str(error), http_status=400)
@@ -180,37 +172,6 @@ def _check_hidden(hidden: Folders, readable: list[str]) -> None:
                 )
 
 
-async def _serve(
-    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: Sequence[str], hidden: Folders
-) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
-    try:
-        _check_hidden(hidden, await pool.start())
-        admit = admission(key, host, open_paths=("/v1/ping",))
-        app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
-        app[_POOL], app[_KNOWN] = pool, KnownCode(prepared)
-        app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
-        # A client that hangs up frees its slot.
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
-        )
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port, backlog=1024).start()
-            bound = runner.addresses[0]
-            print(f"ready http://{bound[0]}:{bound[1]}", flush=True)
-            await limit_own_memory_until(stopping)
-        finally:
-            await runner.cleanup()
-    finally:
-        # Last: a request that is still being answered uses a worker.
-        pool.stop()
-
-
 def serve(
     port: int,
     host: str = "127.0.0.1",
@@ -239,4 +200,30 @@ def serve(
             "who have the key are answered"
         )
     slots = concurrency or len(os.sched_getaffinity(0)) + 1
-    asyncio.run(_serve(port, host, slots, allow_unisolated, key, prepared, hidden or {}))
+
+    async def until_stopped() -> None:
+        stopping = stop_signal()
+        pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
+        try:
+            _check_hidden(hidden or {}, await pool.start())
+            admit = admission(key, host, open_paths=("/v1/ping",))
+            app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
+            app[_POOL] = pool
+            app[_KNOWN] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
+            app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
+            # A client that hangs up frees its slot.
+            runner = web.AppRunner(
+                app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
+            )
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, host, port, backlog=1024).start()
+                print("ready http://{}:{}".format(*runner.addresses[0]), flush=True)
+                await limit_own_memory_until(stopping)
+            finally:
+                await runner.cleanup()
+        finally:
+            # Last: a request that is still being answered uses a worker.
+            pool.stop()
+
+    asyncio.run(until_stopped())

@@ -16,8 +16,6 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 from local_servers.sandbox import kernel
 
@@ -107,17 +105,6 @@ def _by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: by
     return [_instruction(_LOAD, argument), *tests, otherwise, listed]
 
 
-class _Guard(NamedTuple):
-    """What runs for the call `number` alone; it ends in a return."""
-
-    number: int
-    tests: list[bytes]
-
-    def program(self) -> bytes:
-        body = b"".join(self.tests)
-        return _instruction(_JUMP_EQUAL, self.number, 0, len(body) // 8) + body
-
-
 def build_program(namespaces: bool) -> bytes:
     """The filter as an array of `struct sock_filter` for this machine.
 
@@ -168,21 +155,24 @@ def build_program(namespaces: bool) -> bytes:
         for call, user in _PRIORITIES.values():
             refuse_user = [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, user, 2, 0)]  # jumps to `refuse`
             guarded.append((call, [*refuse_user, *_by_value(_ARG1, (0,), allow, otherwise=refuse)]))
-    guards = [_Guard(call[column], tests) for call, tests in guarded]
+    guards = [(call[column], b"".join(tests)) for call, tests in guarded]
     for calls, answer in ((denied, refuse), (idle, _deny(0))):
-        guards += [_Guard(pair[column], [answer]) for pair in calls.values() if pair[column] >= 0]
+        guards += [(pair[column], answer) for pair in calls.values() if pair[column] >= 0]
     return _assemble(guards)
 
 
 def deny(call_numbers: Sequence[int]) -> bytes:
     """A filter that refuses these system calls with EPERM and allows all others."""
-    return _assemble([_Guard(number, [_deny()]) for number in call_numbers])
+    return _assemble([(number, _deny()) for number in call_numbers])
+
+
+_Guard = tuple[int, bytes]
+"""A system call, and what runs for it alone; that ends in a return."""
 
 
 def _assemble(guards: list[_Guard]) -> bytes:
     """The guards behind the check of the machine: a call of another calling convention ends the process."""
-    guards = sorted(guards, key=lambda guard: guard.number)
-    if any(one.number == other.number for one, other in pairwise(guards)):
+    if len(dict(guards)) < len(guards):
         raise ValueError("two guards of one system call, of which only one would run")
     machine = os.uname().machine
     program = [
@@ -193,17 +183,18 @@ def _assemble(guards: list[_Guard]) -> bytes:
     ]
     if machine == "x86_64":
         program += [_instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _instruction(_RETURN, _KILL)]
-    return b"".join(program) + _search(guards)
+    return b"".join(program) + _search(sorted(guards))
 
 
 def _search(guards: list[_Guard]) -> bytes:
     """The guards, in order of their numbers, as a binary search: the kernel runs a filter for every call there is when
     it is installed, which is once per run."""
     if len(guards) <= _LAST_GUARDS:
-        return b"".join(guard.program() for guard in guards) + _instruction(_RETURN, _ALLOW)
+        tests = (_instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body for number, body in guards)
+        return b"".join(tests) + _instruction(_RETURN, _ALLOW)
     middle = len(guards) // 2
     low, high = _search(guards[:middle]), _search(guards[middle:])
-    return _instruction(_JUMP_AT_LEAST, guards[middle].number, len(low) // 8, 0) + low + high
+    return _instruction(_JUMP_AT_LEAST, guards[middle][0], len(low) // 8, 0) + low + high
 
 
 class Filter:

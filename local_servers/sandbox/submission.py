@@ -5,9 +5,6 @@ end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit
 globals are not destroyed one by one at exit, so a `__del__` of an object still alive then does not run.
 """
 
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH118, PTH123
-
 import _signal  # `signal` turns every number into an enum and back
 import atexit
 import builtins
@@ -19,10 +16,11 @@ import resource
 import sys
 import types
 from collections.abc import Sequence
-from typing import IO, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from local_servers.sandbox import kernel, landlock, seccomp
-from local_servers.sandbox.frames import Terms
+from local_servers.sandbox.job_files import Terms
 
 MAIN_FILE = "__main__.py"
 _MIB = 1 << 20
@@ -107,9 +105,7 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     os.umask(0o022)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if confinement.uid is not None:
-        os.setgroups([])
-        os.setresgid(confinement.uid, confinement.uid, confinement.uid)
-        os.setresuid(confinement.uid, confinement.uid, confinement.uid)
+        kernel.become_user(confinement.uid)
     # Its own /proc/self and /dev/stdin belong to it only while it is dumpable.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     # Where /proc is empty the kernel chooses its victim by size alone.
@@ -144,17 +140,6 @@ def _set_limits(confinement: Confinement, limits: Terms) -> None:
         resource.setrlimit(kind, (allowed, hard if kind == resource.RLIMIT_STACK else allowed))
 
 
-def _open_streams() -> None:
-    """Fresh text streams over the three descriptors, as an interpreter opens them for pipes."""
-
-    def stream(descriptor: int, mode: str, errors: str, buffering: int) -> IO[str]:
-        return open(descriptor, mode, buffering, "utf-8", errors, closefd=False)
-
-    sys.stdin = sys.__stdin__ = stream(0, "r", "strict", -1)  # type: ignore[misc,assignment]
-    sys.stdout = sys.__stdout__ = stream(1, "w", "strict", -1)  # type: ignore[misc,assignment]
-    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", 1)  # type: ignore[misc,assignment]
-
-
 def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> None:
     """Make the warm interpreter look like one that was just started with `main_path` as the module `main`."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
@@ -168,17 +153,13 @@ def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> 
     sys.path.insert(0, workdir)
     main.__dict__.update(__name__="__main__", __file__=main_path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
-    _open_streams()
+    # As an interpreter opens them for pipes.
+    stream = partial(open, encoding="utf-8", closefd=False)
+    sys.stdin = sys.__stdin__ = stream(0, "r", errors="strict")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = stream(1, "w", errors="strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = stream(2, "w", 1, errors="backslashreplace")  # type: ignore[misc]
     # The fork server turned it off for its own objects, which are frozen and stay shared.
     gc.enable()
-
-
-def _exit_code(leaving: SystemExit) -> int:
-    """The exit status that CPython derives from a SystemExit, printing its message where it carries one."""
-    if leaving.code is None or isinstance(leaving.code, int):
-        return (leaving.code or 0) & 0xFF
-    print(leaving.code, file=sys.stderr)
-    return 1
 
 
 def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
@@ -193,8 +174,12 @@ def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
             exec(compile(program, main_path, "exec", dont_inherit=True), main.__dict__)
         else:
             program.main()
-    except SystemExit as leaving:
-        status = _exit_code(leaving)
+    except SystemExit as leaving:  # as CPython, which prints what is no number
+        if leaving.code is None or isinstance(leaving.code, int):
+            status = (leaving.code or 0) & 0xFF
+        else:
+            status = 1
+            print(leaving.code, file=sys.stderr)
     except BaseException as error:
         status = 1
         # The first frame is this function.

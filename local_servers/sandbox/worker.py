@@ -1,29 +1,57 @@
-"""A slot's worker: forks its runs, one at a time, ends each at its limits, and says how it ended.
+"""A slot's worker, and the first process of each of its runs.
 
-It never holds a job, since all runs of the slot are forked from it and inherit its memory: the run's first process
-reads the job from the connection itself, and its output and files go to the server by descriptors passed to it. The
-worker outlives the run, cannot be signalled by it, and answers only when none of its processes is left.
+The worker forks its runs, one at a time, ends each at its limits, and says how it ended. It never holds a job, since
+all runs of the slot are forked from it and inherit its memory: the run's first process reads the job from the
+connection itself, lays out its files, hands the server its output and files by descriptors, and becomes the program.
+The worker outlives the run, cannot be signalled by it, and answers only when none of its processes is left.
+
+With namespaces the first process is pid 1 of the run. Then a program is run by a child of its, since the kernel lets
+pid 1 ignore most signals, so that a program would not end as under an ordinary interpreter; only the prepared program,
+which is known to need none of them, takes its place.
 """
-
-# Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH106, PTH116, PTH118, PTH208
 
 import _signal  # `signal` turns every number into an enum and back
 import contextlib
 import json
 import math
 import os
+import struct
+import sys
 import time
-from _socket import MSG_WAITALL
+from _socket import MSG_WAITALL, SCM_RIGHTS, SOL_SOCKET, socket
+from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
+from types import ModuleType
+from typing import NamedTuple, NoReturn
 
-from local_servers.sandbox import frames, job_files, kernel, processes, run
+from local_servers.sandbox import job_files, kernel, processes, rootfs, submission
+from local_servers.sandbox.submission import MAIN_FILE, Confinement
 
+_NAMESPACE_WORKDIR = "/tmp"
+_BEGUN, _ENDED = struct.Struct("d"), struct.Struct("i")
+"""What the first process notes down for the worker: when the program began (seconds of the monotonic clock), and where
+the program is a child of its, the wait status of that."""
+DESCRIPTORS = struct.Struct("3i")
 _RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _OWN_BYTES = 256 << 20  # the code of the request itself, beside the memory it asked for
 _WATCH_SECONDS = 0.1
 _CHILD_SIGNAL = (_signal.SIGCHLD,)
+
+
+class Slot(NamedTuple):
+    """What all runs of a slot have in common.
+
+    `scratch` is the folder, made by the worker, for their working directories; None with namespaces. Jobs come over
+    `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` are the programs whose
+    definitions are loaded.
+    """
+
+    confinement: Confinement
+    scratch: str | None
+    connection: socket
+    replies: socket
+    handles: socket
+    prepared: Sequence[ModuleType]
 
 
 class Abandoned(BaseException):
@@ -36,7 +64,7 @@ def _abandon(*_: object) -> NoReturn:
     raise Abandoned
 
 
-def serve(slot: run.Slot) -> None:
+def serve(slot: Slot) -> None:
     """Serve the jobs that come over the connection, one after the other, until it closes or one of them fails.
 
     Without namespaces the server says after each when it has read its files, and what is left of them is removed; and
@@ -48,11 +76,11 @@ def serve(slot: run.Slot) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         _signal.signal(_signal.SIGTERM, _abandon)
     try:
-        while terms := slot.connection.recv(frames.TERMS_BYTES, MSG_WAITALL):
-            if not _serve_one(slot, frames.Terms.unpack(terms)):
+        while terms := slot.connection.recv(job_files.TERMS_BYTES, MSG_WAITALL):
+            if not _serve_one(slot, job_files.Terms.unpack(terms)):
                 break
             if slot.scratch is not None:
-                slot.connection.recv(len(frames.DONE))
+                slot.connection.recv(len(job_files.DONE))
                 _clear(slot.scratch)
     except Abandoned:
         pass  # the run has been ended, and there is nobody to tell
@@ -68,7 +96,7 @@ def _clear(scratch: str) -> None:
         job_files.remove_tree(os.path.join(scratch, entry))
 
 
-def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
+def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
     """Run the job that waits on the connection and say how it ended; False if that cannot be said, because what began
     it failed: then the server must see the end of the stream and run the job elsewhere."""
     namespaces = slot.scratch is None
@@ -76,7 +104,7 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
     if slot.confinement.shares_user:
         slot = slot._replace(confinement=slot.confinement._replace(base_processes=_processes_of(os.getuid())))
     notes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    begin = partial(run.begin, slot, terms, notes)
+    begin = partial(_begin, slot, terms, notes)
     killer: processes.Killer | None = None
     if namespaces:
         pid = kernel.clone(_RUN_NAMESPACES)
@@ -102,16 +130,17 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
     if not noted:  # nothing began: it has said so itself, or it failed
         return status == 0
     if namespaces and not terms.prepared and status is not None:
-        if len(noted) == run.BEGUN.size:  # the first process died
+        if len(noted) == _BEGUN.size:  # the first process died
             return False
-        (status,) = run.ENDED.unpack(noted[run.BEGUN.size :])
+        (status,) = _ENDED.unpack_from(noted, _BEGUN.size)
     code = None if status is None else os.waitstatus_to_exitcode(status)
-    slot.replies.send(json.dumps({"return_code": code, "execution_time": ended - _begun(noted)}).encode())
+    seconds = ended - _BEGUN.unpack_from(noted)[0]
+    slot.replies.send(json.dumps({"return_code": code, "execution_time": seconds}).encode())
     return True
 
 
 def _wait(
-    slot: run.Slot, terms: frames.Terms, pid: int, notes: int, spared: set[int]
+    slot: Slot, terms: job_files.Terms, pid: int, notes: int, spared: set[int]
 ) -> tuple[int | None, float, bytes]:
     """Wait for the end of a run's first process, or kill it at the time limit: (its wait status, None after a time-out;
     when that was; what it noted down)."""
@@ -126,7 +155,7 @@ def _wait(
         if status is not None:
             return status, now, noted
         if noted:
-            deadline = _begun(noted) + terms.timeout_s
+            deadline = _BEGUN.unpack_from(noted)[0] + terms.timeout_s
             if now >= deadline:
                 break
         elif now >= deadline:
@@ -141,12 +170,7 @@ def _wait(
     return None, now, noted
 
 
-def _begun(noted: bytes) -> float:
-    begun: float = run.BEGUN.unpack(noted[: run.BEGUN.size])[0]
-    return begun
-
-
-def _watch(slot: run.Slot, terms: frames.Terms, spared: set[int]) -> None:
+def _watch(slot: Slot, terms: job_files.Terms, spared: set[int]) -> None:
     """The limits over all processes of the run together, where neither a control group nor a tmpfs sets them."""
     processes.end_largest_over((terms.memory_mib << 20) + _OWN_BYTES, spared)
     if slot.scratch is not None and processes.folder_bytes(slot.scratch) > terms.disk_bytes:
@@ -165,3 +189,86 @@ def _processes_of(uid: int) -> int:
         except FileNotFoundError:
             continue
     return count
+
+
+def _begin(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> NoReturn:
+    """Serve the job that waits on the connection. `notes` are the two ends of a pipe to the worker."""
+    status = 1
+    try:
+        _signal.set_wakeup_fd(-1)
+        os.close(notes[0])
+        status = _run(slot, terms, notes[1])
+    except BaseException as error:
+        print(f"sandbox: a run failed: {error!r}", file=sys.stderr, flush=True)
+    finally:
+        # Never out of this function: what called it is the worker's copy.
+        os._exit(status)
+
+
+def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
+    namespaces = slot.scratch is None
+    if namespaces:
+        # All processes of the run end with this one, and it ends with the worker.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL)
+    # Before the job is read: until it becomes the program, nobody is to look into it.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
+    if slot.scratch is None:
+        rootfs.mount_private(terms.disk_bytes)
+        workdir = _NAMESPACE_WORKDIR
+    else:
+        workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
+        os.mkdir(workdir, 0o700)
+    files = dict(zip(names, contents, strict=True))
+    if not terms.prepared:
+        files[MAIN_FILE] = source
+    fault = job_files.lay_out(workdir, files, own_disk=namespaces)
+    if fault is not None:
+        slot.replies.send(json.dumps({"unplaceable": fault}).encode())
+        return 0
+    if slot.confinement.uid is not None:
+        job_files.give(workdir, slot.confinement.uid)
+    streams = _hand_over(slot.handles, workdir, stdin)
+    # If the worker ended before this process was bound to it, there is nobody to read this, and it fails.
+    os.write(notes, _BEGUN.pack(time.monotonic()))
+    if namespaces and not terms.prepared:
+        pid = os.fork()
+        if pid != 0:
+            os.write(notes, _ENDED.pack(_wait_for(pid)))
+            return 0
+    program = slot.prepared[terms.prepared - 1] if terms.prepared else bytes(source)
+    try:
+        submission.become(slot.confinement, terms, workdir, streams)
+        return submission.run_main(workdir, program)
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())
+        return 1
+
+
+def _hand_over(handles: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
+    """Give the server the working directory and the reading ends of the output; the program's three descriptors."""
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    error_read, error_write = os.pipe2(os.O_CLOEXEC)
+    # A file and no pipe: it need not be fed while the program runs, and a program that never reads blocks nobody.
+    stdin_file = os.memfd_create("stdin")
+    job_files.write_all(stdin_file, stdin)
+    os.lseek(stdin_file, 0, os.SEEK_SET)
+    # Opened before the program can change its rights; with it the server reads files after the end of all processes.
+    folder = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    rights = DESCRIPTORS.pack(folder, out_read, error_read)
+    handles.sendmsg([workdir.encode()], [(SOL_SOCKET, SCM_RIGHTS, rights)])
+    for descriptor in (folder, out_read, error_read):
+        os.close(descriptor)
+    return stdin_file, out_write, error_write
+
+
+def _wait_for(program: int) -> int:
+    """Collect whatever ends in the run until the program does; its wait status."""
+    while True:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if pid != program:
+            continue
+        if not os.WIFSTOPPED(status):
+            return status
+        # It would only hold the slot until the time limit.
+        os.kill(program, _signal.SIGCONT)

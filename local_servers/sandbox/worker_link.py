@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from local_servers.sandbox import frames, job_files
+from local_servers.sandbox import job_files
 
 MAX_STDOUT_BYTES = 16 << 20
 MAX_STDERR_BYTES = 1 << 20
@@ -42,7 +42,7 @@ class Job:
 
     def message(self, prepared: int) -> bytes:
         """What goes to the worker; without the code where that is the prepared program of this number (0: none)."""
-        terms = frames.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
+        terms = job_files.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
         return terms.message(list(self.files), b"" if prepared else self.code, self.stdin, list(self.files.values()))
 
 
@@ -167,7 +167,7 @@ class WorkerLink:
         finally:
             handed_over.close()
         if self._cleans:
-            await loop.sock_sendall(self._jobs, frames.DONE)
+            await loop.sock_sendall(self._jobs, job_files.DONE)
         if "unplaceable" in end:
             raise Unplaceable(end["unplaceable"])
         return Outcome(**end, stdout=stdout, stderr=stderr, files=files)

@@ -17,8 +17,9 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from local_servers.tinker.records import (
     KIND_NAMES,
@@ -34,6 +35,7 @@ from local_servers.tinker.records import (
 from local_servers.tinker.refusal import Refusal
 
 _LEFTOVER_AGE_S = 24 * 3600
+R = TypeVar("R", bound=BaseModel)
 logger = logging.getLogger(__name__)
 
 
@@ -85,23 +87,15 @@ class CheckpointStore:
     def run(self, run_id: str) -> RunRecord:
         """The run's record; Refusal 404 if there is none, 422 if it is damaged."""
         file = self.root / check_run_id(run_id) / "run.json"
-        try:
-            return RunRecord.model_validate_json(file.read_bytes())
-        except FileNotFoundError:
-            raise Refusal(404, f"there is no training run {run_id}") from None
-        except ValidationError as error:
-            raise Refusal(422, f"the record of training run {run_id} is damaged: {_first(error)}") from error
+        run = _stored(RunRecord, file, f"the record of training run {run_id}")
+        if run is None:
+            raise Refusal(404, f"there is no training run {run_id}")
+        return run
 
     def runs(self) -> list[RunRecord]:
         """All runs, the most recently used first; damaged records are left out with a warning."""
-        found = []
-        for file in self.root.glob("*:train:*/run.json"):
-            try:
-                found.append(RunRecord.model_validate_json(file.read_bytes()))
-            except FileNotFoundError:
-                continue  # deleted meanwhile
-            except ValidationError as error:
-                logger.warning("%s is damaged and not listed: %s", file, _first(error))
+        files = self.root.glob("*:train:*/run.json")
+        found = [run for file in files if (run := _stored(RunRecord, file)) is not None]
         return sorted(found, key=lambda run: (-run.last_request_at, run.run_id))
 
     def delete_run(self, run_id: str) -> None:
@@ -186,16 +180,15 @@ class CheckpointStore:
         for name, expected in record.files.items():
             file = folder / name
             if not file.is_file():
-                raise Refusal(422, f"checkpoint {record.path} is damaged: its file {name} is missing")
-            if (size := file.stat().st_size) != expected.size:
-                raise Refusal(
-                    422, f"checkpoint {record.path} is damaged: {name} has {size} bytes instead of {expected.size}"
-                )
+                fault = f"its file {name} is missing"
+            elif (size := file.stat().st_size) != expected.size:
+                fault = f"{name} has {size} bytes instead of {expected.size}"
             # Whole, though it costs a read: weights with one changed byte would load, and train on as if nothing were.
-            if sha256_of(file) != expected.sha256:
-                raise Refusal(
-                    422, f"checkpoint {record.path} is damaged: the content of {name} has changed since it was saved"
-                )
+            elif sha256_of(file) != expected.sha256:
+                fault = f"the content of {name} has changed since it was saved"
+            else:
+                continue
+            raise Refusal(422, f"checkpoint {record.path} is damaged: {fault}")
         return folder
 
     def checkpoints(self, run_id: str) -> list[CheckpointRecord]:
@@ -207,7 +200,7 @@ class CheckpointStore:
     def all_checkpoints(self) -> list[CheckpointRecord]:
         """The checkpoints of all runs, those too whose time is over: nothing is removed, as `checkpoints` does."""
         files = (file for kind in KIND_NAMES for file in sorted(self.root.glob(f"*:train:*/{kind}/*.json")))
-        return [record for file in files if (record := self._read(file, warn=True)) is not None]
+        return [record for file in files if (record := _stored(CheckpointRecord, file)) is not None]
 
     def set_expiry(self, record: CheckpointRecord, ttl_seconds: int | None) -> None:
         """Give the checkpoint a new time to live from now, or none. Refusal 400 if out of range."""
@@ -245,19 +238,8 @@ class CheckpointStore:
         file.parent.mkdir(exist_ok=True)
         replace_text(file, record.model_dump_json(indent=1))
 
-    def _read(self, file: Path, *, warn: bool = False) -> CheckpointRecord | None:
-        try:
-            return CheckpointRecord.model_validate_json(file.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            if warn:
-                logger.warning("%s is damaged and not listed: %s", file, _first(error))
-                return None
-            raise Refusal(422, f"the checkpoint record {file} is damaged: {_first(error)}") from error
-
     def _living(self, file: Path, *, warn: bool = False) -> CheckpointRecord | None:
-        record = self._read(file, warn=warn)
+        record = _stored(CheckpointRecord, file, None if warn else f"the checkpoint record {file}")
         # On sight: an expired checkpoint must not be found between two sweeps.
         if record is not None and record.expired():
             self.delete(record)
@@ -268,5 +250,16 @@ class CheckpointStore:
         shutil.rmtree(self.root / record.run_id / "data" / record.data, ignore_errors=True)
 
 
-def _first(error: ValidationError) -> str:
-    return str(error.errors()[0]["msg"])
+def _stored(kind: type[R], file: Path, what: str | None = None) -> R | None:
+    """The record in the file, None if it is not there (deleted meanwhile, say). A damaged one is a Refusal 422 about
+    `what`; it is left out with a warning where that is None."""
+    try:
+        return kind.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        if what is not None:
+            raise Refusal(422, f"{what} is damaged: {first}") from error
+        logger.warning("%s is damaged and not listed: %s", file, first)
+        return None

@@ -17,7 +17,9 @@ from local_servers.tinker.refusal import Refusal
 from local_servers.tinker.served_model import chosen_dtype, served_model
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Engine, Scheduler, Weights
+    from local_servers.tinker.engine.causal_lm import Weights
+    from local_servers.tinker.engine.lora_engine import Engine
+    from local_servers.tinker.engine.sampling_processes import Scheduler
 
 T = TypeVar("T")
 FolderOf = Callable[[str], Path | None]
@@ -128,7 +130,8 @@ def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, Schedu
     with importing():
         from transformers.utils import logging as transformers_logging
 
-        from local_servers.tinker.engine import Engine, sampling_scheduler
+        from local_servers.tinker.engine.lora_engine import Engine
+        from local_servers.tinker.engine.sampling_processes import sampling_scheduler
 
     transformers_logging.disable_progress_bar()
     engine = Engine(folder, device=device, dtype=dtype)

@@ -1,38 +1,121 @@
 """Live training models: an adapter, its queue of numbered requests, and the rules of when an optimizer step may run.
 
-1. Requests of a model run in the order of their sequence numbers, each once.
+1. Requests of a model run one at a time and once, in the order of their sequence numbers, however they arrive. A number
+   that does not arrive holds back the later ones; after `GAP_TIMEOUT_S` those that waited that long are given up with a
+   text that names it. The client resends a lost request for five minutes; the default is longer.
 2. An optimizer step is refused if no forward_backward came since the last step, or if one of them failed: what was
    accumulated is then thrown away, so the next forward_backward starts from nothing.
 3. An optimizer step that breaks half-way leaves weights of two versions: the model refuses everything after it.
 """
 
+import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, TrainDatum
 from local_servers.tinker.engines import EngineHost
-from local_servers.tinker.ordering import SequencedQueue
 from local_servers.tinker.promises import Answer, Promise, PromiseTable, failure, settle
 from local_servers.tinker.records import CheckpointKind, CheckpointRecord, RunRecord
-from local_servers.tinker.refusal import BadRequest, Refusal
+from local_servers.tinker.refusal import BadRequest
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Adapter, Engine, Snapshot
+    from local_servers.tinker.engine.adapter import Adapter, Snapshot
+    from local_servers.tinker.engine.lora_engine import Engine
+
+
+GAP_TIMEOUT_S = 600.0
+_GIVEN_UP = float("inf")
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Entry:
+    work: Callable[[], Awaitable[None]]
+    give_up: Callable[[str], None]
+    arrived: float
+
+
+class SequencedQueue:
+    """One model's queue. `put` and `close` are called from the event loop that created it."""
+
+    def __init__(self, name: str, gap_timeout_s: float, first: int = 1) -> None:
+        self.next_seq = first
+        self._name = name
+        self._gap_timeout_s = gap_timeout_s
+        self._entries: dict[int, _Entry] = {}
+        self._arrival = asyncio.Event()
+        self._closed = False
+        self._free_since = 0.0
+        self._task = asyncio.create_task(self._run(), name=f"queue of {name}")
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have arrived and have not started."""
+        return len(self._entries)
+
+    def put(self, seq: int, work: Callable[[], Awaitable[None]], give_up: Callable[[str], None]) -> None:
+        """Run `work` (which must not raise) in the turn of `seq`; call `give_up(reason)` if that never comes."""
+        assert seq >= self.next_seq and seq not in self._entries, (seq, self.next_seq)
+        self._entries[seq] = _Entry(work, give_up, time.monotonic())
+        self._arrival.set()
+
+    def close(self, reason: str) -> None:
+        """Give up all that has not started; what runs is left to finish on its own."""
+        self._closed = True
+        self._arrival.set()
+        for seq in sorted(self._entries):
+            self._entries.pop(seq).give_up(reason)
+
+    async def _run(self) -> None:
+        while not self._closed:
+            entry = self._entries.pop(self.next_seq, None)
+            if entry is None:
+                await self._wait_for_arrival()
+                continue
+            # One at a time, and the next only when it is done: passes and steps change the same gradients and weights.
+            await entry.work()
+            self.next_seq += 1
+            self._free_since = time.monotonic()
+
+    async def _wait_for_arrival(self) -> None:
+        # Cleared before it is waited for, with nothing awaited in between: no arrival can be missed.
+        self._arrival.clear()
+        oldest = min((entry.arrived for entry in self._entries.values()), default=_GIVEN_UP)
+        # Time spent behind a long request is not the missing number's fault.
+        left_s = max(oldest, self._free_since) + self._gap_timeout_s - time.monotonic()
+        try:
+            await asyncio.wait_for(self._arrival.wait(), None if oldest == _GIVEN_UP else max(0.0, left_s))
+        except TimeoutError:
+            self._give_up_overdue()
+
+    def _give_up_overdue(self) -> None:
+        reason = (
+            f"not executed: request {self.next_seq} of {self._name} comes before it and did not arrive within "
+            f"{self._gap_timeout_s:g} s"
+        )
+        overdue = time.monotonic() - self._gap_timeout_s
+        for seq in sorted(self._entries):
+            entry = self._entries[seq]
+            if max(entry.arrived, self._free_since) <= overdue:
+                logger.warning("request %d of %s: %s", seq, self._name, reason)
+                entry.give_up(reason)
+                # Its number stays taken, so that later numbers still find their turn.
+                self._entries[seq] = _Entry(lambda: asyncio.sleep(0), lambda reason: None, _GIVEN_UP)
 
 
 class TrainingModel:
     """One training run in memory. `adapter` is None until the request that creates or loads it has run."""
 
-    def __init__(
-        self, run: RunRecord, host: EngineHost, table: PromiseTable, store: CheckpointStore, gap_timeout_s: float
-    ) -> None:
+    def __init__(self, run: RunRecord, host: EngineHost, table: PromiseTable, store: CheckpointStore) -> None:
         self.run = run
         self.host = host
         self.adapter: Adapter | None = None
-        self.queue = SequencedQueue(run.run_id, gap_timeout_s, first=0)
+        self.queue = SequencedQueue(run.run_id, GAP_TIMEOUT_S, first=0)
         self._table = table
         self._store = store
         self._gradient_fault: str | None = None
@@ -56,16 +139,6 @@ class TrainingModel:
 
         self.queue.put(seq, run, give_up)
 
-    def submit_refused(self, seq: int, kind: str, refusal: Refusal, *, backward: bool) -> None:
-        """Give the number of a request that was refused on arrival its turn, so that later ones are not held back."""
-        promise = self._table.open(f"{self.run.run_id}:{seq}", kind)
-        promise.refusal = refusal
-
-        async def fail() -> Answer:
-            raise refusal
-
-        self.submit(seq, promise, fail, backward=backward)
-
     async def create(self) -> None:
         """Make the adapter from the run's LoRA settings and record the run. Raises BadRequest for a bad shape."""
         self.adapter = await self.host.train(lambda engine: engine.create_adapter(**self.run.lora.model_dump()))
@@ -86,11 +159,6 @@ class TrainingModel:
         self.run.steps_before = record.optimizer_steps
         self.run.optimizer_steps = 0
         await self.host.train(lambda _: self._store.save_run(self.run))
-
-    def check_request(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
-        """Raises BadRequest as the engine's `validate` does; nothing is checked before it is loaded."""
-        if self.host.loaded is not None:
-            self.host.loaded.validate(datums, loss, config)
 
     async def forward_backward(
         self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
@@ -142,9 +210,7 @@ class TrainingModel:
         adapter = self._check_usable()
 
         def write(engine: "Engine") -> CheckpointRecord:
-            def fill(folder: Path) -> None:
-                engine.save_adapter(adapter, folder, optimizer=kind == "weights")
-
+            fill = partial(engine.save_adapter, adapter, optimizer=kind == "weights")
             self._store.save_run(self.run)
             return self._store.write(
                 self.run, kind, name, fill, overwrite=overwrite, ttl_seconds=ttl_s, user_metadata=user_metadata

@@ -72,25 +72,21 @@ class Promise:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass
 class PromiseTable:
     """All promises of the server, with bounds on the memory that they take: answers `max_bytes` in all, and those that
     were fetched `max_read_bytes`."""
 
-    def __init__(
-        self,
-        max_answers: int = 20_000,
-        max_bytes: int = 256 * 2**20,
-        max_read_bytes: int = 16 * 2**20,
-        max_forgotten: int = 100_000,
-    ) -> None:
+    max_answers: int = 20_000
+    max_bytes: int = 256 * 2**20
+    max_read_bytes: int = 16 * 2**20
+    max_forgotten: int = 100_000
+
+    def __post_init__(self) -> None:
         self._promises: dict[str, Promise] = {}
         self._unread: OrderedDict[str, int] = OrderedDict()
         self._read: OrderedDict[str, int] = OrderedDict()
-        self._forgotten: dict[str, None] = {}  # ordered
-        self._max_answers = max_answers
-        self._max_bytes = max_bytes
-        self._max_read_bytes = max_read_bytes
-        self._max_forgotten = max_forgotten
+        self._forgotten: dict[str, None] = {}
         self._bytes = self._read_bytes = 0
 
     def find(self, request_id: str, kind: str, content: bytes = b"") -> Promise | None:
@@ -128,7 +124,7 @@ class PromiseTable:
         self._unread[promise.request_id] = len(answer.body)
         self._bytes += len(answer.body)
         promise.done.set()
-        while len(self._read) + len(self._unread) > self._max_answers or self._bytes > self._max_bytes:
+        while len(self._read) + len(self._unread) > self.max_answers or self._bytes > self.max_bytes:
             if not self._forget_oldest(spare=promise.request_id):
                 break
 
@@ -152,7 +148,7 @@ class PromiseTable:
         if size is not None:
             self._read[request_id] = size
             self._read_bytes += size
-            while self._read_bytes > self._max_read_bytes and len(self._read) > 1:
+            while self._read_bytes > self.max_read_bytes and len(self._read) > 1:
                 self._forget_oldest(spare=request_id)
 
     def _forget_oldest(self, spare: str) -> bool:
@@ -167,7 +163,7 @@ class PromiseTable:
                 # The id stays when the answer goes: a resend must not be taken for a new request, which would add its
                 # gradient a second time.
                 self._forgotten[oldest] = None
-                if len(self._forgotten) > self._max_forgotten:
+                if len(self._forgotten) > self.max_forgotten:
                     del self._forgotten[next(iter(self._forgotten))]
                 return True
         return False

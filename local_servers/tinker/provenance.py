@@ -62,10 +62,8 @@ class RecordedSequence:
         return sum(part.nbytes for part in (self.prompt, self.tokens, *parts))
 
 
-def check_tiling(datum: TrainDatum, provenance: Provenance | None) -> None:
+def check_tiling(datum: TrainDatum, provenance: Provenance) -> None:
     """Raises BadRequest if the spans do not cover the model input and the targets, each position once."""
-    if provenance is None:
-        return
     targets = datum.loss_inputs.get("target_tokens")
     for name, spans, tokens in (
         ("model_input", provenance.model_input, datum.tokens),

@@ -11,8 +11,7 @@ from tinker import types
 
 from local_servers.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
 from local_servers.tinker.refusal import BadRequest, Refusal
-from local_servers.tinker.sessions import Session
-from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
+from local_servers.tinker.state import ServerState, Session, no_content, read, read_json, state_of
 
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
 _DOWNLOAD_KEY = secrets.token_urlsafe(24)
@@ -31,6 +30,10 @@ def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
     return min(numbers[0], _MAX_PAGE), numbers[1]
 
 
+def _run_json(state: ServerState, stored: RunRecord) -> dict[str, object]:
+    return run_json(_live(state, stored), state.store.checkpoints(stored.run_id))
+
+
 def _live(state: ServerState, stored: RunRecord) -> RunRecord:
     # What is live is ahead of its record, which is written when a step is done.
     model = state.models.get(stored.run_id)
@@ -44,11 +47,9 @@ async def list_runs(request: web.Request) -> web.Response:
     limit, offset = _page(request, 20)
 
     def collect() -> dict[str, object]:
-        runs = [_live(state, run) for run in state.store.runs()]
-        runs.sort(key=lambda run: -run.last_request_at)
-        page = runs[offset : offset + limit]
+        runs = sorted(state.store.runs(), key=lambda run: -_live(state, run).last_request_at)
         return {
-            "training_runs": [run_json(run, state.store.checkpoints(run.run_id)) for run in page],
+            "training_runs": [_run_json(state, run) for run in runs[offset : offset + limit]],
             "cursor": {"offset": offset, "limit": limit, "total_count": len(runs)},
         }
 
@@ -58,12 +59,7 @@ async def list_runs(request: web.Request) -> web.Response:
 @routes.get("/api/v1/training_runs/{run_id}")
 async def get_run(request: web.Request) -> web.Response:
     state, run_id = state_of(request), request.match_info["run_id"]
-
-    def collect() -> dict[str, object]:
-        run = _live(state, state.store.run(run_id))
-        return run_json(run, state.store.checkpoints(run_id))
-
-    return web.json_response(await asyncio.to_thread(collect))
+    return web.json_response(await asyncio.to_thread(lambda: _run_json(state, state.store.run(run_id))))
 
 
 @routes.delete("/api/v1/training_runs/{run_id}")
@@ -106,8 +102,7 @@ async def list_checkpoints(request: web.Request) -> web.Response:
 
 
 async def _record(request: web.Request) -> CheckpointRecord:
-    part = request.match_info
-    path = f"tinker://{part['run_id']}/{part['kind']}/{part['name']}"
+    path = "tinker://{run_id}/{kind}/{name}".format(**request.match_info)
     return await asyncio.to_thread(state_of(request).store.find, path)
 
 
@@ -165,18 +160,9 @@ async def weights_info(request: web.Request) -> web.Response:
     if not isinstance(path, str):
         raise BadRequest("tinker_path is missing")
     record = await asyncio.to_thread(state_of(request).store.find, path)
-    lora = record.lora
-    return web.json_response(
-        {
-            "base_model": record.base_model,
-            "is_lora": True,
-            "lora_rank": lora.rank,
-            "train_unembed": lora.train_unembed,
-            "train_mlp": lora.train_mlp,
-            "train_attn": lora.train_attn,
-            "optimizer_steps": record.optimizer_steps,
-        }
-    )
+    lora = record.lora.model_dump(include={"train_unembed", "train_mlp", "train_attn"})
+    base = {"base_model": record.base_model, "is_lora": True, "lora_rank": record.lora.rank}
+    return web.json_response(base | lora | {"optimizer_steps": record.optimizer_steps})
 
 
 @routes.get("/api/v1/sessions")
@@ -202,8 +188,7 @@ def _session(request: web.Request) -> Session:
 @routes.post("/api/v1/sessions/search")
 async def search_sessions(request: web.Request) -> web.Response:
     """The newest sessions of this server process whose id, name and metadata match; statuses are not filtered."""
-    body = await read(request, types.SessionSearchRequest)
-    state = state_of(request)
+    state, body = await read(request, types.SessionSearchRequest)
     found = []
     for session in state.sessions.newest_first():
         metadata = session.user_metadata or {}

@@ -8,8 +8,16 @@ from tinker import types
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.promises import PROTOBUF, Answer, Promise, content_of, failure, settle
 from local_servers.tinker.refusal import BadRequest, Refusal
-from local_servers.tinker.sessions import CLONE_BLOCK, Sampler, sampler_name
-from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
+from local_servers.tinker.state import (
+    CLONE_BLOCK,
+    Sampler,
+    ServerState,
+    no_content,
+    read,
+    read_json,
+    sampler_name,
+    state_of,
+)
 from local_servers.tinker.wire_format import sample_response, sample_spec
 
 routes = web.RouteTableDef()
@@ -18,8 +26,7 @@ routes = web.RouteTableDef()
 @routes.post("/api/v1/create_sampling_session")
 async def create_sampling_session(request: web.Request) -> web.Response:
     """A sampler of a base model or of a checkpoint, whose weights are loaded before it is announced."""
-    body = await read(request, types.CreateSamplingSessionRequest)
-    state = state_of(request)
+    state, body = await read(request, types.CreateSamplingSessionRequest)
     session = state.sessions.living(body.session_id)
     sampler_id = sampler_name(body.session_id, body.sampling_session_seq_id)
     if (known := state.samplers.get(sampler_id)) is None:
@@ -52,8 +59,8 @@ async def _new_sampler(state: ServerState, sampler_id: str, body: types.CreateSa
 @routes.post("/api/v1/join_sampling_session")
 async def join_sampling_session(request: web.Request) -> web.Response:
     """A number of its own for a copy of a sampling client, so that their request numbers do not collide."""
-    body = await read(request, types.JoinSamplingSessionRequest)
-    sampler = state_of(request).samplers.find(body.sampling_session_id)
+    state, body = await read(request, types.JoinSamplingSessionRequest)
+    sampler = state.samplers.find(body.sampling_session_id)
     joined, sampler.clients = sampler.clients, sampler.clients + 1
     return web.json_response({"type": "join_sampling_session", "client_counter": joined})
 
@@ -70,8 +77,7 @@ async def get_sampler(request: web.Request) -> web.Response:
 @routes.post("/api/v1/asample")
 async def asample(request: web.Request) -> web.Response:
     """Queue a sampling request; the same (sampler, seq_id) is sampled once, however often it is sent."""
-    body = await read(request, types.SampleRequest)
-    state = state_of(request)
+    state, body = await read(request, types.SampleRequest)
     if body.sampling_session_id is None or body.seq_id is None:
         raise BadRequest("asample needs a sampling_session_id and a seq_id: call create_sampling_session first")
     if body.seq_id < 0:

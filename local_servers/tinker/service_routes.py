@@ -8,6 +8,7 @@ import time
 from aiohttp import web
 from tinker import types
 
+from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.promises import PROTOBUF
 from local_servers.tinker.records import OWNER
 from local_servers.tinker.refusal import Refusal
@@ -32,24 +33,21 @@ async def health(_request: web.Request) -> web.Response:
 async def stats(request: web.Request) -> web.Response:
     """What this process has done: optimizer steps per model, queue lengths, sampling batches, memory of answers."""
     state = state_of(request)
+
+    def engine(host: EngineHost) -> dict[str, object]:
+        loaded = {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
+        return loaded | {"device": host.device, "dtype": host.dtype}
+
     return web.json_response(
         {
             "pid": os.getpid(),
             "started": state.started,
-            "sessions": sum(session.finished is None for session in state.sessions.newest_first()),
+            "sessions": sum(session.finished is None for session in state.sessions.values()),
             "models": {run_id: model.to_json() for run_id, model in state.models.items()},
             "samplers": len(state.samplers),
             "recorded": {"sequences": len(state.recorded), "bytes": state.recorded.nbytes},
             "promises": state.promises.counts(),
-            "engines": {
-                host.name: {
-                    "loaded": host.loaded is not None,
-                    "sampled_requests": host.sampled_requests,
-                    "device": host.device,
-                    "dtype": host.dtype,
-                }
-                for host in state.engines.hosts.values()
-            },
+            "engines": {host.name: engine(host) for host in state.engines.hosts.values()},
         }
     )
 
@@ -57,20 +55,12 @@ async def stats(request: web.Request) -> web.Response:
 @routes.get("/api/v1/get_server_capabilities")
 async def capabilities(request: web.Request) -> web.Response:
     """The models on offer; `served`, which is ours, says what answers for one: an evaluation records it."""
-    return web.json_response(
-        {
-            "supported_models": [
-                {
-                    "model_name": host.name,
-                    "max_context_length": host.context_length,
-                    "trainable": True,
-                    "sampleable": True,
-                    "served": host.served,
-                }
-                for host in state_of(request).engines.hosts.values()
-            ]
-        }
-    )
+    able = {"trainable": True, "sampleable": True}
+    models = [
+        {"model_name": host.name, "max_context_length": host.context_length, **able, "served": host.served}
+        for host in state_of(request).engines.hosts.values()
+    ]
+    return web.json_response({"supported_models": models})
 
 
 @routes.post("/api/v1/client/config")
@@ -102,15 +92,15 @@ async def auth_token(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/create_session")
 async def create_session(request: web.Request) -> web.Response:
-    session = state_of(request).sessions.open(await read(request, types.CreateSessionRequest))
-    return web.json_response({"type": "create_session", "session_id": session.session_id})
+    state, body = await read(request, types.CreateSessionRequest)
+    return web.json_response({"type": "create_session", "session_id": state.sessions.open(body).session_id})
 
 
 @routes.post("/api/v1/session_heartbeat")
 async def session_heartbeat(request: web.Request) -> web.Response:
     """Keep a session alive; 410 tells its client that it is over."""
-    body = await read(request, types.SessionHeartbeatRequest)
-    state_of(request).sessions.living(body.session_id)
+    state, body = await read(request, types.SessionHeartbeatRequest)
+    state.sessions.living(body.session_id)
     return web.json_response({"type": "session_heartbeat"})
 
 
@@ -123,11 +113,8 @@ async def finish_session(request: web.Request) -> web.Response:
         return no_content()
     body = await read_json(request)
     if session.finished is None:
-        session.finished = {
-            "type": "client_finished",
-            "reason": body.get("reason") or {"type": "success"},
-            "detail": body.get("detail"),
-        }
+        reason = body.get("reason") or {"type": "success"}
+        session.finished = {"type": "client_finished", "reason": reason, "detail": body.get("detail")}
         state.end_session(session.session_id, "its session was finished")
     return no_content()
 
@@ -142,26 +129,23 @@ async def telemetry(request: web.Request) -> web.Response:
 @routes.post("/api/v1/retrieve_future")
 async def retrieve_future(request: web.Request) -> web.Response:
     """The answer to a submitted request; 408 while it runs, 410 if this process does not know it."""
-    body = await read(request, types.FutureRetrieveRequest)
-    table = state_of(request).promises
-    promise = table.get(body.request_id)
-    answer = await table.wait(promise, LONG_POLL_S)
+    state, body = await read(request, types.FutureRetrieveRequest)
+    promise = state.promises.get(body.request_id)
+    answer = await state.promises.wait(promise, LONG_POLL_S)
     if answer is None:
-        return web.json_response(
-            {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}, status=408
-        )
+        again = {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}
+        return web.json_response(again, status=408)
     if answer.content_type == PROTOBUF and PROTOBUF not in request.headers.get("Accept", ""):
         raise Refusal(406, f"the answer to a {promise.kind} is protobuf: send Accept: {PROTOBUF}")
     # Marked, not deleted: the answer may get lost on the way, and is then asked for again.
-    table.mark_read(promise.request_id)
+    state.promises.mark_read(promise.request_id)
     return web.Response(body=answer.body, content_type=answer.content_type)
 
 
 @routes.post("/api/v1/retrieve_futures")
 async def retrieve_futures(request: web.Request) -> web.Response:
     """The requests of one sampling client that finished since its last poll, with a cursor for the next one."""
-    body = await read(request, types.FuturesRetrieveRequest)
-    state = state_of(request)
+    state, body = await read(request, types.FuturesRetrieveRequest)
     for request_id in body.retrieved_request_ids:
         state.promises.mark_read(request_id)
     sampler = state.samplers.find(body.target.sampling_session_id)

@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -22,20 +21,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
-from local_servers.admission import JSON_BODY, admission, check_exposure, refused
-from local_servers.http_log import logger as http_logger
+from local_servers.admission import JSON_BODY, admission, check_exposure, http_logger, refused, stop_signal
 from local_servers.memory import OutOfMemory, keep_freed_memory, limit_own_memory_until
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import KEY_PREFIX
 from local_servers.tinker import rest_routes, sampling_routes, service_routes, training_routes
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EnginePool
-from local_servers.tinker.ordering import GAP_TIMEOUT_S
 from local_servers.tinker.promises import PROTOBUF, machine_fault
 from local_servers.tinker.refusal import Refusal
-from local_servers.tinker.state import STATE, ServerState
+from local_servers.tinker.state import STATE, SamplerRegistry, ServerState
 
 KEEP_ALIVE_S = 3600.0
 """Idle connections stay open longer than any client keeps them, so that none is closed under a request."""
@@ -90,15 +87,6 @@ async def key_of_right_form(request: web.Request, handler: Handler) -> web.Strea
     return await handler(request)
 
 
-def make_app(state: ServerState, admit: Middleware) -> web.Application:
-    """The web application over one process's state, for the requests that `admit` lets in."""
-    app = web.Application(middlewares=[admit, errors_as_json, key_of_right_form], client_max_size=MAX_BODY_BYTES)
-    app[STATE] = state
-    for module in (service_routes, training_routes, sampling_routes, rest_routes):
-        app.add_routes(module.routes)
-    return app
-
-
 async def _housekeeping(state: ServerState) -> None:
     for number in itertools.count():
         for session in state.sessions.silent():
@@ -116,29 +104,27 @@ async def _housekeeping(state: ServerState) -> None:
 
 @asynccontextmanager
 async def running(
-    port: int,
-    host: str,
-    engines: EnginePool,
-    root: Path,
-    *,
-    key: str | None = None,
-    gap_timeout_s: float = GAP_TIMEOUT_S,
+    port: int, host: str, engines: EnginePool, root: Path, *, key: str | None = None
 ) -> AsyncIterator[str]:
     """The server inside this event loop; yields its URL. Port 0 takes a free one; `root` holds runs and checkpoints;
     `key` is the one that callers need (None: any of the right form). Raises SetupError for a port in use, and for
     another host than loopback without a key."""
     check_exposure(host, key)
-    state = ServerState(engines, CheckpointStore(root), gap_timeout_s)
+    store = CheckpointStore(root)
+    state = ServerState(engines, store, SamplerRegistry(store))
     for served in engines.hosts.values():
         logger.info("%s runs on %s in %s", served.name, served.device, served.dtype)
-    listener = _listen(host, port)
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise SetupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     admit = admission(key, host, bodies=(JSON_BODY, PROTOBUF), open_paths=_OPEN_PATHS)
+    app = web.Application(middlewares=[admit, errors_as_json, key_of_right_form], client_max_size=MAX_BODY_BYTES)
+    app[STATE] = state
+    for module in (service_routes, training_routes, sampling_routes, rest_routes):
+        app.add_routes(module.routes)
     runner = web.AppRunner(
-        make_app(state, admit),
-        access_log=None,
-        logger=http_logger,
-        keepalive_timeout=KEEP_ALIVE_S,
-        shutdown_timeout=0.5,
+        app, access_log=None, logger=http_logger, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=0.5
     )
     await runner.setup()
     # Many groups are asked for at once: a connection beyond a short backlog would be dropped, and tried again only a
@@ -156,31 +142,21 @@ async def running(
         state.engines.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise SetupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-
-
 def serve(port: int, host: str, engines: EnginePool, root: Path, key: str | None) -> None:
     """Run the server until SIGTERM or SIGINT. Prints one line, `ready http://HOST:PORT`, once it serves; stderr says on
     which device the models run."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="tinker server: %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)
     keep_freed_memory()
-    asyncio.run(_serve_until_signal(port, host, engines, root, key))
+
+    async def until_signal() -> None:
+        stop = stop_signal()
+        async with running(port, host, engines, root, key=key) as url:
+            print(f"ready {url}", flush=True)
+            await limit_own_memory_until(stop)
+
+    asyncio.run(until_signal())
     sys.stdout.flush()
     sys.stderr.flush()
     # A training pass cannot be interrupted and its result has nobody left to go to: leave without waiting for it.
     os._exit(0)
-
-
-async def _serve_until_signal(port: int, host: str, engines: EnginePool, root: Path, key: str | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(port, host, engines, root, key=key) as url:
-        print(f"ready {url}", flush=True)
-        await limit_own_memory_until(stop)

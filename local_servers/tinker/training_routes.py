@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -13,17 +14,14 @@ from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 from local_servers.tinker.engine_types import AdamSettings
 from local_servers.tinker.models import TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
-from local_servers.tinker.provenance import check_tiling
 from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, check_run_id, expiry
 from local_servers.tinker.refusal import BadRequest, Refusal, about_datum
-from local_servers.tinker.sessions import Sampler, sampler_name
-from local_servers.tinker.state import ServerState, read, state_of
+from local_servers.tinker.state import Sampler, ServerState, read, sampler_name, state_of
 from local_servers.tinker.wire_format import (
     forward_backward_output,
     loss_config_of,
     loss_of,
     parse_forward_backward,
-    provenance_of,
     train_datums,
 )
 
@@ -56,18 +54,26 @@ def submit(
         # Only of a new request: a resend of one that waits adds nothing.
         if model.queue.waiting >= MAX_WAITING:
             raise Refusal(429, f"model {model.run.run_id} has {MAX_WAITING} requests waiting")
+        refusal: Refusal | None = None
         try:
             work = prepare()
-        except Refusal as refusal:
-            model.submit_refused(seq_id, kind, refusal, backward=backward)
-            raise
-        model.submit(seq_id, state.promises.open(request_id, kind, content), work, backward=backward)
+        except Refusal as error:
+            refusal, work = error, partial(_refuse, error)
+        promise = state.promises.open(request_id, kind, content)
+        promise.refusal = refusal
+        model.submit(seq_id, promise, work, backward=backward)
+        if refusal is not None:
+            raise refusal
     return web.json_response({"request_id": request_id, "model_id": model.run.run_id})
+
+
+async def _refuse(refusal: Refusal) -> Answer:
+    raise refusal
 
 
 def check_optimizer(config: object) -> None:
     """Refusal 400 for an optimizer other than Adam."""
-    if config is not None and not isinstance(config, AdamOptimizerConfig):
+    if not isinstance(config, AdamOptimizerConfig | AdamParams | None):
         raise BadRequest(f"optimizer {getattr(config, 'type', config)!r} is not offered here: adamw")
 
 
@@ -77,7 +83,7 @@ def _new_model(
     """A model of a living session, which its request number 0 will make or load."""
     run = RunRecord(run_id=model_id, session_id=session_id, base_model=base_model, lora=lora, user_metadata=metadata)
     host = state.engines.find(base_model)
-    model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
+    model = TrainingModel(run, host, state.promises, state.store)
     state.models[model_id] = model
     state.sessions[session_id].training_run_ids.append(model_id)
     return model
@@ -86,8 +92,7 @@ def _new_model(
 @routes.post("/api/v1/create_model")
 async def create_model(request: web.Request) -> web.Response:
     """A new training run: a LoRA adapter on a base model."""
-    body = await read(request, types.CreateModelRequest)
-    state = state_of(request)
+    state, body = await read(request, types.CreateModelRequest)
     state.sessions.living(body.session_id)
     model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
     request_id, content = f"{model_id}:0", content_of(body)
@@ -113,21 +118,13 @@ async def create_model(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/get_info")
 async def get_info(request: web.Request) -> web.Response:
-    model = state_of(request).model((await read(request, types.GetInfoRequest)).model_id)
-    run = model.run
-    folder = str(model.host.folder)
-    return web.json_response(
-        {
-            "type": "get_info",
-            "model_id": run.run_id,
-            "model_name": run.base_model,
-            "model_data": {"arch": model.host.architecture, "model_name": run.base_model, "tokenizer_id": folder},
-            "is_lora": True,
-            "lora_rank": run.lora.rank,
-            "optimizer_steps": run.optimizer_steps,
-            "steps_before": run.steps_before,
-        }
-    )
+    state, body = await read(request, types.GetInfoRequest)
+    model = state.model(body.model_id)
+    run, host = model.run, model.host
+    data = {"arch": host.architecture, "model_name": run.base_model, "tokenizer_id": str(host.folder)}
+    info = {"type": "get_info", "model_id": run.run_id, "model_name": run.base_model, "model_data": data}
+    steps = {"optimizer_steps": run.optimizer_steps, "steps_before": run.steps_before}
+    return web.json_response(info | {"is_lora": True, "lora_rank": run.lora.rank} | steps)
 
 
 @routes.post("/api/v1/forward_backward")
@@ -139,14 +136,13 @@ async def forward_backward(request: web.Request) -> web.Response:
     backward = not message.forward_only
 
     def prepare() -> Work:
-        loss, config, datums = loss_of(message), loss_config_of(message), train_datums(message)
-        for number, datum in enumerate(datums):
+        loss, config, given = loss_of(message), loss_config_of(message), train_datums(message)
+        datums = [datum for datum, _ in given]
+        for number, (datum, provenance) in enumerate(given) if loss == "stable_reinforce" else ():
             with about_datum(number):
-                provenance = provenance_of(message.data[number])
-                check_tiling(datum, provenance)
-                if loss == "stable_reinforce":
-                    datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
-        model.check_request(datums, loss, config)
+                datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
+        if model.host.loaded is not None:  # nothing is checked before it is loaded
+            model.host.loaded.validate(datums, loss, config)
 
         async def work() -> Answer:
             output = await model.forward_backward(datums, loss, config, backward=backward)
@@ -160,15 +156,12 @@ async def forward_backward(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/optim_step")
 async def optim_step(request: web.Request) -> web.Response:
-    state = state_of(request)
-    body = await read(request, types.OptimStepRequest)
+    state, body = await read(request, types.OptimStepRequest)
     model = state.model(body.model_id)
 
     def prepare() -> Work:
-        params = body.optim_params
-        if not isinstance(params, AdamParams):
-            raise BadRequest(f"optimizer {params.type!r} is not offered here: adamw")
-        settings = AdamSettings(**params.model_dump())
+        check_optimizer(body.optim_params)
+        settings = AdamSettings(**body.optim_params.model_dump())
 
         async def work() -> Answer:
             return json_answer({"metrics": await model.optim_step(settings)})
@@ -196,8 +189,7 @@ def _save_work(state: ServerState, model: TrainingModel, kind: CheckpointKind, b
 @routes.post("/api/v1/save_weights")
 async def save_weights(request: web.Request) -> web.Response:
     """A training checkpoint: weights and optimizer state."""
-    state = state_of(request)
-    body = await read(request, types.SaveWeightsRequest)
+    state, body = await read(request, types.SaveWeightsRequest)
     model = state.model(body.model_id)
     return submit(state, model, body.type, body, lambda: _save_work(state, model, "weights", body))
 
@@ -208,8 +200,7 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 
     `kind` inflight is answered with a snapshot too, which its contract (those weights or newer ones) allows.
     """
-    state = state_of(request)
-    body = await read(request, types.SaveWeightsForSamplerRequest)
+    state, body = await read(request, types.SaveWeightsForSamplerRequest)
     model = state.model(body.model_id)
 
     def prepare() -> Work:
@@ -239,8 +230,7 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 @routes.post("/api/v1/save_weights_external")
 async def save_weights_external(request: web.Request) -> web.Response:
     """The adapter as PEFT files that other tools read; they are downloaded through the REST routes."""
-    state = state_of(request)
-    body = await read(request, types.SaveWeightsExternalRequest)
+    state, body = await read(request, types.SaveWeightsExternalRequest)
     model = state.model(body.model_id)
 
     def prepare() -> Work:
@@ -254,8 +244,7 @@ async def save_weights_external(request: web.Request) -> web.Response:
 @routes.post("/api/v1/load_weights")
 async def load_weights(request: web.Request) -> web.Response:
     """Load a training checkpoint into a model, or make a new model from it."""
-    state = state_of(request)
-    body = await read(request, types.LoadWeightsRequest)
+    state, body = await read(request, types.LoadWeightsRequest)
     check_optimizer(body.optimizer_config)
     if body.model_id is not None:
         model = state.model(body.model_id)

@@ -8,19 +8,14 @@ from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 
 from local_servers.tinker.engine_types import LOSS_NAMES, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
-from local_servers.tinker.provenance import RECORDED_TOP_K, Provenance, Span
+from local_servers.tinker.provenance import RECORDED_TOP_K, Provenance, Span, check_tiling
 from local_servers.tinker.refusal import BadRequest, about_datum
 
 MASK_TOKEN = 0
 MASK_LOGPROB = -99999.0
 """What the SDK reads as "nothing here" in a top-k matrix."""
 
-_Dtype = np.dtype[np.float32] | np.dtype[np.int64] | np.dtype[np.int32]
-_DTYPES: dict[int, _Dtype] = {
-    pb.DTYPE_FLOAT32: np.dtype(np.float32),
-    pb.DTYPE_INT64: np.dtype(np.int64),
-    pb.DTYPE_INT32: np.dtype(np.int32),
-}
+_DTYPES: dict[int, type[np.number]] = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
 def parse_forward_backward(body: bytes) -> "pb.ForwardBackwardRequest":
@@ -54,25 +49,24 @@ def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
     return config
 
 
-def train_datums(message: "pb.ForwardBackwardRequest") -> list[TrainDatum]:
-    """The request's training sequences; BadRequest names the datum and what is wrong with it."""
+def train_datums(message: "pb.ForwardBackwardRequest") -> list[tuple[TrainDatum, Provenance | None]]:
+    """The request's training sequences, and where their tokens come from (None where it does not say). BadRequest names
+    the datum and what is wrong with it."""
     if not message.data:
         raise BadRequest("the request has no data")
     datums = []
     for number, datum in enumerate(message.data):
         with about_datum(number):
             inputs = {str(name): _array(str(name), tensor) for name, tensor in datum.loss_fn_inputs.items()}
-            datums.append(TrainDatum(_input_tokens(datum.model_input), inputs))
+            parsed, provenance = TrainDatum(_input_tokens(datum.model_input), inputs), None
+            if datum.model_input_spans or datum.loss_fn_input_spans:
+                provenance = Provenance(
+                    [_span(span) for span in datum.model_input_spans],
+                    [_span(span) for span in datum.loss_fn_input_spans],
+                )
+                check_tiling(parsed, provenance)
+            datums.append((parsed, provenance))
     return datums
-
-
-def provenance_of(datum: "pb.Datum") -> Provenance | None:
-    """Where the datum's tokens come from, None if it does not say; BadRequest for spans that are not whole."""
-    if not datum.model_input_spans and not datum.loss_fn_input_spans:
-        return None
-    return Provenance(
-        *([_span(span) for span in spans] for spans in (datum.model_input_spans, datum.loss_fn_input_spans))
-    )
 
 
 def _span(message: "pb.ProvenanceSpan") -> Span:
@@ -91,7 +85,7 @@ def _input_tokens(chunks: "list[pb.Chunk]") -> np.ndarray:
         kind = chunk.WhichOneof("chunk")
         if kind != "encoded_text":
             raise BadRequest(f"model_input has a chunk of {kind or 'no kind'}; only tokens are supported")
-        parts.append(_numbers("model_input", chunk.encoded_text.tokens, np.dtype(np.int32)))
+        parts.append(_numbers("model_input", chunk.encoded_text.tokens, np.int32))
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
 
 
@@ -107,7 +101,8 @@ def _array(name: str, tensor: "pb.Tensor") -> np.ndarray:
     return array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
 
 
-def _numbers(name: str, content: bytes, dtype: _Dtype) -> np.ndarray:
+def _numbers(name: str, content: bytes, number: type[np.number]) -> np.ndarray:
+    dtype = np.dtype(number)
     if len(content) % dtype.itemsize:
         raise BadRequest(f"{name} has {len(content)} bytes, which are no whole {dtype} values")
     return np.frombuffer(content, dtype=dtype)

@@ -10,7 +10,7 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.settings.flow_settings import COLDEST, HOTTEST
 from coderl_tasks.settings.train_settings import MAX_LORA_RANK
 from local_servers import interface
-from local_servers.tinker.engine import adapter, validation
+from local_servers.tinker.engine import adapter, lora_engine
 
 MAY_USE_SERVERS = {
     "coderl_tasks/cli/clean.py",
@@ -71,4 +71,4 @@ print([name for name in ("torch", "numpy", "polars", "aiohttp", "pydantic", "asy
 
 def test_the_tinker_server_takes_all_that_the_settings_allow() -> None:
     assert adapter.MAX_RANK >= MAX_LORA_RANK
-    assert validation.COLDEST <= COLDEST < HOTTEST <= validation.HOTTEST
+    assert lora_engine.COLDEST <= COLDEST < HOTTEST <= lora_engine.HOTTEST

@@ -25,6 +25,7 @@ import json
 import math
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -59,22 +60,13 @@ class LoraShape:
                 return self.train_unembed
             return self.train_mlp if ".mlp." in name else self.train_attn
 
-        return sorted(name for name in base if wanted(name))
+        return sorted(filter(wanted, base))
 
-    def nbytes(self, base: Weights) -> int:
-        """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
-        the merged matrices where they are float32, else the rounded factors."""
-        return self.applied_nbytes(base) + sum(4 * 4 * self._low_rank(base[name]) for name in self.targets(base))
 
-    def applied_nbytes(self, base: Weights) -> int:
-        """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
-        products take (joined, and packed), some three times as much."""
-        matrices = [base[name] for name in self.targets(base)]
-        return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * self._low_rank(matrix) for matrix in matrices)
-
-    def _low_rank(self, matrix: torch.Tensor) -> int:
-        """How many numbers A and B of this matrix have."""
-        return self.rank * sum(matrix.shape)
+def _applied_bytes(matrices: list[torch.Tensor], rank: int) -> int:
+    """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
+    products take (joined, and packed), some three times as much."""
+    return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * rank * sum(matrix.shape) for matrix in matrices)
 
 
 class SnapshotWeights(dict[str, torch.Tensor]):
@@ -97,35 +89,30 @@ class Snapshot:
     def __init__(self, base: Weights, factors: Weights) -> None:
         self.factors = factors
         self._base = base
-        self._names = _matrices(factors)
-        self._made: weakref.ref[SnapshotWeights] | None = None
+        self._made: Callable[[], SnapshotWeights | None] = lambda: None
         self._making = threading.Lock()
 
     @property
     def in_use(self) -> bool:
         """Whether somebody holds its weights."""
-        return self._made is not None and self._made() is not None
+        return self._made() is not None
 
     def weights(self) -> SnapshotWeights:
         """One object for all who hold it at the same time. Raises OutOfMemory before it is made."""
         with self._making:
-            made = None if self._made is None else self._made()
+            made = self._made()
             if made is None:
-                device = self._base[UNEMBED].device.type
-                require_memory(self._nbytes(), "a copy of the weights to sample from", device)
                 made = SnapshotWeights(self, self._base | self._own())
                 self._made = weakref.ref(made)
             return made
 
-    def _nbytes(self) -> int:
-        """With the forms of the factors that products take (joined, and packed)."""
-        merged = sum(self._base[name].nbytes for name in self._names if merges(self._base[name]))
-        return merged + sum(4 * factor.nbytes for factor in self.factors.values() if factor.dtype != torch.float32)
-
     @torch.no_grad()
     def _own(self) -> Weights:
+        names = _matrices(self.factors)
+        need = _applied_bytes([self._base[name] for name in names], len(self.factors[f"{names[0]}.lora_A"]))
+        require_memory(need, "a copy of the weights to sample from", self._base[UNEMBED].device.type)
         own: Weights = {}
-        for name in self._names:
+        for name in names:
             a, b = f"{name}.lora_A", f"{name}.lora_B"
             if merges(self._base[name]):
                 own[name] = torch.addmm(self._base[name], self.factors[b], self.factors[a])
@@ -136,10 +123,8 @@ class Snapshot:
 
 @dataclass
 class Adapter:
-    """LoRA parameters with gradients, Adam moments and step count. Keys are `<matrix name>.lora_A` and `.lora_B`.
-
-    `grads` is None until a backward pass; `version` counts changes of the parameters.
-    """
+    """LoRA parameters with gradients (None until a backward pass), Adam moments and step count. Keys are
+    `<matrix name>.lora_A` and `.lora_B`."""
 
     shape: LoraShape
     seed: int
@@ -147,21 +132,21 @@ class Adapter:
     grads: dict[str, torch.Tensor] | None = None
     moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     step: int = 0
-    version: int = 0
-    _applied: tuple[int, SnapshotWeights] | None = None
+    _applied: SnapshotWeights | None = None
 
     @property
     def scale(self) -> float:
         return ALPHA / self.shape.rank
 
     def targets(self) -> list[str]:
+        """The matrices that it trains."""
         return _matrices(self.params)
 
     def applied(self, base: Weights) -> SnapshotWeights:
         """The weights with this adapter, kept until it changes. Later optimizer steps do not change them."""
-        if self._applied is None or self._applied[0] != self.version:
-            self._applied = (self.version, Snapshot(base, self.factors(base)).weights())
-        return self._applied[1]
+        if self._applied is None:
+            self._applied = Snapshot(base, self.factors(base)).weights()
+        return self._applied
 
     def forget_applied(self) -> None:
         """Before the adapter changes: the memory of its weights is free where nobody samples from them."""
@@ -185,6 +170,31 @@ class Adapter:
             grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
         self.grads = grads
 
+    def write(self, folder: Path, base_model: Path, *, optimizer: bool) -> None:
+        """Writes the adapter into an existing or new folder, with Adam's state if `optimizer`; not atomic by itself."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {f"{_PREFIX}{key}.weight": value.contiguous() for key, value in self.params.items()}
+        save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": str(base_model),
+            "r": self.shape.rank,
+            "lora_alpha": ALPHA,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "inference_mode": True,
+            "target_modules": sorted({name.rsplit(".", 1)[-1] for name in self.targets()}),
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+        state = {"shape": asdict(self.shape), "seed": self.seed, "step": self.step if optimizer else 0}
+        (folder / "training_state.json").write_text(json.dumps(state, indent=2) + "\n")
+        if optimizer:
+            moments = {}
+            for key, (first, second) in self.moments.items():
+                moments[f"{key}.first"], moments[f"{key}.second"] = first, second
+            save_file(moments, folder / "optimizer.safetensors")
+
 
 def _matrices(factors: Weights) -> list[str]:
     """The matrices that have factors."""
@@ -206,7 +216,11 @@ def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
             "parameters as the layers themselves"
         )
     device = base[UNEMBED].device
-    require_memory(shape.nbytes(base), f"training with LoRA rank {shape.rank}", device.type)
+    matrices = [base[name] for name in targets]
+    # A and B with their gradients and two moments, float32, and what is made of them for the passes.
+    trained_bytes = 4 * 4 * shape.rank * sum(sum(matrix.shape) for matrix in matrices)
+    what = f"training with LoRA rank {shape.rank}"
+    require_memory(trained_bytes + _applied_bytes(matrices, shape.rank), what, device.type)
     params = {}
     for name in targets:
         out_features, in_features = base[name].shape
@@ -249,7 +263,6 @@ def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         raise BadRequest("the gradients are not finite: no step was taken, and they were dropped")
     clip = settings.grad_clip_norm / norm if 0 < settings.grad_clip_norm < norm else 1.0
     adapter.step += 1
-    adapter.version += 1
     adapter.forget_applied()
     correction1 = 1 - settings.beta1**adapter.step
     correction2 = 1 - settings.beta2**adapter.step
@@ -265,32 +278,6 @@ def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         # where there never was a gradient, 0 / (0 + eps) is 0 also for eps 0
         param.sub_(step.nan_to_num_(0.0), alpha=settings.learning_rate)
     return {"grad_norm": norm, "grad_norm_clipped": norm * clip}
-
-
-def write_adapter(adapter: Adapter, folder: Path, base_model: Path, *, optimizer: bool) -> None:
-    """Writes the adapter into an existing or new folder; not atomic by itself."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {f"{_PREFIX}{key}.weight": value.contiguous() for key, value in adapter.params.items()}
-    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(base_model),
-        "r": adapter.shape.rank,
-        "lora_alpha": ALPHA,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "inference_mode": True,
-        "target_modules": sorted({name.rsplit(".", 1)[-1] for name in adapter.targets()}),
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    state = {"shape": asdict(adapter.shape), "seed": adapter.seed, "step": adapter.step if optimizer else 0}
-    (folder / "training_state.json").write_text(json.dumps(state, indent=2) + "\n")
-    if optimizer:
-        moments = {}
-        for key, (first, second) in adapter.moments.items():
-            moments[f"{key}.first"], moments[f"{key}.second"] = first, second
-        save_file(moments, folder / "optimizer.safetensors")
 
 
 def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:

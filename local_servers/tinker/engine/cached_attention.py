@@ -25,13 +25,7 @@ class GroupCache:
     """
 
     def __init__(
-        self,
-        n_layers: int,
-        n_kv_heads: int,
-        head_dim: int,
-        prompt_length: int,
-        n_samples: int,
-        device: torch.device,
+        self, n_layers: int, n_kv_heads: int, head_dim: int, prompt_length: int, n_samples: int, device: torch.device
     ) -> None:
         self.prompt_length = prompt_length
         self.prompt_filled = 0
@@ -51,8 +45,13 @@ class GroupCache:
             position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
             what = "the cache of the completions that are being sampled"
             require_memory(_GROW * position_bytes, what, short[0].device.type)
-            _grow(self.sample_k, filled)
-            _grow(self.sample_v, filled)
+            for caches in (self.sample_k, self.sample_v):
+                for layer, old in enumerate(caches):
+                    if filled < old.shape[-2]:  # where memory ended behind this layer, and the step is run again
+                        continue
+                    new = old.new_empty(*old.shape[:-2], filled + _GROW, old.shape[-1])
+                    new[..., :filled, :] = old
+                    caches[layer] = new
 
     def keep(self, samples: list[int]) -> None:
         """Drops every sample but those at these places, keeping their order."""
@@ -60,16 +59,6 @@ class GroupCache:
         for caches in (self.sample_k, self.sample_v):
             for layer, old in enumerate(caches):
                 caches[layer] = old.index_select(0, index)
-
-
-def _grow(caches: list[torch.Tensor], filled: int) -> None:
-    """Gives those of the caches (..., capacity, d) that are filled to the end some more capacity."""
-    for layer, old in enumerate(caches):
-        if filled < old.shape[-2]:  # also where memory ended on the way to this layer, and the step is run again
-            continue
-        new = old.new_empty(*old.shape[:-2], filled + _GROW, old.shape[-1])
-        new[..., :filled, :] = old
-        caches[layer] = new
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,8 @@ adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lo
 them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """x (R, in) and a matrix (out, in) -> (R, out)."""
+RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""Attention over packed rows of a layer: q (R, H, d), k and v (R, KV, d) and the scale -> (R, H, d)."""
 UNEMBED = "lm_head"
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -69,14 +71,6 @@ _LARGE_WEIGHTS = 50_000_000
 their own, and take enough memory to give it back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
 _ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers of a module that get the same input, by transformers' names."""
-_ROUNDING = 1.0
-"""How many times the error of transformers' own bfloat16 form ours may have, which rounds activations too."""
-
-
-class RowAttention(Protocol):
-    """Attention over packed rows: q (R, H, d), k and v (R, KV, d) of one layer -> (R, H, d)."""
-
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor: ...
 
 
 def merges(matrix: torch.Tensor) -> bool:
@@ -162,10 +156,10 @@ class _RoundedProduct(torch.autograd.Function):
 class _Binding(threading.local):
     """What the slots of one model use during this thread's current forward pass."""
 
-    weights: Weights = {}  # noqa: RUF012 - replaced whole, never changed in place
-    product: Product | None = None
-    exact: bool = False  # products in float32, whatever the weights' dtype
-    ready: dict[str, torch.Tensor] = {}  # noqa: RUF012 - new in each pass; outputs of slots whose group was multiplied
+    weights: Weights
+    product: Product | None
+    exact: bool  # products in float32, whatever the weights' dtype
+    ready: dict[str, torch.Tensor]  # outputs of slots whose group was multiplied
 
 
 @dataclass(frozen=True)
@@ -488,14 +482,14 @@ class BaseModel:
             return None
 
     def _refuse_coarse_results(self, tokens: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor) -> None:
-        """In bfloat16, log-probabilities must differ from those of float32 by what rounding explains: no more than
-        `_ROUNDING` times as much as those of transformers' own bfloat16 form, `rounded`, in the mean of squares."""
+        """In bfloat16, log-probabilities must differ from those of float32 by what rounding explains: in the mean of
+        squares no more than those of transformers' own bfloat16 form, `rounded`, which rounds activations too."""
         found = self._probe([tokens])
         ours, theirs = (
             float((logits.log_softmax(dim=1) - expected.log_softmax(dim=1)).square().mean().sqrt())
             for logits in (found, rounded)
         )
-        if ours > _ROUNDING * theirs:
+        if ours > theirs:
             raise SetupError(
                 f"{self.folder}: in bfloat16 the local engine's log-probabilities are off by {ours:.2g} nats, "
                 f"transformers' by {theirs:.2g}: `coderl serve tinker --dtype float32` serves it (set TINKER_BASE_URL)"
@@ -516,17 +510,15 @@ class BaseModel:
         Row-exact rows must come in whole tiles (`padded_rows`). Differentiable in `weights` otherwise. With `exact` the
         products are float32, whatever the dtype of the weights, which are then taken without factors.
         """
-        self._binding.weights = weights
-        self._binding.product, self._binding.exact = self._product if row_exact else None, exact
-        self._binding.ready = {}
+        bound = self._binding.__dict__  # this thread's
+        bound.update(weights=weights, product=self._product if row_exact else None, exact=exact, ready={})
         embedded = self._backbone.get_input_embeddings()(tokens).float()
         try:
             out = self._backbone(
                 inputs_embeds=embedded[None], position_ids=positions[None], use_cache=False, row_attention=attention
             )
         finally:
-            self._binding.weights, self._binding.product, self._binding.exact = {}, None, False
-            self._binding.ready = {}
+            bound.clear()
         return out.last_hidden_state[0]
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:

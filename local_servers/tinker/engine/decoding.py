@@ -124,11 +124,11 @@ class StopRule:
 
     def reason(self, tokens: list[int]) -> Literal["stop", "length"] | None:
         """Why the sequence ends with its last token, None if it goes on."""
-        if tokens[-1] in self._tokens or (self._strings and self._ends_with_string(tokens)):
+        if tokens[-1] in self._tokens:
             return "stop"
+        if self._strings:
+            assert self._tokenizer is not None
+            text = self._tokenizer.decode(tokens[-self._window :], skip_special_tokens=False)
+            if any(string in text for string in self._strings):
+                return "stop"
         return "length" if len(tokens) >= self._limit else None
-
-    def _ends_with_string(self, tokens: list[int]) -> bool:
-        assert self._tokenizer is not None
-        text = self._tokenizer.decode(tokens[-self._window :], skip_special_tokens=False)
-        return any(string in text for string in self._strings)

@@ -5,28 +5,24 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer
 
 from local_servers.memory import require_memory, return_freed_memory
-from local_servers.tinker.engine.adapter import (
-    Adapter,
-    LoraShape,
-    Snapshot,
-    adam_step,
-    create_adapter,
-    read_adapter,
-    write_adapter,
-)
+from local_servers.tinker.engine.adapter import Adapter, LoraShape, Snapshot, adam_step, create_adapter, read_adapter
 from local_servers.tinker.engine.causal_lm import BaseModel, Weights
-from local_servers.tinker.engine.losses import checked_config
+from local_servers.tinker.engine.losses import LOSS_INPUTS, OPTIONAL_INPUTS, checked_config
 from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
 from local_servers.tinker.engine.slot_caches import capacity_of
 from local_servers.tinker.engine.training import run_datums
-from local_servers.tinker.engine.validation import check_datum, check_sample
 from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest, about_datum
 
+MAX_SAMPLES = 4096
+MAX_TOP_K_LOGPROBS = 1024
+COLDEST, HOTTEST = 0.01, 100.0
+"""Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
 _CACHE_ROOM = 4 << 30
 _DRAW_BYTES = 40
 """A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
@@ -44,17 +40,15 @@ class Engine:
         device: str = "cpu",
         dtype: str = "float32",
         max_batch_rows: int | None = None,
-        max_train_tokens: int = 16384,
         threads: int = 1,
     ) -> None:
         """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with the layers' weights in `dtype` (float32
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
-        `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024; `max_train_tokens` bounds a
-        training micro-batch. `threads` is how many threads share one operation, for the whole process, and part of what
-        decides the bits. One is best, as sampling deals its requests and training its micro-batches to the cores: two
-        gain little on idle cores, and on busy ones every operation waits for the slower thread (sampling on nano took
-        ten times as long).
+        `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024. `threads` is how many threads
+        share one operation, for the whole process, and part of what decides the bits. One is best, as sampling deals
+        its requests and training its micro-batches to the cores: two gain little on idle cores, and on busy ones every
+        operation waits for the slower thread (sampling on nano took ten times as long).
         """
         torch.set_num_threads(threads)
         self.folder = folder
@@ -64,7 +58,6 @@ class Engine:
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         on_cpu = device == "cpu"
         self._max_batch_rows = max_batch_rows or (256 if on_cpu else 1024)
-        self._max_train_tokens = max_train_tokens
         # A GPU waits for each call: there the attention of all samples is one, those of a group among them. The CPU is
         # quicker with one for each group, which reads the keys of the prompt once.
         self.samples_alone = not on_cpu
@@ -98,9 +91,7 @@ class Engine:
         """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's. Raises
         BadRequest before any work if the request is invalid."""
         self.validate(datums, loss, config)
-        output = run_datums(
-            self._model, adapter, datums, loss, config, backward=backward, max_tokens=self._max_train_tokens
-        )
+        output = run_datums(self._model, adapter, datums, loss, config, backward=backward)
         if self.large:
             return_freed_memory()
         return output
@@ -116,7 +107,7 @@ class Engine:
         checked_config(loss, config)
         for number, datum in enumerate(datums):
             with about_datum(number):
-                check_datum(datum, loss, self.vocab_size, self.context_length)
+                _check_datum(datum, loss, self.vocab_size, self.context_length)
 
     # sampling
 
@@ -147,7 +138,7 @@ class Engine:
         return spec.by_sample() if self.samples_alone else [spec]
 
     def validate_sample(self, spec: SampleSpec) -> None:
-        check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
+        _check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
 
     def sampling_batch(self, threads: int | None = None) -> SamplingBatch:
         """An empty batch, whose requests are run by so many threads; by default one on each core."""
@@ -157,7 +148,8 @@ class Engine:
         """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its
         first token; its cache asks for room as it grows."""
         need = len(spec.prompt) * self._position_bytes + spec.num_samples * self.vocab_size * _DRAW_BYTES
-        self._require_memory(need, f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens")
+        what = f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens"
+        require_memory(need, what, self._model.device.type)
         return RunningRequest(self._model, weights, spec, self.tokenizer)
 
     def cache_bytes(self, spec: SampleSpec) -> int:
@@ -179,17 +171,87 @@ class Engine:
         model = self._model
         return model.n_layers * 2 * model.n_kv_heads * model.head_dim * torch.float32.itemsize
 
-    def _require_memory(self, need_bytes: int, what: str) -> None:
-        require_memory(need_bytes, what, self._model.device.type)
-
     # storage
 
     def save_adapter(self, adapter: Adapter, folder: Path, *, optimizer: bool) -> None:
         """Writes the adapter, with Adam's state if `optimizer`, into `folder` (PEFT's format)."""
-        write_adapter(adapter, folder, self.folder, optimizer=optimizer)
+        adapter.write(folder, self.folder, optimizer=optimizer)
 
     def load_adapter(self, folder: Path, *, optimizer: bool) -> Adapter:
         """The adapter saved in `folder`. Raises OutOfMemory, and BadRequest as `read_adapter` does."""
         stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        self._require_memory(stored, f"loading {folder.name}")
+        require_memory(stored, f"loading {folder.name}", self._model.device.type)
         return read_adapter(folder, self._model.weights, optimizer=optimizer)
+
+
+def _check_tokens(tokens: np.ndarray, vocab_size: int, what: str) -> None:
+    """Token ids must be integers of the vocabulary."""
+    if tokens.dtype.kind not in "iu":
+        raise BadRequest(f"{what} must be integers, not {tokens.dtype}")
+    outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if len(outside):
+        raise BadRequest(f"{what} has token id {outside[0]}, outside the vocabulary of {vocab_size}")
+
+
+def _check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_length: int) -> None:
+    """A datum must be non-empty, fit the context, and have every input of its loss, finite and of its length."""
+    tokens = datum.tokens
+    if tokens.ndim != 1 or len(tokens) == 0:
+        raise BadRequest("a datum's model_input must be a non-empty sequence of tokens")
+    _check_tokens(tokens, vocab_size, "model_input")
+    if len(tokens) > context_length:
+        raise BadRequest(f"model_input has {len(tokens)} tokens, the model's context is {context_length}")
+    for name in ("target_tokens", *LOSS_INPUTS[loss]):
+        values = datum.loss_inputs.get(name)
+        if values is None and name in OPTIONAL_INPUTS:
+            continue
+        if values is None:
+            raise BadRequest(f"{loss} needs loss_fn_inputs[{name!r}]")
+        if values.shape != tokens.shape:
+            raise BadRequest(f"{name} has shape {values.shape}, model_input has {len(tokens)} tokens")
+        if name == "target_tokens":
+            _check_tokens(values, vocab_size, name)
+        elif not np.isfinite(values).all():
+            raise BadRequest(
+                f"{name} has a value that is not finite, at position {int(np.argmin(np.isfinite(values)))}"
+            )
+    if loss == "stable_reinforce":
+        if datum.sampler is None:
+            raise BadRequest("stable_reinforce needs the sampler's recorded distributions")
+        _check_tokens(datum.sampler.tokens, vocab_size, "the recorded distribution")
+    if loss == "gspo" and not datum.loss_inputs["sequence_ratio_mask"].any():
+        raise BadRequest("sequence_ratio_mask marks no token: it has to be 1 on those that were sampled")
+
+
+def _check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has_tokenizer: bool) -> None:
+    """A sampling request must have a prompt that leaves room in the context and settings within their ranges."""
+    if not spec.prompt:
+        raise BadRequest("the prompt is empty")
+    _check_tokens(np.asarray(spec.prompt), vocab_size, "the prompt")
+    scores_only = spec.prompt_logprobs or spec.topk_prompt_logprobs > 0
+    if len(spec.prompt) > context_length - (0 if scores_only else 1):
+        raise BadRequest(
+            f"the prompt has {len(spec.prompt)} tokens and leaves no room in the model's context of {context_length}"
+        )
+    if not 1 <= spec.num_samples <= MAX_SAMPLES:
+        raise BadRequest(f"num_samples must be at least 1 and at most {MAX_SAMPLES}, not {spec.num_samples}")
+    if spec.max_tokens < 1:
+        raise BadRequest(f"max_tokens must be at least 1, not {spec.max_tokens}")
+    if spec.temperature != 0 and not COLDEST <= spec.temperature <= HOTTEST:
+        raise BadRequest(
+            f"temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, not {spec.temperature}: dividing by "
+            "less overflows"
+        )
+    if not 0 < spec.top_p <= 1:
+        raise BadRequest(f"top_p must be in (0, 1], not {spec.top_p}")
+    if spec.top_k < -1:
+        raise BadRequest(f"top_k must be positive, or -1 or 0 for no limit, not {spec.top_k}")
+    if not 0 <= spec.topk_prompt_logprobs <= MAX_TOP_K_LOGPROBS:
+        raise BadRequest(
+            f"topk_prompt_logprobs must not be negative, nor more than {MAX_TOP_K_LOGPROBS}, "
+            f"but is {spec.topk_prompt_logprobs}"
+        )
+    if spec.stop_tokens:
+        _check_tokens(np.asarray(spec.stop_tokens), vocab_size, "stop")
+    if spec.stop_strings and not has_tokenizer:
+        raise BadRequest("stop strings need a tokenizer, and the model's folder has none: use stop token ids")

@@ -23,9 +23,8 @@ import torch
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import BaseModel, Weights
 from local_servers.tinker.engine.decoding import StopRule, UniformDraws, draw_tokens
-from local_servers.tinker.engine.prefix_cache import KeptPrompts, longer_prefix
 from local_servers.tinker.engine.row_exact import padded_rows
-from local_servers.tinker.engine.slot_caches import CHUNK, SlotCache, SlotPool
+from local_servers.tinker.engine.slot_caches import CHUNK, KeptPrompts, SlotCache, SlotPool, longer_prefix
 from local_servers.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
 
 PREFILL_CHUNK = 512
@@ -124,10 +123,6 @@ class RunningRequest:
             return [self.spec.prompt[i] for i in positions], positions
         position = len(self.spec.prompt) + self.cache.generated
         return [self._tokens[i][-1] for i in self._running], [position] * len(self._running)
-
-    def segment(self, start: int) -> Segment:
-        """Its rows of the step, beginning at `start`."""
-        return Segment(start, start + self.rows, self.cache, self.prefilling)
 
     def logit_rows(self) -> slice:
         """Which of its rows need logits."""
@@ -228,7 +223,7 @@ class SamplingBatch:
     def __init__(self, model: BaseModel, max_rows: int, threads: int) -> None:
         self._model = model
         self._max_rows = max_rows
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampling") if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampling")
         self._threads = threads
         self._slots = SlotPool(model.n_layers, model.n_kv_heads, model.head_dim, model.device)
         self._kept = KeptPrompts(_KEPT_BYTES)
@@ -247,9 +242,8 @@ class SamplingBatch:
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
         parts = [part for requests in by_weights.values() for part in self._dealt(requests)]
-        if self._pool is None or len(parts) == 1:
-            for part in parts:
-                self._run(part)
+        if len(parts) == 1:
+            self._run(parts[0])
         else:
             list(self._pool.map(self._run, parts))
         finished = [request for request in chosen if request.done]
@@ -364,7 +358,7 @@ class SamplingBatch:
         spans = []
         for request in requests:
             start = len(tokens)
-            segments.append(request.segment(start))
+            segments.append(Segment(start, start + request.rows, request.cache, request.prefilling))
             wanted = request.logit_rows()
             spans.append(wanted.stop - wanted.start)
             logit_rows += range(start + wanted.start, start + wanted.stop)

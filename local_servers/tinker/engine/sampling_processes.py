@@ -7,9 +7,11 @@ process has to know of an adapter, its factors, it is sent with the adapter's fi
 A worker that ends is not started again: this process runs what it leaves, and those that are left what follows.
 """
 
+import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import pickle
 import socket
 import subprocess
@@ -18,30 +20,29 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
+from transformers.utils import logging as transformers_logging
 
-from local_servers.memory import SHARE, available_bytes
+from local_servers.memory import SHARE, available_bytes, keep_freed_memory, limit_own_memory_until
 from local_servers.tinker.engine.adapter import Snapshot, SnapshotWeights
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
-from local_servers.tinker.engine.scheduler import SamplingScheduler
+from local_servers.tinker.engine.scheduler import CLOSED, SamplingScheduler, Submitted, end_future
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
 
 logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 4
 """Each has the weights in memory, and fills its share of the cores with threads."""
-_WORKER = "local_servers.tinker.engine.sampling_worker"
-_KEPT = 2
-"""The most adapters whose weights a worker keeps: those of the policy now, and those of the one before while they are
-in use."""
+_WORKER = "local_servers.tinker.engine.sampling_processes"
 
 Scheduler: TypeAlias = "SamplingScheduler | SamplingProcesses"
-_Unfinished = tuple[Weights, SampleSpec, Future[SampleResult]]
 
 
 def sampling_scheduler(engine: Engine) -> Scheduler:
@@ -91,28 +92,27 @@ class SamplingProcesses:
         with self._lock:
             self._tokens_here -= tokens
 
-    def _run_here(self, unfinished: list[_Unfinished]) -> None:
+    def _run_here(self, unfinished: list[Submitted]) -> None:
         """Runs what a worker that ended has left."""
         for weights, spec, future in unfinished:
             try:
                 _follow(self._here.submit(weights, spec), future)
             except RuntimeError as error:  # closed meanwhile
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(error)
+                end_future(future, error)
 
 
 class _Worker:
     """The other side of a worker process: what was asked of it, and the weights that it holds."""
 
     def __init__(
-        self, engine: Engine, max_cache_bytes: int, threads: int, take_back: Callable[[list[_Unfinished]], None]
+        self, engine: Engine, max_cache_bytes: int, threads: int, take_back: Callable[[list[Submitted]], None]
     ) -> None:
         self.alive = True
         self.tokens = 0
         self._base = engine.sampler_weights(None)
         self._take_back = take_back
         self._numbers = itertools.count()
-        self._unfinished: dict[int, _Unfinished] = {}
+        self._unfinished: dict[int, Submitted] = {}
         self._held: OrderedDict[int, Snapshot] = OrderedDict()
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
@@ -146,44 +146,44 @@ class _Worker:
         self._process.terminate()
         self._process.wait()
         for _, _, future in self._take_unfinished():
-            if future.set_running_or_notify_cancel():
-                future.set_exception(RuntimeError("the sampling scheduler was closed"))
+            end_future(future, RuntimeError(CLOSED))
 
     def _send_request(self, number: int, weights: Weights, spec: SampleSpec) -> None:
         try:
-            snapshot = None if weights is self._base else _snapshot_of(weights)
-            if snapshot is not None:
-                self._send_snapshot(snapshot)
-            self._send("sample", number, None if snapshot is None else id(snapshot), spec)
+            key = None
+            if weights is not self._base:
+                if not isinstance(weights, SnapshotWeights):
+                    raise TypeError("another process can sample from the base model and from snapshots alone")
+                key = self._send_snapshot(weights.snapshot)
+            self._connection.send(("sample", number, key, spec))
         except OSError:  # it has ended, which the receiving thread notices too
             self._give_back()
         except Exception as error:  # this one's alone
-            self._finish(number, None, error)
+            self._finish(number, error)
 
-    def _send_snapshot(self, snapshot: Snapshot) -> None:
-        """Sends what the worker does not hold; those that are not in use, and the oldest that it holds, make room."""
+    def _send_snapshot(self, snapshot: Snapshot) -> int:
+        """Sends it where the worker does not hold it, which keeps one other at most: that of the policy before, while
+        it is in use. Returns what the worker knows it by."""
         key = id(snapshot)
         if key not in self._held:
-            in_use = [old for old, held in self._held.items() if held.in_use]
-            dropped = [old for old in self._held if old not in in_use[1 - _KEPT :]]
-            self._send("snapshot", key, dropped, save(snapshot.factors))
+            kept = [old for old, held in self._held.items() if held.in_use][-1:]
+            dropped = [old for old in self._held if old not in kept]
+            self._connection.send(("snapshot", key, dropped, save(snapshot.factors)))
             for old in dropped:
                 del self._held[old]
             self._held[key] = snapshot  # held here too: another object cannot get its id
         self._held.move_to_end(key)
+        return key
 
     def _cancel(self, number: int) -> None:
-        self._finish(number, None, None)
+        self._forget(number)
         with contextlib.suppress(OSError):  # it has ended
-            self._send("cancel", number)
-
-    def _send(self, *message: Any) -> None:
-        self._connection.send_bytes(pickle.dumps(message))
+            self._connection.send(("cancel", number))
 
     def _receive(self) -> None:
         try:
             while True:
-                self._finish(*pickle.loads(self._connection.recv_bytes()))
+                self._finish(*self._connection.recv())
         except Exception as error:
             if self.alive:
                 self._process.kill()  # also where it runs, and what it said could not be read
@@ -191,33 +191,26 @@ class _Worker:
                 logger.error("a sampling process was lost (%r, exit code %s): continuing without it", error, code)
             self._give_back()
 
-    def _finish(self, number: int, result: SampleResult | None, error: Exception | None) -> None:
+    def _finish(self, number: int, outcome: SampleResult | Exception) -> None:
+        if (future := self._forget(number)) is not None:
+            end_future(future, outcome)
+
+    def _forget(self, number: int) -> Future[SampleResult] | None:
         with self._lock:
-            found = self._unfinished.pop(number, None)
-            if found is not None:
-                self.tokens -= _most_tokens(found[1])
-        if found is None or not found[2].set_running_or_notify_cancel():
-            return
-        if result is not None:
-            found[2].set_result(result)
-        else:
-            found[2].set_exception(error)
+            if (found := self._unfinished.pop(number, None)) is None:
+                return None
+            self.tokens -= _most_tokens(found[1])
+        return found[2]
 
     def _give_back(self) -> None:
         self.alive = False
         self._take_back(self._take_unfinished())
 
-    def _take_unfinished(self) -> list[_Unfinished]:
+    def _take_unfinished(self) -> list[Submitted]:
         with self._lock:
             unfinished, self._unfinished = list(self._unfinished.values()), {}
             self.tokens = 0
         return unfinished
-
-
-def _snapshot_of(weights: Weights) -> Snapshot:
-    if not isinstance(weights, SnapshotWeights):
-        raise TypeError("another process can sample from the base model and from snapshots alone")
-    return weights.snapshot
 
 
 def _most_tokens(spec: SampleSpec) -> int:
@@ -228,12 +221,63 @@ def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
     """`target` ends as `source` does, and its cancellation cancels `source`."""
 
     def finish(done: Future[SampleResult]) -> None:
-        if done.cancelled() or not target.set_running_or_notify_cancel():
-            return
-        if (error := done.exception()) is None:
-            target.set_result(done.result())
-        else:
-            target.set_exception(error)
+        if not done.cancelled():
+            end_future(target, done.exception() or done.result())
 
     target.add_done_callback(lambda done: source.cancel() if done.cancelled() else None)
     source.add_done_callback(finish)
+
+
+def _work(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
+    """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
+    keep_freed_memory()
+    transformers_logging.disable_progress_bar()
+    connection = Connection(int(descriptor))
+    limiting = limit_own_memory_until(asyncio.Event())  # which nobody sets
+    threading.Thread(target=asyncio.run, args=[limiting], name="memory limit", daemon=True).start()
+    engine = Engine(Path(folder), dtype=dtype.removeprefix("torch."))
+    scheduler = SamplingScheduler(engine, max_cache_bytes=int(max_cache_bytes), threads=int(threads))
+    base = engine.sampler_weights(None)
+    weights: dict[int | None, Weights] = {None: base}
+    running: dict[int, Future[SampleResult]] = {}
+    answering = threading.Lock()
+
+    def answer(number: int, future: Future[SampleResult]) -> None:
+        running.pop(number, None)
+        if not future.cancelled():
+            error = future.exception()
+            said = number, future.result() if error is None else _portable(error)
+            with answering:
+                connection.send(said)
+
+    while True:
+        try:
+            kind, *asked = connection.recv()
+        except (EOFError, ConnectionError):
+            os._exit(0)  # nobody is there to answer: no step is finished
+        if kind == "snapshot":
+            key, dropped, factors = asked
+            for old in dropped:
+                del weights[old]
+            # Copies, which are aligned as those of the first process: products can depend on it.
+            copies = {name: factor.clone() for name, factor in load(factors).items()}
+            weights[key] = Snapshot(base, copies).weights()
+        elif kind == "sample":
+            number, key, spec = asked
+            running[number] = future = scheduler.submit(weights[key], spec)
+            future.add_done_callback(partial(answer, number))
+        elif (found := running.get(asked[0])) is not None:
+            found.cancel()
+
+
+def _portable(error: BaseException) -> BaseException:
+    """`error`, or its text where another process could not make it again."""
+    try:
+        again: BaseException = pickle.loads(pickle.dumps(error))
+        return again
+    except Exception:
+        return RuntimeError(str(error))
+
+
+if __name__ == "__main__":
+    _work(*sys.argv[1:])

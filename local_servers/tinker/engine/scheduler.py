@@ -15,7 +15,20 @@ from local_servers.tinker.refusal import BadRequest
 
 logger = logging.getLogger(__name__)
 
-_Submitted = tuple[Weights, SampleSpec, Future[SampleResult]]
+Submitted = tuple[Weights, SampleSpec, Future[SampleResult]]
+CLOSED = "the sampling scheduler was closed"
+
+
+def end_future(future: Future[SampleResult], outcome: SampleResult | BaseException) -> None:
+    """Ends it with a result or an error, unless it has been cancelled."""
+    # From here on it cannot be cancelled. Without this a cancellation just now would make the call below raise, and end
+    # the loop for everybody.
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, SampleResult):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 class SamplingScheduler:
@@ -31,7 +44,7 @@ class SamplingScheduler:
         self._engine = engine
         self._threads = threads
         self._max_cache_bytes = engine.cache_room if max_cache_bytes is None else max_cache_bytes
-        self._incoming: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="sampling", daemon=True)
         self._thread.start()
@@ -56,7 +69,7 @@ class SamplingScheduler:
     def _loop(self) -> None:
         batch = self._engine.sampling_batch(self._threads)
         futures: dict[RunningRequest, Future[SampleResult]] = {}
-        waiting: deque[_Submitted] = deque()
+        waiting: deque[Submitted] = deque()
         while not self._closing:
             idle = not (batch.requests or waiting)
             if idle and self._engine.large:
@@ -70,10 +83,9 @@ class SamplingScheduler:
         # What came in after the last round has a future too, and somebody waits for it.
         self._receive(waiting, idle=False)
         for future in [*futures.values(), *(future for _, _, future in waiting)]:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(RuntimeError("the sampling scheduler was closed"))
+            end_future(future, RuntimeError(CLOSED))
 
-    def _receive(self, waiting: deque[_Submitted], *, idle: bool) -> None:
+    def _receive(self, waiting: deque[Submitted], *, idle: bool) -> None:
         """Takes what was submitted; sleeps until something is if there is nothing else to do."""
         while idle or not self._incoming.empty():
             submitted = self._incoming.get()
@@ -82,7 +94,7 @@ class SamplingScheduler:
                 waiting.append(submitted)
 
     def _admit(
-        self, waiting: deque[_Submitted], batch: SamplingBatch, futures: dict[RunningRequest, Future[SampleResult]]
+        self, waiting: deque[Submitted], batch: SamplingBatch, futures: dict[RunningRequest, Future[SampleResult]]
     ) -> None:
         """Moves requests into the batch, first come first served, while the caches have room; one runs in any case."""
         held = sum(self._engine.cache_bytes(request.spec) for request in batch.requests)
@@ -98,8 +110,7 @@ class SamplingScheduler:
             try:
                 request = self._engine.running_request(weights, spec)
             except Exception as error:  # this one's alone: the loop serves the others
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(error)
+                end_future(future, error)
                 continue
             batch.requests.append(request)
             futures[request] = future
@@ -112,13 +123,10 @@ def _joined(parts: list[Future[SampleResult]]) -> Future[SampleResult]:
     def finish(part: Future[SampleResult]) -> None:
         if whole.done() or part.cancelled():
             return
-        error = part.exception()
-        if (error is None and not all(each.done() for each in parts)) or not whole.set_running_or_notify_cancel():
-            return
-        if error is None:
-            whole.set_result(SampleResult.joined([each.result() for each in parts]))
-        else:
-            whole.set_exception(error)
+        if (error := part.exception()) is not None:
+            end_future(whole, error)
+        elif all(each.done() and not each.cancelled() for each in parts):
+            end_future(whole, SampleResult.joined([each.result() for each in parts]))
 
     for part in parts:
         part.add_done_callback(finish)
@@ -130,13 +138,6 @@ def _answer(finished: list[RunningRequest], futures: dict[RunningRequest, Future
     """Answers these and forgets them: no name in the loop keeps their caches while it sleeps."""
     for request in finished:
         future = futures.pop(request)
-        # From here on it cannot be cancelled. Without this a cancellation just now would make the call below raise, and
-        # end the loop for everybody.
-        if not future.set_running_or_notify_cancel():
-            continue
-        if request.error is None:
-            future.set_result(request.result())
-        else:
-            if not isinstance(request.error, BadRequest):
-                logger.error("sampling failed", exc_info=request.error)
-            future.set_exception(request.error)
+        if request.error is not None and not isinstance(request.error, BadRequest) and not future.cancelled():
+            logger.error("sampling failed", exc_info=request.error)
+        end_future(future, request.error or request.result())

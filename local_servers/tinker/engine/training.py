@@ -34,6 +34,8 @@ _ACTIVATION_BYTES = 600_000_000
 _LEAST_ROWS = 256
 """Products of fewer rows are slower."""
 _GPU_ROWS = 8192
+_MOST_ROWS = 16384
+"""Of a micro-batch whose sequences share a long prefix."""
 
 _LOGIT_ELEMENTS = 6_000_000
 """Logits computed at a time: rows of a chunk times the vocabulary."""
@@ -193,11 +195,10 @@ def run_datums(
     loss_config: dict[str, float],
     *,
     backward: bool,
-    max_tokens: int,
 ) -> LossOutput:
     """The losses of valid datums; with `backward`, their gradients are added to the adapter's."""
     config = checked_config(loss, loss_config)
-    batches = pack([datum.tokens for datum in datums], max_tokens, min(max_tokens, _usual_rows(model)))
+    batches = pack([datum.tokens for datum in datums], _MOST_ROWS, _usual_rows(model))
     weights = adapter.applied(model.weights)
     # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}

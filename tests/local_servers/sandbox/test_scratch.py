@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from local_servers.sandbox.scratch import Scratch
+from local_servers.sandbox.interpreter import Scratch
 
 
 def test_only_unlocked_folders_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

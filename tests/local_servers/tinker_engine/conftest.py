@@ -20,7 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from local_servers.tinker.engine import Adapter, Engine
+from local_servers.tinker.engine.adapter import Adapter
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import (
     AdamSettings,
     SampledSequence,

@@ -24,10 +24,10 @@ from transformers import (
 
 from local_servers.memory import OutOfMemory
 from local_servers.server_errors import SetupError
-from local_servers.tinker.engine import Engine
 from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import UNEMBED, SlotGroup
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.packing import TreeAttention, pack
 from local_servers.tinker.engine.row_exact import TILE, RowExactProduct, gemm, packed, row_exact_sizes
 from local_servers.tinker.engine.slot_caches import SlotCache, SlotPool

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from local_servers.tinker.engine import Adapter, Engine
+from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.decoding import UniformDraws, draw_tokens
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.sampling_batch import PREFILL_CHUNK
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec
 

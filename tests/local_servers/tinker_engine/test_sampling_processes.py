@@ -12,7 +12,10 @@ import psutil
 import pytest
 
 from local_servers.memory import OutOfMemory
-from local_servers.tinker.engine import Adapter, Engine, SamplingProcesses, Snapshot, SnapshotWeights, Weights
+from local_servers.tinker.engine.adapter import Adapter, Snapshot, SnapshotWeights
+from local_servers.tinker.engine.causal_lm import Weights
+from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.sampling_processes import SamplingProcesses
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 
@@ -36,7 +39,7 @@ def policies(rounded: Engine, trained: Callable[..., Adapter]) -> list[Weights]:
 
 
 def worker_of(_: SamplingProcesses) -> psutil.Process:
-    (child,) = [child for child in psutil.Process().children() if "sampling_worker" in " ".join(child.cmdline())]
+    (child,) = [child for child in psutil.Process().children() if "sampling_processes" in " ".join(child.cmdline())]
     return child
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from local_servers import memory
 from local_servers.memory import OutOfMemory
-from local_servers.tinker.engine import Adapter, Engine, SamplingScheduler, Weights
+from local_servers.tinker.engine.adapter import Adapter
+from local_servers.tinker.engine.causal_lm import Weights
+from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.scheduler import SamplingScheduler
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from local_servers.tinker.engine import Adapter, Engine
+from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.cached_attention import SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import BaseModel
-from local_servers.tinker.engine.prefix_cache import KeptPrompts
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.sampling_batch import PREFILL_CHUNK, SamplingBatch
-from local_servers.tinker.engine.slot_caches import CHUNK, SlotCache, SlotPool, capacity_of
+from local_servers.tinker.engine.slot_caches import CHUNK, KeptPrompts, SlotCache, SlotPool, capacity_of
 from local_servers.tinker.engine_types import AdamSettings, SampleResult, SampleSpec
 
 HEADS, KV, D = 6, 2, 16

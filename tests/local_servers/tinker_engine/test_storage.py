@@ -9,7 +9,8 @@ import pytest
 import torch
 from peft import PeftModel
 
-from local_servers.tinker.engine import Adapter, Engine
+from local_servers.tinker.engine.adapter import Adapter
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 from peft import PeftModel
 
-from local_servers.tinker.engine import Adapter, Engine, training
+from local_servers.tinker.engine import training
+from local_servers.tinker.engine.adapter import Adapter
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import (
     LOSS_NAMES,
     AdamSettings,

@@ -11,7 +11,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from local_servers import memory
 from local_servers.memory import OutOfMemory
 from local_servers.server_errors import SetupError
-from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import SamplerTopK, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest
 

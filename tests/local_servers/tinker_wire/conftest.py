@@ -20,6 +20,7 @@ import tinker
 from tinker import types
 
 from coderl_tasks.paths import local_model_folder
+from local_servers.tinker import models
 from local_servers.tinker.engines import EnginePool
 from local_servers.tinker.tinker_server import running
 
@@ -153,15 +154,16 @@ def own_server(model_folder: Path, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def impatient_server(model_folder: Path, tmp_path: Path) -> Iterator[Server]:
+def impatient_server(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server in a thread, where a test can set its constants; missing requests are given up in 0.3 s."""
+    monkeypatch.setattr(models, "GAP_TIMEOUT_S", 0.3)
     started: Future[str] = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def run() -> None:
         engines = EnginePool([str(model_folder)], local_model_folder)
-        async with running(0, "127.0.0.1", engines, tmp_path, gap_timeout_s=0.3) as url:
+        async with running(0, "127.0.0.1", engines, tmp_path) as url:
             started.set_result(url)
             await stop.wait()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from local_servers.tinker.ordering import SequencedQueue
+from local_servers.tinker.models import SequencedQueue
 from local_servers.tinker.promises import Answer, PromiseTable, settle
 from local_servers.tinker.records import check_name, check_run_id, parse_path
 from local_servers.tinker.refusal import Refusal

@@ -10,7 +10,7 @@ import pytest
 import tinker
 from tinker import types
 
-from local_servers.tinker.sessions import KEPT_WEIGHTS
+from local_servers.tinker.state import KEPT_WEIGHTS
 from tests.local_servers.tinker_wire.conftest import NewRun, Server, Step
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7, 8])
