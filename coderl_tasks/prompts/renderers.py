@@ -100,11 +100,11 @@ class Renderer(ABC):
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         """Tokens of `messages`, which describe `tools`, and the opening of the assistant's next turn."""
 
+    @abstractmethod
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
         """Tokens of `messages`, the last of which is the assistant's, and a weight for each token. Weights are 1.0 on
         what the assistant would have sampled, its end of turn included, and 0.0 on its prompt. Raises ValueError if the
-        last message is not the assistant's, NotImplementedError if only prompts are built (`chat_template`)."""
-        raise NotImplementedError(f"renderer_name={self.name} builds no supervised examples")
+        last message is not the assistant's."""
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
@@ -146,8 +146,10 @@ class Renderer(ABC):
         assert isinstance(text, str)
         return text
 
-    def require_roles(self, messages: Sequence[Message]) -> None:
-        """Raises ValueError for an unknown role."""
+    def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
+        """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""
+        if answered and (not messages or messages[-1]["role"] != "assistant"):
+            raise ValueError("a supervised example ends with an assistant message")
         for message in messages:
             if message["role"] not in ROLES:
                 raise ValueError(f"unknown role {message['role']!r}: expected one of {', '.join(ROLES)}")
@@ -227,8 +229,7 @@ class Qwen3InstructRenderer(Renderer):
         return tokens + opening + (self._think_block("") if self.thinking is False else [])
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        if not messages or messages[-1]["role"] != "assistant":
-            raise ValueError("a supervised example ends with an assistant message")
+        self.require_roles(messages, answered=True)
         prompt = self.prompt_tokens(messages[:-1])
         reasoning, text = self._split(messages[-1]["content"])
         block = self._think_block(reasoning) if self.thinking else []

@@ -182,8 +182,9 @@ class ChatTemplateRenderer(Renderer):
         self._thinking = thinking
         self._template = ChatTemplate(tokenizer, thinking)
         end = self._spelled_token.search(self._template.turn_end)
-        # The turn's end comes first: it is how an answer ends.
-        ends = [self._added_tokens[end[0]]] if end else []
+        self._turn_end = end[0] if end else ""
+        # The turn's end comes first, since a supervised example ends with the first of them.
+        ends = [self._added_tokens[self._turn_end]] if end else []
         ends += [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         self.stop_tokens = list(dict.fromkeys(ends))
         if not ends:
@@ -200,8 +201,17 @@ class ChatTemplateRenderer(Renderer):
         if tools and not self._template.has_tools:
             messages, tools = spelled_out(messages, tools), ()
         mark = self._unused_character(messages)
-        first, *rest = self._template.render(self._marked(messages, mark), tools).split(mark)
-        return [*self._encode(first), *(token for piece in rest for token in self._encode_continued(piece))]
+        return self._encode_marked(self._template.render(self._marked(messages, mark), tools), mark)
+
+    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        self.require_roles(messages, answered=True)
+        mark = self._unused_character(messages)
+        marked = self._marked(messages, mark)
+        prompt = self._encode_marked(self._template.render(marked[:-1]), mark)
+        # Encoded apart from the prompt, as it is sampled: the prompt's last token is never merged with what follows.
+        answer = self._encode_marked(self._target(marked[-1]), mark, continued=True)
+        answer.append(self.stop_tokens[0])  # the turn's end, where the template has one
+        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """As for any renderer; thinking is marked by `<think>` and `</think>` whatever the template's markers are."""
@@ -210,6 +220,24 @@ class ChatTemplateRenderer(Renderer):
             text = text.replace(pair.open, THINK_OPEN).replace(pair.close, THINK_CLOSE)
         # Where the prompt opened a block of thinking, what the policy wrote first is the rest of that block.
         return f"{THINK_OPEN}\n{text}" if self._template.opens_thinking else text, complete
+
+    def _target(self, last: Message) -> str:
+        """The (marked) text of the last message as it follows on a prompt, without its end of turn. That is what the
+        template writes behind its prompt for a question; without the reasoning, if only then the two fit (thinking is
+        off). Some templates write past turns otherwise than prompts: then the text is made here."""
+        prompt = self._template.render([USER])
+        reasoning, answer = self._template.split_thinking(last["content"])
+        for content in dict.fromkeys((last["content"], answer)):
+            answered: list[Message] = [USER, {"role": "assistant", "content": content}]
+            whole = self._template.render(answered, is_prompt=False)
+            if whole.startswith(prompt):
+                target = whole.removeprefix(prompt)
+                return target.partition(self._turn_end)[0] if self._turn_end else target
+        if not self._template.opens_thinking:
+            return last["content"]
+        thought = (reasoning or "").strip("\n")
+        parts = (thought, self._template.markers[0].close, "", answer.lstrip("\n"))
+        return "\n".join(parts if thought else parts[1:])
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
         """`messages` with `mark` inside each added token that their texts spell. A block of thinking that an
@@ -226,6 +254,11 @@ class ChatTemplateRenderer(Renderer):
                 text = f"{markers.open}{mark.join(self._plain_pieces(reasoning))}{markers.close}{text}"
             marked.append({"role": role, "content": text})
         return marked
+
+    def _encode_marked(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
+        first, *rest = text.split(mark)
+        tokens = self._encode_continued(first) if continued else self._encode(first)
+        return [*tokens, *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _unused_character(self, messages: Sequence[Message]) -> str:
         """A private-use character that occurs neither in `messages` nor in the template."""

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import extract_code
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.prompts import Message, get_renderer
+from coderl_tasks.prompts import Message, Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import PROMPT_DATE, ChatTemplate, find_markers, load_tokenizer
 from tests.prompts.template_shapes import CHATML, NO_SYSTEM, SHAPES, Shape, bytes_tokenizer, plain
 
@@ -250,6 +250,47 @@ def test_markers_are_found_in_the_source(source: str, markers: list[tuple[str, s
 
 QUESTION: Message = {"role": "user", "content": "Double them."}
 ANSWER: Message = {"role": "assistant", "content": CODE}
+THOUGHT: Message = {"role": "assistant", "content": f"<think>\ntwice\n</think>\n\n{CODE}"}
+EXAMPLES = [
+    ("chatml", None, ANSWER, CODE),
+    ("chatml", None, THOUGHT, f"<think>\ntwice\n</think>\n\n{CODE}"),  # a template without thinking: plain text
+    ("opened", None, ANSWER, f"\n</think>\n\n{CODE}"),
+    ("opened", None, THOUGHT, f"twice\n</think>\n\n{CODE}"),
+    ("opened", False, ANSWER, CODE),
+    ("opened", False, THOUGHT, CODE),
+    ("headers", None, ANSWER, CODE),
+    ("instructions", None, ANSWER, f" {CODE}"),
+    ("no system", None, ANSWER, CODE),
+    ("roles only", None, ANSWER, f"</think>\n\n{CODE}"),  # its past turns have no thinking, its prompts open it
+    ("roles only", None, THOUGHT, f"\ntwice\n</think>\n\n{CODE}"),
+    ("roles only", False, ANSWER, CODE),
+    ("channels", None, ANSWER, f"<|channel|>final<|message|>{CODE}"),
+]
+
+
+@pytest.mark.parametrize(("name", "thinking", "answer", "target"), EXAMPLES)
+def test_a_supervised_example_goes_on_from_its_prompt(
+    tokenizer_of: Callable[[str], PreTrainedTokenizerFast],
+    name: str,
+    thinking: bool | None,
+    answer: Message,
+    target: str,
+) -> None:
+    tokenizer = tokenizer_of(name)
+    renderer = get_renderer("chat_template", tokenizer, thinking=thinking)
+    before: list[Message] = [{"role": "system", "content": "Write Python."}, QUESTION, ANSWER, QUESTION]
+    tokens, weights = renderer.build_supervised_example([*before, answer])
+    prompt = renderer.prompt_tokens(before)
+    assert tokens[: len(prompt)] == prompt
+    assert weights == [0.0] * len(prompt) + [1.0] * (len(tokens) - len(prompt))
+    expected = read_continued(tokenizer, prompt, renderer, target)
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == expected
+    assert extract_code(renderer.parse_response(tokens[len(prompt) :])[0]) == ANSWERED
+
+
+def read_continued(tokenizer: PreTrainedTokenizerFast, prompt: list[int], renderer: Renderer, target: str) -> str:
+    turn_end = tokenizer.convert_ids_to_tokens(renderer.stop_tokens[0])
+    return f"{tokenizer.decode(prompt, skip_special_tokens=False)}{target}{turn_end}"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -260,14 +301,18 @@ def test_an_answers_own_markers_are_plain_text(
     renderer = get_renderer("chat_template", tokenizer)
     sly: Message = {"role": "assistant", "content": "".join(f"a{token}b" for token in (*shape.special, *shape.added))}
     added = set(tokenizer.get_added_vocab().values())
-    honest = renderer.prompt_tokens([QUESTION, ANSWER, QUESTION])
-    tokens = renderer.prompt_tokens([QUESTION, sly, QUESTION])
+    honest, _ = renderer.build_supervised_example([QUESTION, ANSWER])
+    tokens, _ = renderer.build_supervised_example([QUESTION, sly])
     assert [token for token in tokens if token in added] == [token for token in honest if token in added]
     assert sly["content"] in tokenizer.decode(tokens, skip_special_tokens=False)
 
 
-def test_messages_have_known_roles(tokenizer_of: Callable[[str], PreTrainedTokenizerFast]) -> None:
+def test_an_example_ends_with_the_assistant_and_has_known_roles(
+    tokenizer_of: Callable[[str], PreTrainedTokenizerFast],
+) -> None:
     renderer = get_renderer("chat_template", tokenizer_of("chatml"))
+    with pytest.raises(ValueError, match="assistant"):
+        renderer.build_supervised_example([QUESTION])
     with pytest.raises(ValueError, match="unknown role"):
         renderer.prompt_tokens([{"role": "im_end|><|im_start", "content": ""}])
 
