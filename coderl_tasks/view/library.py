@@ -65,7 +65,7 @@ class Library:
         folders = {file: file.parent for file in files if file.name == POOL_FILE and is_curation(file.parent)}
         self._pools_of_runs = self._pools_of_runs | dict.fromkeys(folders.values())
         names = {path: name for name, path in self.pools().items()}
-        return {file: names[folder] for file, folder in folders.items()}
+        return {file: names[folder] for file, folder in folders.items() if folder in names}  # not removed meanwhile
 
     def _all(self, usual: Path) -> Iterator[Path]:
         if self._records:

@@ -40,34 +40,30 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Two sides, each with a completion that is shown: that of the side on which more pass passes, the other one fails.
-    `failed` is the test that it fails, as `failed_test` returns it; `diff` leads from the failing program to the
-    passing one, or of answers that are none; None where one side alone is."""
+    """Two sides: on the `passing` one more pass, and the completion that it shows does; that of the `failing` one does
+    not. `is_lost`: the passing one was before. `failed` is the test that it failed, as `failed_test` returns it; `diff`
+    leads from the failing program to the passing one, or of answers that are none; None where one side alone is."""
 
-    before: Side
-    after: Side
+    passing: Side
+    failing: Side
     is_lost: bool
     failed: dict[str, Any] | None
     diff: Markup | None
 
     @property
-    def passing(self) -> Side:
-        return self.before if self.is_lost else self.after
-
-    @property
-    def failing(self) -> Side:
-        return self.after if self.is_lost else self.before
+    def sides(self) -> tuple[Side, Side]:
+        """The side before and the one after."""
+        return (self.passing, self.failing) if self.is_lost else (self.failing, self.passing)
 
     @property
     def is_of_single_completions(self) -> bool:
-        return self.before.graded == self.after.graded == 1
+        return self.passing.graded == self.failing.graded == 1
 
     @property
     def p(self) -> float | None:
         """How often chance alone makes a fall as large (`stats.fisher_fall`), a rise read backwards; None of sides with
         one completion each."""
-        earlier, later = self.passing, self.failing
-        counts = earlier.passed, earlier.graded, later.passed, later.graded
+        counts = [n for side in (self.passing, self.failing) for n in (side.passed, side.graded)]
         return None if self.is_of_single_completions else fisher_fall(*counts)
 
 
@@ -88,14 +84,13 @@ def program_change(before: Side, after: Side, problem: Problem | None) -> Change
     if rates[0] == rates[1]:
         return None
     is_lost = rates[0] > rates[1]
-    passed, failed = (before, after) if is_lost else (after, before)
-    failing = next(filter(has_failed, failed.rows))
-    passing = most_similar(text_of(failing), [row for row in passed.rows if row["verdict"] == Verdict.PASSED])
+    more, fewer = (before, after) if is_lost else (after, before)
+    failing = next(filter(has_failed, fewer.rows))
+    passing = most_similar(text_of(failing), [row for row in more.rows if row["verdict"] == Verdict.PASSED])
     assert passing is not None  # the higher rate is not 0
     alike = (passing["code"] is None) == (failing["code"] is None)
     diff = marked_text.difference(text_of(failing), text_of(passing)) if alike else None
-    old, new = (passing, failing) if is_lost else (failing, passing)
-    sides = replace(before, row=old), replace(after, row=new)
+    sides = replace(more, row=passing), replace(fewer, row=failing)
     return Change(*sides, is_lost, failed_test(failing, problem), diff)
 
 

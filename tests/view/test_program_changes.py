@@ -24,8 +24,8 @@ PASSED, FAILED = completion("passed", RIGHT), completion("wrong_answer", NEAR, 2
 def test_a_lost_problem_has_the_failed_test_and_the_difference() -> None:
     found = changed([completion("passed", FAR), PASSED], [FAILED, PASSED])
     assert found is not None and found.failed is not None and found.diff is not None
-    assert found.is_lost and (found.before.row, found.after.row) == (PASSED, FAILED), "the most similar one that passed"
-    assert (found.passing, found.failing) == (found.before, found.after)
+    assert found.is_lost and (found.passing.row, found.failing.row) == (PASSED, FAILED), "the most similar one"
+    assert [side.called for side in found.sides] == [found.passing.called, found.failing.called] == ["before", "after"]
     assert found.failed["index"] == 2
     assert (
         found.diff.striptags() == "a = 1 b = 2 -print(a - b) +print(a + b)"
@@ -35,8 +35,8 @@ def test_a_lost_problem_has_the_failed_test_and_the_difference() -> None:
 def test_a_gained_problem_has_them_too() -> None:
     found = changed([FAILED], [PASSED])
     assert found is not None and found.failed is not None and found.diff is not None
-    assert not found.is_lost and (found.before.row, found.after.row) == (FAILED, PASSED)
-    assert (found.passing, found.failing) == (found.after, found.before)
+    assert not found.is_lost and (found.passing.row, found.failing.row) == (PASSED, FAILED)
+    assert [side.called for side in found.sides] == [found.failing.called, found.passing.called] == ["before", "after"]
     assert found.failed["index"] == 2
     assert found.diff.striptags() == "a = 1 b = 2 -print(a - b) +print(a + b)"
 
@@ -45,7 +45,7 @@ def test_a_failing_completion_may_have_no_program() -> None:
     bare = completion("format_error", None)
     found = changed([PASSED], [bare])
     assert found is not None
-    assert (found.before.row, found.after.row, found.failed, found.diff) == (PASSED, bare, None, None)
+    assert (found.passing.row, found.failing.row, found.failed, found.diff) == (PASSED, bare, None, None)
 
 
 def test_what_is_as_good_as_before_or_was_not_graded_has_not_changed() -> None:
