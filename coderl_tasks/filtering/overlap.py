@@ -67,7 +67,7 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
             faults[number] = ("same_identity", f"same as {entries[earlier].place}")
             continue
         if entry.signature.words >= FEWEST_WORDS:  # shorter ones look alike
-            near = _near_duplicate_of(entry, [entries[other] for other in index.query(entry.signature)], threshold)
+            near = _resembling(entry, [entries[other] for other in index.query(entry.signature)], threshold)
             if near is not None:
                 faults[number] = ("near_duplicate", near)
                 continue
@@ -76,21 +76,6 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
         by_id[entry.problem_id] = number
         by_content[content] = number
     return faults
-
-
-def _near_duplicate_of(entry: Entry, candidates: Sequence[Entry], threshold: float) -> str | None:
-    """What `entry` is a near duplicate of and why; None if of nothing."""
-    for other in candidates:
-        share = entry.signature.resemblance(other.signature)
-        if share < threshold:
-            continue
-        tests = entry.signature.shared_tests(other.signature)
-        if tests.agree:
-            return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
-        # The same task with tests of its own is still the same task; tests that contradict show that it is another.
-        if entry.signature.statement == other.signature.statement and not tests.contradict:
-            return f"the statement of {other.place}, with other tests"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +112,8 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         # An identical statement comes first, so that `detail` names it rather than a similar one.
         if entry.signature.statement in by_statement:
             candidates.insert(0, by_statement[entry.signature.statement])
-        if (detail := _resemblance_in_words(entry, [evaluation[other] for other in candidates], rules)) is not None:
+        near = [evaluation[other] for other in candidates]
+        if (detail := _resembling(entry, near, rules.resemblance, same_from=SAME)) is not None:
             faults[number] = ("near_duplicate_statement", detail)
     return faults
 
@@ -160,15 +146,19 @@ def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules:
         yield detail
 
 
-def _resemblance_in_words(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
+def _resembling(entry: Entry, candidates: Sequence[Entry], least: float, same_from: float | None = None) -> str | None:
+    """Which candidate `entry` repeats and why; None if none. Its statement resembles the entry's by `least` and the
+    tests agree, or it is the same (by `same_from`, where that is given) and no test says otherwise."""
     for other in candidates:
         share = entry.signature.resemblance(other.signature)
         same = entry.signature.statement == other.signature.statement
-        if share < rules.resemblance and not same:
+        if share < least and not same:
             continue
         tests = entry.signature.shared_tests(other.signature)
+        alike = f"{share:.0%} alike with {other.place}"
         if tests.agree:
-            return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
-        if (share >= SAME or same) and not tests.contradict:
-            return f"{share:.0%} alike with {other.place}"
+            return f"{alike}, {tests.equal} of {tests.of} tests the same"
+        # The same task with tests of its own is still the same task; tests that contradict show that it is another.
+        if (same or (same_from is not None and share >= same_from)) and not tests.contradict:
+            return f"the statement of {other.place}, with other tests" if same_from is None else alike
     return None
