@@ -265,12 +265,7 @@ class LostRuns:
         """End the runs of a worker of this process, which has ended; if the server does not answer now, they end when
         this process or another one looks."""
         self.gone[worker] = how
-
-        async def end_runs(client: PrefectClient) -> None:
-            await self._end_runs_of({worker: how}, client, await unfinished_runs(client), at_once=True)
-            await self._begin_crashed_again({worker: how}, client, await crashed_runs(client), at_once=True)
-
-        if not self._ask(end_runs):
+        if not self._ask(partial(self.look, ended=worker)):
             print("its flow runs still say Running: `coderl up` ends them once the Prefect server answers", flush=True)
 
     def _ask(self, request: Callable[[PrefectClient], Awaitable[None]]) -> bool:
@@ -299,9 +294,9 @@ class LostRuns:
             self._answered = True
             return True
 
-    async def look(self, client: PrefectClient) -> None:
+    async def look(self, client: PrefectClient, ended: str | None = None) -> None:
         """End the runs of workers that are lost, and begin them again; those too that crashed, there or under a worker
-        of ours."""
+        of ours. At once those of the worker `ended`, the others once they have been seen like this before."""
         silent_s, allowed_s = {}, {}
         # The server, or this process, was held up meanwhile.
         if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
@@ -320,43 +315,34 @@ class LostRuns:
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.gone)
         # The first of the live workers acts at once, the second one SETTLED_S later, if it is still needed.
         later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
-        runs, crashed, lost = await unfinished_runs(client), await crashed_runs(client), dict(self.gone)
+        runs = await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
+        crashed, lost = await crashed_runs(client), dict(self.gone)
         for name in {worker_of(run) for run in (*runs, *crashed)} - {*alive, *lost}:
             since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
             if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
                 lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
         self._alive, self._at_work = len(alive), Counter((run.state_name or "").lower() for run in runs)
-        await self._end_runs_of(lost, client, runs, at_once=False)
-        await self._begin_crashed_again(lost, client, crashed, at_once=False)
-
-    async def _end_runs_of(
-        self, workers: dict[str, str], client: PrefectClient, runs: list[FlowRun], *, at_once: bool
-    ) -> None:
-        """End those of the unfinished `runs` that are of these workers, and begin them again. Unless `at_once`, only
-        what was seen like this before: one that is just taken up has its earlier worker's label for a moment."""
         for run in runs:
-            if run.state is not None and (name := worker_of(run)) in workers:
+            if run.state is not None and (name := worker_of(run)) in lost:
+                # One that is just taken up has its earlier worker's label for a moment.
                 seen_s = self._states.for_s(run.id, (run.state.id, name))
                 # Now, as the list may be old: a person may have cancelled it, or it has ended.
-                if (seen_s or at_once) and await is_still(client, run):
-                    cancelled, why = run.state.is_cancelling(), f"its worker {name} {workers[name]}"
+                if (seen_s or name == ended) and await is_still(client, run):
+                    cancelled, why = run.state.is_cancelling(), f"its worker {name} {lost[name]}"
                     await end_run(client, run, cancelled=cancelled, why=why)
                     if not cancelled and run.parent_task_run_id is None:
                         await self._begin_again(client, run, why)
-
-    async def _begin_crashed_again(
-        self, workers: dict[str, str], client: PrefectClient, crashed: list[FlowRun], *, at_once: bool
-    ) -> None:
-        """Begin `crashed` runs of these workers, and of this process's, again: their own process was short of memory,
-        or heard of its worker's end before anybody marked the run."""
+        # Their own process was short of memory, or heard of its worker's end before anybody marked the run.
         for run in crashed:
-            if run.state is None or run.id in self._given_up or worker_of(run) not in {*self.own, *workers}:
+            if run.state is None or run.id in self._given_up or (name := worker_of(run)) not in {*self.own, *lost}:
                 continue
-            if (self._states.for_s(run.id, run.state.id) > SETTLED_S or at_once) and await is_still(client, run):
+            is_settled = self._states.for_s(run.id, run.state.id) > SETTLED_S or name == ended
+            if is_settled and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
     async def _begin_again(self, client: PrefectClient, run: FlowRun, why: str) -> None:
-        """Let the next free worker take up a run that crashed. One that another run started is begun again by that."""
+        """Let the next free worker take up a run that crashed, and say so here and in the run's log. One that another
+        run started is begun again by that."""
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
@@ -372,7 +358,10 @@ class LostRuns:
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             self._begun_again += 1
             what_next = f"the next free worker resumes it, unless `prefect flow-run cancel {run.id}` ends it"
-        await say(client, run, f"{why}; {what_next}")
+        said, now = f"{why}; {what_next}", datetime.now(UTC)
+        print(f"flow run {run.name}: {said}", flush=True)
+        line = LogCreate(name="coderl", level=logging.WARNING, message=said, timestamp=now, flow_run_id=run.id)
+        await client.create_logs([line])
 
 
 def worker_of(run: FlowRun) -> str:
@@ -388,11 +377,6 @@ async def is_still(client: PrefectClient, run: FlowRun) -> bool:
     except ObjectNotFound:
         return False
     return state is not None and run.state is not None and state.id == run.state.id
-
-
-async def unfinished_runs(client: PrefectClient) -> list[FlowRun]:
-    """The pool's flow runs that a worker has taken up, and that have not ended."""
-    return await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
 
 
 async def crashed_runs(client: PrefectClient) -> list[FlowRun]:
@@ -436,11 +420,3 @@ async def end_run(client: PrefectClient, run: FlowRun, *, cancelled: bool, why: 
     )
     for part in await all_pages(partial(client.read_flow_runs, flow_run_filter=parts, limit=PAGE)):
         await end_run(client, part, cancelled=cancelled, why=why)
-
-
-async def say(client: PrefectClient, run: FlowRun, words: str) -> None:
-    """A line on the console, and in the flow run's log."""
-    print(f"flow run {run.name}: {words}", flush=True)
-    now = datetime.now(UTC)
-    line = LogCreate(name="coderl", level=logging.WARNING, message=words, timestamp=now, flow_run_id=run.id)
-    await client.create_logs([line])

@@ -169,20 +169,18 @@ class EmbeddedServer:
         self._environment = {**os.environ, **(environment or {})}
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: threading.Thread | None = None
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
 
     def __enter__(self) -> Self:
         private_folder(self._log_file.parent)
         self._start()
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()  # first, or the watcher would take the end for a crash and restart the server
         self._end_process()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._watcher.join()
 
     @property
     def address(self) -> str:
@@ -251,17 +249,21 @@ class EmbeddedServer:
             # A server that lived longer has worked, so it resets the count and can be restarted any number of times.
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             if quick_deaths >= MAX_QUICK_DEATHS:
-                self._give_up(self._fault_text("keeps dying"))
-                return
+                fault = self._fault_text("keeps dying")
+                break
             logger.warning("the embedded %s server %s: restarting it on port %d", self.name, reason, self.port)
             try:
                 self._start()
-            except InfraError as error:  # also if it was stopped meanwhile, which `_give_up` does not call a fault
-                self._give_up(str(error))
-                return
+            except InfraError as error:
+                fault = str(error)
+                break
             if self._stopping.is_set():  # stopped while it was coming up
                 self._end_process()
                 return
+        if not self._stopping.is_set():  # else it did not start because it was stopped, which is no fault
+            logger.error("%s", fault)
+            self.fault = fault
+            self.down.set()  # after `fault`: who sees it set reads why
 
     def _wait_for_trouble(self) -> str:
         """Wait until the process has ended, by itself or because it was silent for too long; what happened."""
@@ -278,10 +280,3 @@ class EmbeddedServer:
                 elif time.monotonic() - answered > SILENT_S and not self._stopping.is_set():
                     self._end_process()
                     return f"did not answer for {SILENT_S:.0f} s"
-
-    def _give_up(self, fault: str) -> None:
-        if not self._stopping.is_set():
-            logger.error("%s", fault)
-            self.fault = fault
-            # After `fault`: who sees it set reads why.
-            self.down.set()
