@@ -38,7 +38,7 @@ from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.grpo import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.sampling import completion_budget
-from coderl_tasks.policy.selection import SELECTIONS, Adaptive
+from coderl_tasks.policy.selection import SELECTIONS, Adaptive, Selection
 from coderl_tasks.problems.loading import evaluation_side
 from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
 from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
@@ -238,7 +238,7 @@ class TrainingRun:
             problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
             self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
         # The ids of `count` problems for a `step`, as `selection.Selection` says.
-        select = self.adaptive or SELECTIONS[settings.selection]
+        select: Selection = self.adaptive or SELECTIONS[settings.selection]
         self.select_problems = partial(select, list(pool), seed=settings.seed)
 
     async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
