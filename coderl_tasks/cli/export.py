@@ -20,6 +20,7 @@ from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_
 from coderl_tasks.export.model_card import model_card
 from coderl_tasks.journal.atomic import scan_parquet, sync_folder
 from coderl_tasks.journal.run_names import record_path
+from coderl_tasks.journal.steps import scored_files
 from coderl_tasks.paths import find_local, local_model_folder
 from coderl_tasks.services import Services, services
 
@@ -133,7 +134,7 @@ async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) 
 
     from coderl_tasks.policy.clients import tinker_errors
 
-    files = sorted(policy.run.glob("steps/*/scored.parquet"))
+    files = scored_files(policy.run)
     if not (prompts := _rollouts(files[-1:])["prompt_tokens"].to_list()):
         raise ConfigError(f"{policy.run} has no rollouts to take prompts from: --no-check exports without comparing")
     params = tinker.SamplingParams(max_tokens=64, temperature=1.0, seed=0)

@@ -184,13 +184,13 @@ def _faulty_tests(problems: Sequence[Problem]) -> dict[str, str]:
     from coderl_tasks.grading import Judge, SandboxClient
     from coderl_tasks.services import services
 
-    async def found(urls: Sequence[str]) -> dict[str, str]:
-        async with SandboxClient(urls) as client:
+    async def found() -> dict[str, str]:
+        async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
             return await faulty_tests(problems, Judge(client))
 
     with services(None) as used:
         print("\n".join(used.lines), file=sys.stderr)
-        return asyncio.run(found(used.sandbox_urls))
+        return asyncio.run(found())
 
 
 def grade(options: Namespace) -> int:

@@ -25,6 +25,7 @@ from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, wr
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
+from coderl_tasks.journal.steps import scored_files
 from coderl_tasks.paths import MANIFEST_FILE, file_sha256, local_model_folder, same_model
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.selection import HALF_AGE
@@ -151,8 +152,7 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     out."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
-    scored = sorted(Path(policy.run).glob("steps/*/scored.parquet"))
-    files = [file for file in scored if int(file.parent.name) <= policy.step]
+    files = [file for file in scored_files(Path(policy.run)) if int(file.parent.name) <= policy.step]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
     scan = scan_parquet(files, ROLLOUT_SCHEMA)

@@ -29,7 +29,7 @@ from coderl_tasks.journal.recorded_json import (
     recorded_settings,
 )
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_eval_row, is_unstarted, metrics_rows
-from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, rollout_files
+from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, LENGTHS, index_files, rollout_files, scored_files
 from coderl_tasks.paths import POOLS, shown
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, PROBLEM_SCHEMA
@@ -233,7 +233,7 @@ def load_run(path: Path) -> RunRecord:
         metrics=metrics,
         evals={name: record for name, record in evals.items() if record.summary.get("taken_from") is None},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
-        scored_files=sorted((path / "steps").glob("*/scored.parquet")),
+        scored_files=scored_files(path),
     )
 
 
@@ -253,7 +253,7 @@ def naming_damaged_tables(path: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         tables = {path / f"{name}.parquet": schema for name, schema in CURATION_SCHEMAS.items()}
-        rollouts = sorted([*path.glob("steps/*/scored.parquet"), *path.glob("evals/*/rollouts.parquet")])
+        rollouts = [*scored_files(path), *sorted(path.glob("evals/*/rollouts.parquet"))]
         tables |= dict.fromkeys(rollouts, ROLLOUT_SCHEMA) | dict.fromkeys(index_files(path), INDEX_SCHEMA)
         for file, schema in tables.items():
             if file.is_file():

@@ -298,4 +298,5 @@ def import_tracker(name: str) -> ModuleType:
     try:
         return __import__(name)
     except ImportError as error:
-        raise ConfigError(f"{name}_project is set but {name} is not installed: pip install 'coderl[{name}]'") from error
+        missing = f"trackers.{name} is set but {name} is not installed"
+        raise ConfigError(f"{missing}: pip install 'coderl[{name}]'") from error

@@ -302,7 +302,8 @@ class RunData:
             decode = self.decode()
             prompts = {} if decode is None else prompts_in(self.scan(Place(evaluation=evaluation)), decode)
             statements = {name: statement_in(prompt) for name, prompt in prompts.items()}
-            if statements == prompts:  # in another form, as those of gsm8k: what follows their common beginning
+            # In another form, as those of gsm8k: what follows their common beginning.
+            if statements == prompts and len(prompts) > 1:
                 shared = commonprefix([*prompts.values()])  # noqa: RUF071 - of characters, not of paths
                 end = len(shared) - len(re.sub(r".*\s", "", shared, flags=re.DOTALL))  # whole words
                 statements = {name: prompt[end:] for name, prompt in prompts.items()}

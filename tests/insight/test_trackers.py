@@ -57,7 +57,7 @@ def test_a_missing_package_is_a_configuration_error(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ConfigError, match=rf"^{package}_project is set but .* pip install 'coderl\[{package}\]'$"
+        ConfigError, match=rf"^trackers\.{package} is set but .* pip install 'coderl\[{package}\]'$"
     ) as told:
         setup_logging(tmp_path / "run", Trackers(**{package: "p"}))
     assert "\n" not in str(told.value) and not (tmp_path / "run" / "logs.log").exists()
