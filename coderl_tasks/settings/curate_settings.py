@@ -85,9 +85,14 @@ class CurateSettings(FlowSettings):
     for problems that look unlearnable by their similarity to others; fixed: profile_samples each; none: sample nothing,
     keep all problems"""
     profile_samples: int = setting(
-        16, ge=1, le=16, common=True, of_profile=True, smollm2=4,
+        16,
+        ge=1,
+        le=16,
+        common=True,
+        of_profile=True,
+        smollm2=4,
         elsewhere=("n", "k", "samples", "num_samples", "num_generations"),
-    )  # fmt: skip
+    )
     """most completions per problem"""
     profile_round: int = setting(2, ge=1, of_profile=True, smollm2=4)
     """completions per problem and round"""

@@ -28,9 +28,10 @@ class Schedule(Family):
     SHORT: ClassVar[tuple[str, str]] = ("kind", "total")
 
     kind: Literal["constant", "linear", "cosine"] = setting(
-        "constant", on_resume="warned",
+        "constant",
+        on_resume="warned",
         elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
-    )  # fmt: skip
+    )
     """how the learning rate falls to 0 at step `total`; constant: it does not fall"""
     total: int | None = setting(
         None, ge=1, on_resume="warned", recipe="scheduler_total_steps", elsewhere=("total_steps",)
@@ -80,14 +81,19 @@ class Loss(Family):
 
     # Other tools name the distance from 1.
     clip_low: float | None = setting(
-        None, ge=0, le=1, recipe="clip_low_threshold",
+        None,
+        ge=0,
+        le=1,
+        recipe="clip_low_threshold",
         elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
-    )  # fmt: skip
+    )
     """ppo, cispo, gspo: smallest importance ratio (the ratio, not a distance from 1); by default 0.8"""
     clip_high: float | None = setting(
-        None, ge=1, recipe="clip_high_threshold",
+        None,
+        ge=1,
+        recipe="clip_high_threshold",
         elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
-    )  # fmt: skip
+    )
     """ppo, cispo, gspo: largest importance ratio; by default 1.2"""
     beta: float | None = setting(None, ge=0, elsewhere=("dro_beta",))
     """dro: weight of the squared log-probability gap; by default 0.05"""

@@ -135,10 +135,15 @@ class FlowSettings(SettingsModel):
     same with a pretrained model; gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke:
     a training run of 50 steps that fails if it looks unhealthy; or none"""
     model_name: str = setting(
-        DEFAULT_MODEL, common=True, inherited=True, elsewhere=("model", "base_model"),
-        nano=paths.NANO_MODEL, smollm2=paths.SMOLLM2_MODEL, gsm8k="Qwen/Qwen3-8B",
+        DEFAULT_MODEL,
+        common=True,
+        nano=paths.NANO_MODEL,
+        smollm2=paths.SMOLLM2_MODEL,
+        gsm8k="Qwen/Qwen3-8B",
         by_environment={"nano gsm8k": paths.NANO_WORDS_MODEL},
-    )  # fmt: skip
+        inherited=True,
+        elsewhere=("model", "base_model"),
+    )
     """base model: a name of the Tinker service, a local model folder or a GGUF file; by default the first model of a
     short list that the service offers (this one comes first)"""
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = setting(
@@ -162,18 +167,29 @@ class FlowSettings(SettingsModel):
     )
     """custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox runs"""
     dataset: str = setting(
-        HUB_DATASET, common=True, elsewhere=("data", "prompts", "train_dataset"),
-        nano=paths.MINI_DATASET, smollm2=paths.INTRO_DATASET, by_environment=GSM8K_DATA,
-    )  # fmt: skip
+        HUB_DATASET,
+        common=True,
+        nano=paths.MINI_DATASET,
+        smollm2=paths.INTRO_DATASET,
+        by_environment=GSM8K_DATA,
+        elsewhere=("data", "prompts", "train_dataset"),
+    )
     """hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)"""
     evaluation_dataset: str | None = setting(None, elsewhere=("test_dataset", "eval_dataset"))
     """data set whose test splits are evaluated on and kept out of the pool; by default dataset itself"""
     test_share: float | None = Field(None, gt=0, lt=1)
     """instead of evaluation_dataset: evaluate on this share of dataset's train rows, chosen by a hash of the id"""
     max_tokens: int = setting(
-        24576, ge=1, common=True, on_resume="warned", inherited=True, nano=128, smollm2=96, gsm8k=2048,
+        24576,
+        ge=1,
+        common=True,
+        on_resume="warned",
+        inherited=True,
+        nano=128,
+        smollm2=96,
+        gsm8k=2048,
         elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
-    )  # fmt: skip
+    )
     """completion length limit in tokens; capped at the model's context"""
     max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
     """answers per completion: if a program fails on the statement's samples, the policy gets a reply and answers again;

@@ -85,14 +85,20 @@ class TrainSettings(FlowSettings):
     """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: int = setting(
-        8, ge=1, exclude=True, common=True,
+        8,
+        ge=1,
+        exclude=True,
+        common=True,
         elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"),
-    )  # fmt: skip
+    )
     """problems per step"""
     completions_per_problem: int = setting(
-        16, ge=2, exclude=True, common=True,
+        16,
+        ge=2,
+        exclude=True,
+        common=True,
         elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
-    )  # fmt: skip
+    )
     """completions per problem (a group, whose rewards are compared)"""
     group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
     """problems per step, by the recipe's name: problems_per_step"""
@@ -107,9 +113,11 @@ class TrainSettings(FlowSettings):
     """completions that each group begins with (0: all). If their rewards differ, the group gets the rest of
     completions_per_problem; else further problems are sampled instead"""
     refill: float = setting(
-        1.0, ge=1, allow_inf_nan=False,
+        1.0,
+        ge=1,
+        allow_inf_nan=False,
         elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
-    )  # fmt: skip
+    )
     """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled refill x
     problems_per_step groups (with first_completions: refill x batch_size completions); 1: replace none"""
     learning_rate: float = setting(
@@ -164,10 +172,17 @@ class TrainSettings(FlowSettings):
     truncation: families.Truncation = families.Truncation()
     """completions that reach max_tokens: graded, masked (left out), or penalised:N (over the last N tokens)"""
     max_steps: Annotated[int, _some_steps] = setting(
-        -1, ge=-1, common=True, on_resume="allowed", elsewhere=("steps", "num_steps", "n_grpo_steps"),
-        nano=50, smollm2=40, gsm8k=60, smoke=50,
+        -1,
+        ge=-1,
         description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)",
-    )  # fmt: skip
+        common=True,
+        on_resume="allowed",
+        nano=50,
+        smollm2=40,
+        gsm8k=60,
+        smoke=50,
+        elsewhere=("steps", "num_steps", "n_grpo_steps"),
+    )
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
     # not depend on timing, so that a run can be repeated and resumed.
     max_steps_off_policy: int = Field(
