@@ -90,7 +90,7 @@ def without_pool(run: Path, content: str) -> Path:
 
 
 def graded_step(
-    run: RunDirectory, step: int, rows: list[dict[str, Any]], trainer: dict[str, list[Any]] | None = None
+    run: RunDirectory, step: int, rows: list[dict[str, Any]], trainer: dict[str, Any] | None = None
 ) -> None:
     """Records and commits a step of these rollouts, with advantages."""
     frame = pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
@@ -164,8 +164,8 @@ def hostile_run(folder: Path) -> Path:
         second = turn | {"n_tokens": 6, "text": HOSTILE_TEXTS[1], "environment_text": HOSTILE_TEXTS[2], "check": None}
         tokens = {"completion_tokens": list(range(10)), "logprobs": [-0.5] * 10}
         turns = {"step": 1, "turns": [first, second], "turn_advantages": [-0.25, 0.5], **tokens}
-        trainer: dict[str, list[Any]] = {"group_index": [0], "sample_index": [1]}
-        trainer["trainer_logprobs"] = [[-0.5] * 9 + [-1.25]]
+        logprobs = [[-0.5] * 9 + [-1.25]]
+        trainer = {"group_index": [0], "sample_index": [1], "trainer_logprobs": logprobs}
         graded_step(run, 1, [rows[0] | long, rows[1] | turns], trainer)
     return run.path
 
