@@ -37,6 +37,9 @@ FORMAT = 1  # version of the run directory's format, the one that the first rele
 _SETTINGS = {key: about(field) for key, field in all_settings(TrainSettings)} | {
     REWARD_HASH: Setting(on_resume="warned")
 }
+_DEFAULTS = {
+    key: field.get_default(call_default_factory=True, validated_data={}) for key, field in all_settings(TrainSettings)
+}
 FINDINGS = ("probe",)
 """Keys of config.json that are not settings: what one start found out, for later ones. A resume keeps them."""
 NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
@@ -208,13 +211,18 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
-    """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
+    """Every setting that differs, nested ones as `a.b`, in the order of the keys. One that a side lacks, as it is newer
+    than what was recorded, is there as by default."""
     before, after = (
         _flatten({key: value for key, value in config.items() if key not in NOT_COMPARED}) for config in (old, new)
     )
     keys = sorted(before.keys() | after.keys())
     changes = [ConfigChange(key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys]
-    return [change for change in changes if change.old != change.new]
+    return [change for change in changes if _as_by_default(change.old, change) != _as_by_default(change.new, change)]
+
+
+def _as_by_default(value: Any, change: ConfigChange) -> Any:
+    return _DEFAULTS.get(change.key, _ABSENT) if value is _ABSENT else value
 
 
 def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:

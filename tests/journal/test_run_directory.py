@@ -20,6 +20,7 @@ from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
 from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, index_files, index_step
 from coderl_tasks.paths import is_open_to_others, private_folder
+from coderl_tasks.settings import TrainSettings
 
 Config = dict[str, Any]
 
@@ -210,6 +211,15 @@ def test_config_comparison() -> None:
     with pytest.raises(ConfigError, match="preset: 'nano' -> 'smoke'"):
         check_resume({"preset": "nano"}, {"preset": "smoke"})
     assert check_resume({}, {"log_path": 1}) == []
+
+
+def test_a_run_had_the_default_of_a_setting_that_is_newer() -> None:
+    settings = TrainSettings().model_dump()
+    older = {key: value for key, value in settings.items() if key != "holdback"}
+    older["loss"] = {key: value for key, value in settings["loss"].items() if key != "beta"}
+    assert check_resume(older, settings) == []
+    with pytest.raises(ConfigError, match=r"holdback: not set -> 0\.1"):
+        check_resume(older, settings | {"holdback": 0.1})
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, config: Config) -> None:
