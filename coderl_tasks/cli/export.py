@@ -160,8 +160,8 @@ def _check_and_merge(
     base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], exact: bool, merge: bool
 ) -> str | None:
     """Compares the adapter's log-probabilities with `sequences`, and with `merge` writes and compares the merged model.
-    Returns the result in words, or None without sequences. CoderlError if they differ by more than rounding: `exact`
-    says that the server computes in float32, as transformers does here."""
+    Returns the result in words, or None without sequences: then nothing is compared. CoderlError if they differ by more
+    than rounding: `exact` says that the server computes in float32, as transformers does here."""
     from coderl_tasks.export import transformers_model
 
     model = transformers_model.load_adapted(base, adapter, exact=exact)

@@ -90,7 +90,8 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     fields = CurateSettings.model_fields
     content_keys = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
     values = {key: value for key, value in pool_settings.items() if key in content_keys}
-    if values.get("profile_mode") in ("screen", "none"):  # for few samples or none, but the run has many: the default
+    # These modes are for few samples or none. The run has many: its pool's mode gives way to the default.
+    if values.get("profile_mode") in ("screen", "none"):
         del values["profile_mode"]
     values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}  # the run's own values count
     return settings.filled_from(values).with_changes(from_run=str(run))

@@ -159,13 +159,13 @@ def extract_code(text: str) -> str | None:
 
 
 def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
-    """The last non-blank block whose fences have lines of their own (rules 2, 3 above), and the index of the line after
-    it; None and 0 if there is none."""
+    """The last non-blank block whose fences have lines of their own (rules 2 and 3 of this file's docstring), and the
+    index of the line after it; None and 0 if there is none."""
     code, end = None, 0
     block: _Block | None = None  # the open one
     for index, line in enumerate(lines):
         fence = _FENCE.match(line)
-        if fence is None or fence["marks"][0] in fence["tag"]:  # text, or inline code such as ```x```
+        if fence is None or fence["marks"][0] in fence["tag"]:  # no fence: text, or inline code such as ```x```
             if block is not None:
                 block.lines.append(line)
             continue

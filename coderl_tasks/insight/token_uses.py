@@ -97,6 +97,7 @@ def visits_in_words(run: RunRecord) -> list[str]:
     # A small pool gives a step a problem twice: neither of these groups was chosen by the outcome of the other.
     by_visit = run.groups.group_by("problem_id", "step", maintain_order=True)
     visits = by_visit.agg(n=pl.len(), signals=pl.col("has_signal").sum())
+    # Groups are in the order of steps: the row before is the same problem's visit before.
     after_no_signal = visits.filter(pl.col("signals").shift(1).over("problem_id") == 0)
     if revisited := int(after_no_signal["n"].sum()):
         with_signal = int(after_no_signal["signals"].sum())

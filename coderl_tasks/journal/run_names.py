@@ -32,9 +32,10 @@ def run_path(given: str) -> Path:
 
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:
-    """The existing directory that `given` names: a run, else a pool (with `pools_first` the other way round), else a
-    folder here; "latest" is the run that was written to last; a file of a run or a pool means its folder. `log_path=`,
-    which `coderl train` prints before a name, is ignored. Raises ConfigError, with the near names, if there is none."""
+    """The existing directory that `given` means. A path is itself. A name is a run's, else a pool's (with `pools_first`
+    the other way round), else that of a folder here; "latest" is the run that was written to last; a file of a run or a
+    pool means its folder. `log_path=`, which `coderl train` prints before a name, is ignored. Raises ConfigError, with
+    the near names, if there is none."""
     given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
     run_and_pool = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)

@@ -13,8 +13,8 @@ one with any test that cannot be read without guessing: a misread test would pun
 2. call, native input: a list holds the arguments, anything else is the only argument. Text input: JSON values, one
    per argument and line (LiveCodeBench), or one JSON array of the arguments (the other sources).
 3. call, output: text is JSON where the inputs are text too. Beside native inputs it is the returned string itself,
-   unless all outputs are JSON and not all of them numbers. In taco and primeintellect (after APPS), outputs that are
-   all one-element lists are the wrapped return values.
+   unless all outputs are JSON and not all of them numbers. In all shapes but lcbv5's functional tests (after APPS),
+   outputs that are all one-element lists are the wrapped return values.
 """
 
 import json

@@ -343,11 +343,12 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
     if path.is_file():
         recorded = read_json(path)
         for problem in problems:
-            order = recorded.get(problem.problem_id, indices := list(range(len(problem.tests))))
+            indices = list(range(len(problem.tests)))
+            order = recorded.get(problem.problem_id, indices)
             if not isinstance(order, list) or sorted(order) != indices:
                 raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
-    # Begun without the file: another order from here on would name other failures than the steps before it.
+    # The run began without the file, in the tests' own order: another one from here on would name other failures.
     if directory.step(0).has("scored"):
         return {}
     orders: dict[str, list[int]] = {}

@@ -213,23 +213,24 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
     sampled in two steps or more. Each has step and counts of both, the pass rates of the steps `between`, the `p` of
     the fall (`stats.fisher_fall`), and `q`, the false discovery rate among problems with this p or a smaller one
-    (Benjamini and Hochberg, 1995); the smallest p comes first, as of few completions chance alone makes large falls."""
+    (Benjamini and Hochberg, 1995); the smallest p comes first: with few completions a large fall is often chance."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
+    # Signed: of a problem with one visit the length is -1, which is no error, and `seen_again` leaves it out.
     between = (pl.col("passed") / pl.col("graded")).slice(1, pl.len().cast(pl.Int64) - 2).alias("between")
     ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"), between)
-    again = ends.filter(pl.col("last_step") > pl.col("first_step"))
+    seen_again = ends.filter(pl.col("last_step") > pl.col("first_step"))
     counts = ("first_passed", "first_graded", "last_passed", "last_graded")
     has_fallen = pl.col("last_passed") / pl.col("last_graded") < pl.col("first_passed") / pl.col("first_graded")
-    fallen = again.filter(has_fallen).to_dicts()
+    fallen = seen_again.filter(has_fallen).to_dicts()
     for row in fallen:
         row["p"] = fisher_fall(*(row[name] for name in counts))
     fallen.sort(key=lambda row: (row["p"], row["problem_id"]))
     q = 1.0
     for rank, row in reversed([*enumerate(fallen, 1)]):
-        row["q"] = q = min(q, row["p"] * len(again) / rank)
-    return fallen, len(again)
+        row["q"] = q = min(q, row["p"] * len(seen_again) / rank)
+    return fallen, len(seen_again)
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:

@@ -13,6 +13,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.policy.grpo import ESTIMATORS, estimator, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.view.proof import ESTIMATES
 
 REWARDS = [1.0, 0.0, 0.0, 0.5]
 BY_HAND = {
@@ -74,3 +75,4 @@ def test_maxrl_refuses_negative_rewards() -> None:
 def test_each_is_a_small_function_and_a_value_of_the_setting() -> None:
     assert all(len(inspect.getsource(estimate).splitlines()) < 20 for estimate in ESTIMATORS.values())
     assert TrainSettings.model_json_schema()["properties"]["advantage"]["enum"] == list(ESTIMATORS)
+    assert list(ESTIMATES) == list(ESTIMATORS), "coderl view explains each advantage"
