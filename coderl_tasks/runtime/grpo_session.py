@@ -14,13 +14,13 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from anyio.from_thread import start_blocking_portal
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
@@ -126,74 +126,79 @@ def _write_pool_file(rows: Iterable[Row], reader: RowReader) -> str:
     return str(path)
 
 
-@asynccontextmanager
-async def _opened(settings: TrainSettings, say: Say) -> AsyncIterator[tuple[TrainingRun, RunLogger]]:
-    """The run, open and prepared, with its services, while the block lasts."""
-    package = logging.getLogger("coderl_tasks")
-    warnings, propagates = WarningLines(say), package.propagate
-    package.addHandler(warnings)
-    # Once imported, Prefect prints everything that reaches the root logger.
-    package.propagate = False
-    try:
-        settings, pool, path = await plan_training(settings)
-        if isinstance(pool, CurateSettings):
-            raise ConfigError(
-                "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
-                f"problems of {pool.dataset})"
-            )
-        # Checked here, as a resumed run's settings may have them too.
-        if settings.max_steps_off_policy:
-            raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
-        if settings.refill > 1:
-            raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
-        if settings.steer == "act":
-            raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
-        with RunDirectory.open(path, run_config(settings)) as directory:
-            say(f"run directory: {directory.path} ({start_note(directory)})")
-            if settings.size_warning:
-                say(settings.size_warning)
-            run_log = run_logger(settings, directory)
-            with run_log, services(settings.model_name, settings.model_reason) as used:
-                for line in used.lines:
-                    say(line)
-                async with open_run(settings, directory, used) as run:
-
-                    def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
-                        say(line)
-                        run_log.log.info("%s", line)
-
-                    await prepare(run, _sample, _score, _probe, say_and_log)
-                    for notice in run_log.reminders():
-                        say(notice.line)
-                    yield run, run_log
-    finally:
-        package.removeHandler(warnings)
-        package.propagate = propagates
-
-
 class GrpoSession(AbstractContextManager["GrpoSession"]):
     """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
     work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
 
     def __init__(self, settings: TrainSettings, say: Say) -> None:
         self._say = say
-        # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.
-        self._turn = asyncio.Lock()
-        with ExitStack() as opening:
-            # Its thread is a daemon: a script that ends without `close` is not held up; what was trained is recorded.
-            portal = opening.enter_context(start_blocking_portal())
-            self._loop = portal.call(asyncio.get_running_loop)
-            # One task opens and closes: the task that opens services must close them.
-            opened = portal.wrap_async_context_manager(_opened(settings, say))
-            self._run, self._logger = opening.enter_context(opened)
-            self._open = opening.pop_all()
+        self._opened: Future[tuple[TrainingRun, RunLogger]] = Future()
+        # A daemon: a script that ends without `close` is not held up; what was trained is recorded.
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(settings)), daemon=True)
+        self._thread.start()
+        try:
+            self._run, self._logger = self._opened.result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _hold(self, settings: TrainSettings) -> None:
+        """Open the run, set `_opened` to it or to the error, and keep it open until `close`. All in one task, because
+        the task that opens services must close them."""
+        package = logging.getLogger("coderl_tasks")
+        warnings, propagates = WarningLines(self._say), package.propagate
+        package.addHandler(warnings)
+        # Once imported, Prefect prints everything that reaches the root logger.
+        package.propagate = False
+        self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
+        try:
+            settings, pool, path = await plan_training(settings)
+            if isinstance(pool, CurateSettings):
+                raise ConfigError(
+                    "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
+                    f"problems of {pool.dataset})"
+                )
+            # Checked here, as a resumed run's settings may have them too.
+            if settings.max_steps_off_policy:
+                raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
+            if settings.refill > 1:
+                raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
+            if settings.steer == "act":
+                raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
+            with RunDirectory.open(path, run_config(settings)) as directory:
+                self._say(f"run directory: {directory.path} ({start_note(directory)})")
+                if settings.size_warning:
+                    self._say(settings.size_warning)
+                run_log = run_logger(settings, directory)
+                with run_log, services(settings.model_name, settings.model_reason) as used:
+                    for line in used.lines:
+                        self._say(line)
+                    async with open_run(settings, directory, used) as run:
+
+                        def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
+                            self._say(line)
+                            run_log.log.info("%s", line)
+
+                        await prepare(run, _sample, _score, _probe, say_and_log)
+                        for notice in run_log.reminders():
+                            self._say(notice.line)
+                        self._opened.set_result((run, run_log))
+                        await self._closing.wait()
+        except BaseException as error:
+            if self._opened.done():  # the constructor has returned: nobody waits for the error
+                raise
+            self._opened.set_exception(error)  # the constructor, which waits for it, raises it
+        finally:
+            package.removeHandler(warnings)
+            package.propagate = propagates
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
+        if not self._thread.is_alive():
             work.close()
             raise CoderlError("the session has ended: init_grpo with the same log_path resumes the run")
 
         async def in_turn() -> T:
+            # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.
             async with self._turn:
                 return await work
 
@@ -314,7 +319,9 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 
     def close(self) -> None:
         """End the session, and the servers that it started. What was trained is in the run directory."""
-        self._open.close()
+        if self._thread.is_alive() and self._opened.done() and self._opened.exception() is None:
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
 
     def __exit__(self, *_: object) -> None:
         self.close()
