@@ -27,7 +27,7 @@ from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import naming, require_room
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
-from coderl_tasks.server_addresses import LOOPBACK
+from coderl_tasks.server_addresses import LOOPBACK, without_credentials
 from coderl_tasks.services import log_folder
 from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port, get, is_ours, listeners
 
@@ -145,7 +145,7 @@ def is_outage(error: BaseException) -> bool:
 
 def is_open(api_url: str) -> bool:
     """Whether the server answers requests for its data without any secret."""
-    return _status(api_url, None) == HTTPStatus.OK
+    return _status(without_credentials(api_url), None) == HTTPStatus.OK
 
 
 def _status(api_url: str, auth: str | None) -> int:

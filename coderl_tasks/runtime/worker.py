@@ -124,15 +124,14 @@ def _deploy(prefect_file: Path) -> None:
 
 
 async def provide_pool(name: str, kind: str, wanted: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
-    """Makes the work pool, or updates it, with the base job template `wanted` of the one that it has (None: no pool);
-    it never exists with another one."""
+    """Makes the work pool, or updates it, with the base job template `wanted` of that which it has (None: no pool)."""
     async with get_client() as client:
         try:
             template = (await client.read_work_pool(name)).base_job_template
         except ObjectNotFound:
-            with suppress(ObjectAlreadyExists):  # another host has just made it, from the same template
+            with suppress(ObjectAlreadyExists):  # another host has just made it, perhaps from another one
                 await client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=wanted(None)))
-            return
+            template = (await client.read_work_pool(name)).base_job_template
         if (new := wanted(template)) != template:
             await client.update_work_pool(name, WorkPoolUpdate(base_job_template=new))
 

@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -85,14 +86,14 @@ def is_ours(url: str) -> bool:
 def get(url: str, timeout_s: float, headers: Mapping[str, str] | None = None, most: int = -1) -> tuple[int, bytes]:
     """The status that a GET of `url` is answered with, and its body, at most `most` bytes if it is 200; 0 and nothing
     where it is not answered in time."""
-    # In a header: urllib takes what stands before an @ for a part of the host's name.
-    request = urllib.request.Request(without_credentials(url), headers={**authorization(url), **(headers or {})})
     try:
+        # In a header: urllib takes what stands before an @ for a part of the host's name.
+        request = urllib.request.Request(without_credentials(url), headers={**authorization(url), **(headers or {})})
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             return response.status, response.read(most)
     except urllib.error.HTTPError as error:
         return error.code, b""
-    except (OSError, ValueError):  # refused, timed out, not HTTP
+    except (OSError, ValueError, HTTPException):  # refused, timed out, no address, not HTTP
         return 0, b""
 
 
