@@ -177,7 +177,8 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
     if len(sides) == 2 and len(sides[0]) == len(sides[1]) == 1:
         comparison = compare_evals(sides[0][0], sides[1][0])
         if comparison is None:
-            _ = [_rollouts(record) for side in sides for record in side]  # which raises where there are none
+            for record in (*sides[0], *sides[1]):
+                _rollouts(record)  # raises if there are none
             raise DataError("the two evaluations share no graded problem")
         for split, result in comparison.results.items():
             interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"

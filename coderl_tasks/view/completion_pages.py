@@ -285,10 +285,13 @@ def _neighbours(
 ) -> list[str | None]:
     """The addresses of the completions before and after: in its group, or in an evaluation in its file."""
     if place.evaluation is not None:
-        siblings = [{"row": number} for number in range(data.scan(place).select(pl.len()).collect().item())]
-        position = row["row"]
+        position, n = row["row"], data.scan(place).select(pl.len()).collect().item()
+    else:
+        n = len(siblings)
     return [
-        completion_link(name, place, siblings[number]) if 0 <= number < len(siblings) else None
+        completion_link(name, place, {"row": number} if place.evaluation is not None else siblings[number])
+        if 0 <= number < n
+        else None
         for number in (position - 1, position + 1)
     ]
 
@@ -347,7 +350,7 @@ def _token_values(row: Mapping[str, Any]) -> dict[str, list[float | None]]:
     n, logprobs = len(row["completion_tokens"] or []), row["logprobs"]
     found: dict[str, list[float | None]] = {} if logprobs is None else {"logprob": logprobs}
     for key, own, other in (("base", logprobs, row["base_logprobs"]), ("ratio", row["trainer_logprobs"], logprobs)):
-        if own is not None and other is not None:
+        if own is not None and other is not None and len(own) == len(other):
             found[key] = [value - less for value, less in zip(own, other, strict=True)]
     if row["advantage"] is not None:
         found["advantage"] = [row["advantage"]] * n

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from os.path import commonprefix
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
+from weakref import proxy
 
 import polars as pl
 
@@ -92,10 +93,12 @@ class RunData:
         self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
         self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
-        self._problem = lru_cache(MOST_PROBLEMS)(self._read_problem)
-        self._titles = lru_cache(MOST_EVALUATIONS)(self._read_titles)
+        # By a proxy: in a cycle, what is kept of a run that is let go of would stay until a collection.
+        self._problem = lru_cache(MOST_PROBLEMS)(partial(RunData._read_problem, proxy(self)))
+        self._titles = lru_cache(MOST_EVALUATIONS)(partial(RunData._read_titles, proxy(self)))
         self._statements: dict[str, str] = {}  # by problem, read from prompts
-        self._read_files: set[Version] = set()  # of evaluations, whose prompts are among these statements
+        self._read_files: set[tuple[Version, int]] = set()
+        """Rollouts of evaluations whose prompts are among these statements, each with a hash of the pool's ids then."""
 
     def of_state(self, name: str, value: Callable[[], Value]) -> Value:
         """`value()`, computed once for each state of the run."""
@@ -331,9 +334,10 @@ class RunData:
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
         for record in self.record.evals.values():
             if decode is not None and record.rollouts is not None:
-                if (version := _version(record.rollouts)) not in self._read_files:
+                # Once, unless the pool, whose problems are left out, is gone or another one since.
+                if (read := (_version(record.rollouts), hash(frozenset(in_pool)))) not in self._read_files:
                     self._read_prompts(Place(evaluation=record.name), decode, in_pool)
-                self._read_files.add(version)
+                self._read_files.add(read)
         # Each problem at its last visit, so that a step is read once; those of the most recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")

@@ -189,7 +189,8 @@ class _Search:
             f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
         )
         try:
-            answer = self.connection.execute(sql, [*[wanted.text] * 2 * bool(column), _names(files), *values])
+            shown = [wanted.text, wanted.text] if column else []  # for strpos and length
+            answer = self.connection.execute(sql, [*shown, _names(files), *values])
         except duckdb.BinderException:
             if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
                 return []  # of a run that is older than the column
