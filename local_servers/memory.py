@@ -112,8 +112,10 @@ def available_bytes() -> int:
     """What can be allocated now: the machine's free memory, or less where a control group limits it."""
     free: float = _meminfo("/proc/meminfo", "MemAvailable")
     for controller, own in own_groups().items():
+        if controller not in _LIMIT_FILES:
+            continue
         # The groups above it too: the tightest limit holds, whoever set it.
-        for folder in (own, *own.parents) if controller in _LIMIT_FILES else ():
+        for folder in (own, *own.parents):
             if folder.is_relative_to(CGROUPS):
                 free = min(free, _group_bytes(folder, *_LIMIT_FILES[controller]))
     return max(int(free), 0)

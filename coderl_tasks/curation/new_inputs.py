@@ -85,8 +85,10 @@ class _Inputs:
         self.records = records
         self.treatment = treatment
         # Asked for each value of each record that is tried, and always the same.
-        for name in ("alike", "range", "sizes", "characters"):
-            setattr(self, name, cache(getattr(self, name)))
+        self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
+        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
+        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
+        self.characters: Callable[[Place], set[str]] = cache(self._characters)
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         self.stated = tuple(named)
         named += [each for each in treatment.constants if isinstance(each, int)]
@@ -194,11 +196,11 @@ class _Inputs:
             return least <= len(value) <= most and (set(value) <= self.characters(place) or value in alike)
         return least <= len(value) <= most or value in alike
 
-    def alike(self, place: Place, kind: type) -> list[Any]:
+    def _alike(self, place: Place, kind: type) -> list[Any]:
         """The given values of a type at a place."""
         return [each for each in self.given.get(place, ()) if type(each) is kind]
 
-    def range(self, place: Place, kind: type) -> tuple[Any, Any]:
+    def _range(self, place: Place, kind: type) -> tuple[Any, Any]:
         """The lowest and the highest number of a type at a place."""
         given = self.alike(place, kind)
         low, high = min(given), max(given)
@@ -256,7 +258,7 @@ class _Inputs:
             return low
         return 1
 
-    def sizes(self, place: Place, kind: type) -> tuple[int, int]:
+    def _sizes(self, place: Place, kind: type) -> tuple[int, int]:
         """The least and the greatest length."""
         given = self.alike(place, kind)
         lengths = [len(each) for each in given]
@@ -283,7 +285,7 @@ class _Inputs:
         is_free = all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
-    def characters(self, place: Place) -> set[str]:
+    def _characters(self, place: Place) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
         given = self.alike(place, str)
         found = set("".join(given))

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -334,9 +334,12 @@ class _TextForm(_Form):
 
     def inputs(self, records: Sequence[Record]) -> list[str]:
         # One to three cases in turn, so that a program that answers one only is caught.
-        sizes, waiting = cycle((1, 2, 3) if self.format.has_cases else (1,)), iter(records)
-        groups = iter(lambda: list(islice(waiting, next(sizes))), [])
-        return list(dict.fromkeys(map(self.format.render, groups)))
+        sizes, rest, texts = cycle((1, 2, 3) if self.format.has_cases else (1,)), [*records], dict[str, None]()
+        while rest:
+            size = next(sizes)
+            texts[self.format.render(rest[:size])] = None
+            del rest[:size]
+        return list(texts)
 
     def parse(self, text: str) -> list[Record]:
         return self.format.parse(text) or []

@@ -153,7 +153,9 @@ class CodeEnvironment(Environment):
         )
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}
-        passed = sorted({each.code for each in scored if held_back and each.code is not None and each.grade.passed})
+        passed: list[str] = []
+        if held_back:
+            passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
         grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
         # Programs that met an outage are left out.
         outcomes: dict[str | None, bool] = {

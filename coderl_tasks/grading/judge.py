@@ -337,8 +337,9 @@ class _Run:
                 results = await self._run_in_group(request, indices, limits)
                 if results is not None:
                     return results
-            is_asserted = self.problem.kind == "assert"  # then tests will come, for which others may wait
-            result = await (self.programs.run_program if is_asserted else self.client.run_code)(request)
+            # Of an assertion program tests will come, for which others may wait.
+            run = self.programs.run_program if self.problem.kind == "assert" else self.client.run_code
+            result = await run(request)
             self.server, self.retries = result.server, self.retries + result.retries
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered_id = report.get("id")

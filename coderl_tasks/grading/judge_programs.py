@@ -164,9 +164,12 @@ class JudgePrograms:
         run_timeout_s = (CHECKER_WALL_S + 1) * len(tests) + 5
         results = await self._results(CHECKER_RUNNER, compressed, request, run_timeout_s)
         if _are_results(results, len(outputs)):
-            said = [(_VERDICTS[one["end"]], one["reason"]) for one in results]
-            fault = "the checker fails: "
-            return [(end, fault + why if end is Verdict.CHECKER_ERROR else why) for end, why in said]
+            said = []
+            for one in results:
+                verdict, reason = _VERDICTS[one["end"]], one["reason"]
+                fault = "the checker fails: " if verdict is Verdict.CHECKER_ERROR else ""
+                said.append((verdict, fault + reason))
+            return said
         if len(outputs) > 1:  # it may have died of one of them
             return [outcome for one in outputs for outcome in await self.check(checker, [one])]
         raise CheckerFault("the checker's own process ended without a result")

@@ -73,9 +73,8 @@ def suspicion(code: str, problem: Problem) -> str:
     found: dict[str, ast.AST] = {}
     try:
         nodes = list(ast.walk(tree))
-        imported: dict[
-            str, str
-        ] = {}  # what each name is, "os.listdir" for the name listdir of `from os import listdir`
+        # What each name is: "os.listdir" for the name listdir of `from os import listdir`.
+        imported: dict[str, str] = {}
         for node in nodes:
             if isinstance(node, ast.Import):
                 imported |= {each.asname: each.name for each in node.names if each.asname}
@@ -278,9 +277,8 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
 
 
 def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
-    of_template: set[int] = (
-        set()
-    )  # tables that are asked for the keys of templates; os.environ["X"] = "1" reads nothing
+    # Tables that are asked for the keys of templates. os.environ["X"] = "1" reads nothing.
+    of_template: set[int] = set()
     for node in nodes:
         match node:
             case (

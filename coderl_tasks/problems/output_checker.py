@@ -47,7 +47,7 @@ class Checker:
 
     @classmethod
     def from_text(cls, text: str) -> "Checker":
-        """Raises ValueError for a text that `to_text` does not write."""
+        """Raises ValueError for a text that is none of `to_text`; without flags or files it has none."""
         try:
             checker = _CHECKER.validate_json(text)
         except ValidationError as error:

@@ -225,9 +225,10 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
                 rows, numbers = rows + 1, line_number + 1
             line_number, line_bytes, is_blank = line_number + 1, 0, True
             # Cut only at a line end, so that a segment can be read without its neighbours.
-            if position - start >= (segment_bytes if is_open else 1):
-                segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
-                start, first_row, rows, longest_line = position, line_number, 0, 0
+            is_full, is_last = position - start >= segment_bytes, not is_open and position > start
+        if is_full or is_last:
+            segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
+            start, first_row, rows, longest_line = position, line_number, 0, 0
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
     return FileIndex(sha256, tuple(segments), numbers)

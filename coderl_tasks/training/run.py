@@ -237,7 +237,7 @@ class TrainingRun:
             size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
             problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
             self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
-        # The ids of `count` problems for a `step`, as `selection.Selection` says.
+        # Called with step=, count= and taken=, as `selection.Selection` says.
         select: Selection = self.adaptive or SELECTIONS[settings.selection]
         self.select_problems = partial(select, list(pool), seed=settings.seed)
 

@@ -66,10 +66,11 @@ def reap(pid: int) -> int | None:
     status = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0] != 0:
-            if found[0] == pid and os.WIFSTOPPED(found[1]):
+            ended, its_status = found
+            if ended == pid and os.WIFSTOPPED(its_status):
                 os.kill(pid, signal.SIGCONT)
-            elif found[0] == pid:
-                status = found[1]
+            elif ended == pid:
+                status = its_status
     return status
 
 

@@ -138,9 +138,10 @@ async def forward_backward(request: web.Request) -> web.Response:
     def prepare() -> Work:
         loss, config, given = loss_of(message), loss_config_of(message), train_datums(message)
         datums = [datum for datum, _ in given]
-        for number, (datum, provenance) in enumerate(given) if loss == "stable_reinforce" else ():
-            with about_datum(number):
-                datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
+        if loss == "stable_reinforce":
+            for number, (datum, provenance) in enumerate(given):
+                with about_datum(number):
+                    datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
         if model.host.loaded is not None:  # nothing is checked before it is loaded
             model.host.loaded.validate(datums, loss, config)
 

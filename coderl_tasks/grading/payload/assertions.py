@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they stand above this text where it runs
     import builtins
-    import itertools
     import json
     import math
     import operator
@@ -203,7 +202,7 @@ class Test:
             items, key = decoding.values(rest[0]), (int(rest[1]), int(rest[2]))
             end = first if isinstance(first, bool) else decoding.value(first)
             generator: Any = self.items(items, end, handle(self, key, None, "iterator", ""))
-            generator = generator if rest[3] else itertools.chain(generator)  # which is no generator
+            generator = generator if rest[3] else PlainIterator(generator)
             self.kept.append(generator)
             self.untouched[id(generator)] = key
             return generator
@@ -257,6 +256,17 @@ class Test:
             raise end
 
 
+class PlainIterator:
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+
 class Unknown:
     """A result in a rehearsal: whatever is done with it goes well, and asks for nothing of the program but what a
     reference to its result allows."""
@@ -281,10 +291,16 @@ class Unknown:
     def __exit__(self, *error: Any) -> Any:
         TEST.do("exit", self, None, None, None)
 
+    def __bool__(self) -> Any:
+        return True
+
+    def __hash__(self) -> Any:
+        return 0
+
     def __index__(self) -> Any:
         return 0
 
-    __int__ = __len__ = __hash__ = __index__
+    __int__ = __len__ = __index__
 
     def __float__(self) -> Any:
         return 0.0
@@ -297,7 +313,8 @@ class Unknown:
     def __contains__(self, item: Any) -> Any:
         return True
 
-    __bool__ = __instancecheck__ = lambda self, *_: True
+    def __instancecheck__(self, other: Any) -> Any:
+        return True
 
     def __mro_entries__(self, bases: Any) -> Any:
         raise Unsupported("a class of the test that extends one of the program")
@@ -401,7 +418,14 @@ def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any) -> Any:
     if base and base not in {kind.__name__ for kind in BASES}:
         raise MalformedValue(f"{base} is no type that a class can extend")
     made = object.__new__(Handle)
-    for name, value in zip(Handle.__slots__, (base, key, now, test, type_name), strict=True):
+    values = {
+        "_coderl_test": test,
+        "_coderl_key": key,
+        "_coderl_now": now,
+        "_coderl_type_name": type_name,
+        "_coderl_base": base,
+    }
+    for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
 

@@ -292,6 +292,8 @@ def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:
     stored = load_file(folder / "adapter_model.safetensors", device)
     params = {key.removeprefix(_PREFIX).removesuffix(".weight"): value for key, value in stored.items()}
     adapter = Adapter(LoraShape(**state["shape"]), state["seed"], params)
+    if not adapter.targets():
+        raise BadRequest(f"checkpoint {folder.name} has no matrices")
     for name in adapter.targets():
         a, b = params[f"{name}.lora_A"], params[f"{name}.lora_B"]
         if name not in base or base[name].shape != (b.shape[0], a.shape[1]):

@@ -242,8 +242,9 @@ class SamplingBatch:
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
         parts = [part for requests in by_weights.values() for part in self._dealt(requests)]
-        if len(parts) == 1:
-            self._run(parts[0])
+        if self._threads == 1 or len(parts) == 1:  # in this thread: on a GPU another one has buffers of its own
+            for part in parts:
+                self._run(part)
         else:
             list(self._pool.map(self._run, parts))
         finished = [request for request in chosen if request.done]

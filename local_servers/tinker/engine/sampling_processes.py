@@ -176,7 +176,8 @@ class _Worker:
         return key
 
     def _cancel(self, number: int) -> None:
-        self._forget(number)
+        if (future := self._forget(number)) is not None:
+            future.set_running_or_notify_cancel()  # whoever waits for it is told
         with contextlib.suppress(OSError):  # it has ended
             self._connection.send(("cancel", number))
 
