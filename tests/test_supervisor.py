@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.services.supervisor import EmbeddedServer, answers
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, json_answer
 
 SERVER = """
 import http.server, os, pathlib, sys
@@ -59,6 +59,11 @@ def test_a_server_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Pa
     server = EmbeddedServer("test", [sys.executable, "-c", "raise SystemExit('no luck')"], "/", tmp_path / "log.txt")
     with pytest.raises(InfraError, match="no luck"), server:
         pass
+
+
+@pytest.mark.parametrize("url", ["myhost/api/health", "http://[::1/api", "http://127.0.0.1:1/"])
+def test_nothing_answers_at_what_is_no_address(url: str) -> None:
+    assert not answers(url) and json_answer(url) == {}
 
 
 def test_killing_the_starter_ends_the_server(tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_the_prefect_api_refuses(prefect_api: str, attack: str) -> None:
     assert answer.status_code == status
     assert "access-control-allow-origin" not in answer.headers
     assert not is_open(prefect_api)
+    assert not is_open(prefect_api.replace("//", f"//{auth_string(prefect_api)}@")), "its secret in the address is one"
     taken = httpx.get(f"{prefect_api}/admin/version", headers={"Authorization": secret})  # by whom it is meant for
     assert taken.status_code == 200
 
