@@ -222,7 +222,10 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Confi
 
 
 def _as_by_default(value: Any, change: ConfigChange) -> Any:
-    return _DEFAULTS.get(change.key, _ABSENT) if value is _ABSENT else value
+    if value is not _ABSENT:
+        return value
+    default = _DEFAULTS.get(change.key, _ABSENT)
+    return list(default) if isinstance(default, tuple) else default  # as `_flatten` has it
 
 
 def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:

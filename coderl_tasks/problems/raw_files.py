@@ -226,9 +226,9 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
             line_number, line_bytes, is_blank = line_number + 1, 0, True
             # Cut only at a line end, so that a segment can be read without its neighbours.
             is_full, is_last = position - start >= segment_bytes, not is_open and position > start
-        if is_full or is_last:
-            segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
-            start, first_row, rows, longest_line = position, line_number, 0, 0
+            if is_full or is_last:
+                segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
+                start, first_row, rows, longest_line = position, line_number, 0, 0
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
     return FileIndex(sha256, tuple(segments), numbers)

@@ -215,9 +215,11 @@ def test_config_comparison() -> None:
 
 def test_a_run_had_the_default_of_a_setting_that_is_newer() -> None:
     settings = TrainSettings().model_dump()
-    older = {key: value for key, value in settings.items() if key != "holdback"}
-    older["loss"] = {key: value for key, value in settings["loss"].items() if key != "beta"}
+    for lacking in settings:
+        assert check_resume({key: value for key, value in settings.items() if key != lacking}, settings) == []
+    older = settings | {"loss": {key: value for key, value in settings["loss"].items() if key != "beta"}}
     assert check_resume(older, settings) == []
+    del older["holdback"]
     with pytest.raises(ConfigError, match=r"holdback: not set -> 0\.1"):
         check_resume(older, settings | {"holdback": 0.1})
 
