@@ -157,31 +157,33 @@ def _status(api_url: str, auth: str | None) -> int:
 @contextmanager
 def embedded_prefect() -> Iterator[str]:
     """A `prefect server` on a free port of loopback, its database under `CODERL_HOME`; its API address.
-    Raises InfraError where the database has no room: the server would end at its start, and could not log why."""
-    require_room([_home()])
+    Raises InfraError where the database has no room, DataError where it is damaged."""
     with ExitStack() as stack:
-        with _one_at_a_time(), _damage_named(_home() / "prefect.db"):
+        with _one_at_a_time():
             api_url = stack.enter_context(_started(free_port()))
         yield api_url
 
 
 @contextmanager
 def _started(port: int) -> Iterator[str]:
+    require_room([_home()])  # without it the server would end at its start, and could not log why
     api_url = f"http://127.0.0.1:{port}/api"
-    with _secret(port) as secret:
-        environment = QUIET | {
-            "PREFECT_HOME": str(_home()),
-            "PREFECT_SERVER_UI_API_URL": api_url,
-            "PREFECT_API_URL": "",
-            "PREFECT_SERVER_API_AUTH_STRING": secret,
-            "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
-            EVENTS_KEPT: os.environ.get(EVENTS_KEPT) or "PT6H",
-        }
-        command = [sys.executable, "-m", "coderl_tasks.runtime.prefect_app"]
-        log_file = log_folder() / "prefect.log"
-        with EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment):
-            yield api_url
+    with ExitStack() as stack:
+        with _damage_named(_home() / "prefect.db"):
+            environment = QUIET | {
+                "PREFECT_HOME": str(_home()),
+                "PREFECT_SERVER_UI_API_URL": api_url,
+                "PREFECT_API_URL": "",
+                "PREFECT_SERVER_API_AUTH_STRING": stack.enter_context(_secret(port)),
+                "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+                EVENTS_KEPT: os.environ.get(EVENTS_KEPT) or "PT6H",
+            }
+            command = [sys.executable, "-m", "coderl_tasks.runtime.prefect_app"]
+            log_file = log_folder() / "prefect.log"
+            server = EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment)
+            stack.enter_context(server)
+        yield api_url
 
 
 @contextmanager

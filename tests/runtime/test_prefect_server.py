@@ -50,6 +50,7 @@ from coderl_tasks.runtime.prefect_server import (
     used,
 )
 from coderl_tasks.runtime.worker import WORK_POOL, closed_template, deploy_all
+from coderl_tasks.services.supervisor import free_port
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
 
@@ -67,12 +68,16 @@ def test_a_configured_server_is_used_and_not_started(prefect_api: str) -> None:
             assert api_url == prefect_api == PREFECT_API_URL.value() == os.environ["PREFECT_API_URL"]
 
 
-def test_a_server_without_room_for_its_database_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_server_without_room_for_its_database_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))
     monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
-    with pytest.raises(InfraError, match=r"MiB are free at .*free some space"), embedded_prefect():
+    server = shared_prefect_server(free_port()) if shared else embedded_prefect()
+    with pytest.raises(InfraError, match=r"MiB are free at .*free some space"), server:
         pass
-    assert not list(tmp_path.iterdir())
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["starting.lock"]
 
 
 def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +250,14 @@ def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch) -> 
     with used("http://127.0.0.1:9/api"):
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:8/api"
+
+
+def test_coderl_ups_damaged_database_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    (tmp_path / "prefect").mkdir(mode=0o700)
+    (tmp_path / "prefect" / "prefect.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(DataError, match=r"prefect\.db is damaged"), shared_prefect_server(free_port()):
+        pass
 
 
 @pytest.mark.parametrize("damage", ["head", "page"])
