@@ -169,17 +169,18 @@ def _run_flow(name: str, words: list[str]) -> int:
 class _Parser(argparse.ArgumentParser):
     """Reports bad arguments as the settings do: one line, by `main`."""
 
+    add = argparse.ArgumentParser.add_argument
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see --help)")
 
 
-Add = Callable[..., argparse.Action]
-AddOptions = Callable[[_Parser, Add], None]
+AddOptions = Callable[[_Parser], None]
 
 
 class Subcommand(NamedTuple):
-    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options, with
-    the parser's `add_argument`; its docstring is what the help begins with."""
+    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options; its
+    docstring is what the help begins with."""
 
     module: str
     summary: str
@@ -194,7 +195,7 @@ def parser_of(name: str) -> _Parser:
     """The parser of one of `SUBCOMMANDS`."""
     add_options = SUBCOMMANDS[name].add_options
     parser = _Parser(prog=f"coderl {name}", description=add_options.__doc__)
-    add_options(parser, parser.add_argument)
+    add_options(parser)
     return parser
 
 
@@ -239,62 +240,62 @@ def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
     return parse
 
 
-def _add_format(parser: argparse.ArgumentParser, what: str = "default: table") -> None:
-    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help=what)
+def _add_format(parser: _Parser, what: str = "default: table") -> None:
+    parser.add("--format", choices=("table", "csv", "json"), default="table", help=what)
 
 
-def _add_external_access(parser: argparse.ArgumentParser) -> None:
+def _add_external_access(parser: _Parser) -> None:
     allowed = "let SQL read and write files, load extensions and change settings (default: it only reads the views)"
-    parser.add_argument("--external-access", action="store_true", help=allowed)
+    parser.add("--external-access", action="store_true", help=allowed)
 
 
 @_subcommand("servers", "start a Prefect server, deployments, a worker and the viewer")
-def _up_options(_: _Parser, add: Add) -> None:
+def _up_options(parser: _Parser) -> None:
     """Start a Prefect server (if none answers), the deployments, a worker and `coderl view`; Ctrl-C stops them."""
     what = "start a server on this port, even if another one answers (default: 4200 if it is free)"
-    add("--port", type=_number(1, LAST_PORT, "a port"), help=what)
+    parser.add("--port", type=_number(1, LAST_PORT, "a port"), help=what)
     most = "most concurrent flow runs on this machine (default: one per core, at least two)"
-    add("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
+    parser.add("--limit", type=_number(1, 1000, "a number of flow runs"), help=most)
     jobs = "only create the deployments, in a Kubernetes work pool with this base job template"
-    add("--jobs", type=Path, metavar="FILE", help=jobs)
+    parser.add("--jobs", type=Path, metavar="FILE", help=jobs)
 
 
 @_subcommand("doctor", "check the key, Tinker, sandbox, Prefect, disk and isolation")
-def _doctor_options(_: _Parser, add: Add) -> None:
+def _doctor_options(parser: _Parser) -> None:
     """Check what a run needs, one line each; exit 1 if something needed is missing."""
-    add(
+    parser.add(
         "setting", nargs="?", metavar="model_name=NAME", help="check for this model (default: the one a bare run takes)"
     )
-    add("--model", default=None, help="the same")
-    add(
+    parser.add("--model", default=None, help="the same")
+    parser.add(
         "--probe",
         action="store_true",
         help="also sample a few hundred tokens to check seeds, log-probabilities and stop tokens",
     )
-    add(
+    parser.add(
         "--temperature", type=float, default=0.7, help="also probe log-probabilities at this temperature (default: 0.7)"
     )
 
 
 @_subcommand("launch", "estimate the tokens, cost and time of a command: coderl estimate train ...")
-def _estimate_options(_: _Parser, add: Add) -> None:
+def _estimate_options(parser: _Parser) -> None:
     """Estimate the tokens, cost and time of a command with these settings."""
-    add("flow", choices=tuple(FLOWS))
-    add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
+    parser.add("flow", choices=tuple(FLOWS))
+    parser.add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
     usual = "default: only on the embedded server, if no run of the model shows it"
     what = f"measure the speed by sampling a few hundred tokens; {usual}"
-    add("--probe", action=argparse.BooleanOptionalAction, help=what)
+    parser.add("--probe", action=argparse.BooleanOptionalAction, help=what)
 
 
 @_subcommand("record_commands", "show which rows of a data set curate would keep, and why it drops the others")
-def _validate_options(parser: _Parser, add: Add) -> None:
+def _validate_options(parser: _Parser) -> None:
     """Show which rows of a data set curate would keep, and why it drops the others. Exit 1 if it drops any."""
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
     count = _number(1, None, "a number")
-    add("dataset", help="data file, data set folder or hub name, as for dataset=")
-    add(
+    parser.add("dataset", help="data file, data set folder or hub name, as for dataset=")
+    parser.add(
         "--environment",
         choices=ENVIRONMENTS,
         default="code",
@@ -302,13 +303,13 @@ def _validate_options(parser: _Parser, add: Add) -> None:
         "custom (prompt and ground_truth)",
     )
     fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
-    add("--min-tests", type=count, default=None, help=fewest)
-    add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
+    parser.add("--min-tests", type=count, default=None, help=fewest)
+    parser.add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
     _add_format(parser, "default: table (of more than 200 rows, only the dropped ones); csv and json have all")
 
 
 @_subcommand("record_commands", "grade a table of completions")
-def _grade_options(_: _Parser, add: Add) -> None:
+def _grade_options(parser: _Parser) -> None:
     """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
     files = {
         "problems": "a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
@@ -317,62 +318,66 @@ def _grade_options(_: _Parser, add: Add) -> None:
         "out": "file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
     }
     for name, what in files.items():
-        add(f"--{name}", type=Path, required=True, help=what)
+        parser.add(f"--{name}", type=Path, required=True, help=what)
     limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
-    add("--timeout", type=float, default=6.0, help=limit)
+    parser.add("--timeout", type=float, default=6.0, help=limit)
 
 
 @_subcommand("record_commands", "find weak, contradictory and missing tests of a pool")
-def _audit_options(_: _Parser, add: Add) -> None:
+def _audit_options(parser: _Parser) -> None:
     """Audit the tests of problems with their reference solutions. Finds mutants of a solution
     that pass all tests, tests that contradict or repeat each other, samples of the statement that are not tests, and
     problems with several right answers. A stopped audit resumes."""
     count = _number(1, None, "a number")
-    add("pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them")
+    parser.add(
+        "pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them"
+    )
 
     def most(word: str) -> int:
         return count(word.removeprefix("mutants="))
 
-    add("mutants", nargs="?", metavar="mutants=N", type=most, default=24, help="mutants per problem (default: 24)")
-    add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
-    add("--seed", type=_number(0, None, "a number"), default=0, help="which mutants are drawn (default: 0)")
+    parser.add(
+        "mutants", nargs="?", metavar="mutants=N", type=most, default=24, help="mutants per problem (default: 24)"
+    )
+    parser.add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
+    parser.add("--seed", type=_number(0, None, "a number"), default=0, help="which mutants are drawn (default: 0)")
     usual = "the pool's folder; for other data audit-NAME here"
-    add("--out", type=Path, help=f"folder for audit.parquet and audit.html (default: {usual})")
+    parser.add("--out", type=Path, help=f"folder for audit.parquet and audit.html (default: {usual})")
     limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
-    add("--timeout", type=float, default=6.0, help=limit)
+    parser.add("--timeout", type=float, default=6.0, help=limit)
 
 
 @_subcommand("scorecard", "test a grader with attacks and honest programs")
-def _scorecard_options(_: _Parser, add: Add) -> None:
+def _scorecard_options(parser: _Parser) -> None:
     """Have a grader grade attacks and odd but honest programs. Count the attacks that get a reward
     and the honest programs that are misjudged. Exit 1 if there are any."""
     graders = "coderl (default), the http address of a sandbox for coderl's grader, or your own module:function"
-    add("target", nargs="?", default="coderl", help=f"{graders} (which runs attacks with your rights)")
-    add("--json", type=Path, metavar="FILE", help="write every case with its outcome")
+    parser.add("target", nargs="?", default="coderl", help=f"{graders} (which runs attacks with your rights)")
+    parser.add("--json", type=Path, metavar="FILE", help="write every case with its outcome")
     kinds = "only problems of this kind (may be repeated; default: all)"
-    add("--kind", action="append", choices=("stdin", "call", "assert"), help=kinds)
-    add("--only", default="", metavar="TEXT", help="only cases whose id contains this text (default: all)")
-    add("--list", action="store_true", help="list these cases and grade nothing")
+    parser.add("--kind", action="append", choices=("stdin", "call", "assert"), help=kinds)
+    parser.add("--only", default="", metavar="TEXT", help="only cases whose id contains this text (default: all)")
+    parser.add("--list", action="store_true", help="list these cases and grade nothing")
     failing = "also grade right programs on sandboxes that fail (a function must use SANDBOX_URL)"
-    add("--outages", action="store_true", help=failing)
+    parser.add("--outages", action="store_true", help=failing)
 
 
 @_subcommand("record_commands", "list the runs: state, steps, Pass@1, size")
-def _runs_options(parser: _Parser, add: Add) -> None:
+def _runs_options(parser: _Parser) -> None:
     """List the runs, newest first. Commands that take a run take these names."""
-    add("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
+    parser.add("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
     _add_format(parser)
 
 
 @_subcommand("record_commands", "list the pools")
-def _pools_options(parser: _Parser, add: Add) -> None:
+def _pools_options(parser: _Parser) -> None:
     """List the pools, newest first. Commands that take a pool take these names."""
-    add("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
+    parser.add("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
     _add_format(parser)
 
 
 @_subcommand("clean", "remove runs without records and expired checkpoints")
-def _clean_options(_: _Parser, add: Add) -> None:
+def _clean_options(parser: _Parser) -> None:
     """List runs, curations and evaluations that recorded nothing, and expired checkpoints; ask, and remove them.
     Folders in use are skipped."""
     flags = {
@@ -383,126 +388,126 @@ def _clean_options(_: _Parser, add: Add) -> None:
         "models": "also model folders made from GGUF files, which are made again when used",
     }
     for name, what in flags.items():
-        add(f"--{name}", action="store_true", help=what)
+        parser.add(f"--{name}", action="store_true", help=what)
     others = "with --weights: a further folder of runs that name checkpoints"
-    add("--runs", type=Path, action="append", default=[], help=others)
+    parser.add("--runs", type=Path, action="append", default=[], help=others)
 
 
 @_subcommand("record_commands", "show how many problems and samples it takes to see a difference")
-def _power_options(_: _Parser, add: Add) -> None:
+def _power_options(parser: _Parser) -> None:
     """Show how many problems, with how many completions each, an evaluation needs to see a
     difference between two policies. A finished evaluation gives the noise."""
-    add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
-    add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
-    add("--power", type=float, default=0.8, help="the probability of seeing it (default: 0.8)")
+    parser.add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
+    parser.add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
+    parser.add("--power", type=float, default=0.8, help="the probability of seeing it (default: 0.8)")
     measured = "(default: as in the evaluation's own comparison, else as many as --points)"
-    add("--losses", type=float, help=f"problems of a hundred that the better policy truly loses {measured}")
+    parser.add("--losses", type=float, help=f"problems of a hundred that the better policy truly loses {measured}")
 
 
 @_subcommand("record_commands", "query a run or a pool with SQL (DuckDB)")
-def _query_options(parser: _Parser, add: Add) -> None:
+def _query_options(parser: _Parser) -> None:
     """Query a run, a folder of runs, or a curation with SQL (DuckDB)."""
-    add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
-    add("sql", nargs="?", help="SQL over the views; without it, lists the views and their columns")
-    add("--name", help="a named query instead of SQL")
-    add("--list", action="store_true", help="list the named queries")
+    parser.add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
+    parser.add("sql", nargs="?", help="SQL over the views; without it, lists the views and their columns")
+    parser.add("--name", help="a named query instead of SQL")
+    parser.add("--list", action="store_true", help="list the named queries")
     harmless = "csv has all rows, with formulas and control characters made harmless"
     _add_format(parser, f"format of the answer (default: table; {harmless})")
-    add("--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)")
+    parser.add("--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)")
     _add_external_access(parser)
 
 
 @_subcommand("record_commands", "query a run with SQL, line by line")
-def _shell_options(parser: _Parser, add: Add) -> None:
+def _shell_options(parser: _Parser) -> None:
     """Query the views of a run, a folder of runs or a curation, one SQL statement at a time. Each
     statement ends with a semicolon. The name of a named query is a statement too; an empty one lists the views. Ctrl-D
     ends."""
-    add("run", help=f"{RECORDS}, or a folder of them")
+    parser.add("run", help=f"{RECORDS}, or a folder of them")
     _add_external_access(parser)
 
 
 @_subcommand("record_commands", "follow a run in the terminal")
-def _watch_options(_: _Parser, add: Add) -> None:
+def _watch_options(parser: _Parser) -> None:
     """Show the state of a run every few seconds, until it ends. Ctrl-C ends only this display."""
-    add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
-    add("--every", type=float, default=2.0, help="seconds between updates (default: 2)")
-    add("--once", action="store_true", help="show it once (the default if the output is no terminal)")
+    parser.add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
+    parser.add("--every", type=float, default=2.0, help="seconds between updates (default: 2)")
+    parser.add("--once", action="store_true", help="show it once (the default if the output is no terminal)")
 
 
 @_subcommand("record_commands", "show a problem of a run: its pass rate, its completions and their failed tests")
-def _show_options(parser: _Parser, add: Add) -> None:
+def _show_options(parser: _Parser) -> None:
     """Show a problem of a run: its statement, its pass rate over the steps, and each completion
     of a step with its first failed test: input, expected output, actual output, and the difference."""
     place = parser.add_mutually_exclusive_group()
-    add("run", help="a run: its name (coderl runs), or its directory")
+    parser.add("run", help="a run: its name (coderl runs), or its directory")
     without = "(without it: the problems that the run solves least)"
-    add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
+    parser.add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
     last = "show completions of this step (default: the last step with the problem)"
     place.add_argument("--step", type=_number(0, None, "a step"), help=last)
     place.add_argument(
         "--eval", metavar="NAME", help="show completions of this evaluation of the run: baseline, final, ..."
     )
-    add("--full", action="store_true", help="do not shorten texts")
-    add("--json", action="store_true", help="print JSON, with whole texts")
+    parser.add("--full", action="store_true", help="do not shorten texts")
+    parser.add("--json", action="store_true", help="print JSON, with whole texts")
 
 
 @_subcommand("servers", "show runs and pools in the browser, from a curve to a failing test")
-def _view_options(_: _Parser, add: Add) -> None:
+def _view_options(parser: _Parser) -> None:
     """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
     viewer only reads files. It listens on loopback and requires a key, which the printed address contains."""
-    add(
+    parser.add(
         "records",
         metavar="run",
         nargs="*",
         help=f"{RECORDS}; several runs for a comparison; by default all runs and pools",
     )
     usual = "port (default: 4287 if it is free); 0 takes a free one"
-    add("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
+    parser.add("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
 
 
 @_subcommand("record_commands", "write a run or a curation, or two runs side by side, as one HTML page")
-def _report_options(_: _Parser, add: Add) -> None:
+def _report_options(parser: _Parser) -> None:
     """Write a run (or a curation) as one self-contained HTML page. Two runs are shown side by
     side: settings, paired Pass@1, histories, answers, tokens and time."""
-    add("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
+    parser.add("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
     usual = "report.html in the run's directory; for two runs report-A-B.html here"
-    add("--out", type=Path, help=f"the file to write (default: {usual})")
+    parser.add("--out", type=Path, help=f"the file to write (default: {usual})")
 
 
 @_subcommand("export", "export a run's policy for transformers, peft and vLLM, with a model card")
-def _export_options(_: _Parser, add: Add) -> None:
+def _export_options(parser: _Parser) -> None:
     """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card.
     The export fails if transformers computes other log-probabilities than the run recorded."""
-    add("run", help="a run: its name (coderl runs), or its directory")
+    parser.add("run", help="a run: its name (coderl runs), or its directory")
     usual = "(default: best if the run has such evaluations, else last)"
-    add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
-    add("--out", type=Path, required=True, help="folder to create; must not exist")
-    add("--merge", action="store_true", help="write the whole model, with the adapter merged, and its tokenizer")
+    parser.add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
+    parser.add("--out", type=Path, required=True, help="folder to create; must not exist")
+    parser.add("--merge", action="store_true", help="write the whole model, with the adapter merged, and its tokenizer")
     unchecked = "do not compare transformers' log-probabilities with the sampled ones"
-    add("--no-check", action="store_true", help=unchecked)
-    add(
+    parser.add("--no-check", action="store_true", help=unchecked)
+    parser.add(
         "--push",
         metavar="REPO",
         help="upload the folder to this repository on the Hugging Face hub; a new one is private",
     )
-    add("--public", action="store_true", help="with --push: make a new repository public")
+    parser.add("--public", action="store_true", help="with --push: make a new repository public")
 
 
 @_subcommand("servers", "run an embedded server: coderl serve tinker | sandbox")
-def _serve_options(_: _Parser, add: Add) -> None:
+def _serve_options(parser: _Parser) -> None:
     """Run an embedded server until it is stopped."""
-    add("server", choices=("tinker", "sandbox"))
-    add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
-    add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port (default: 0, a free one)")
-    add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
-    add(
+    parser.add("server", choices=("tinker", "sandbox"))
+    parser.add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
+    parser.add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port (default: 0, a free one)")
+    parser.add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
+    parser.add(
         "--device",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
         help="tinker: where models run; auto: on a GPU if there is one (default: cpu, on which the same request gets "
         "the same bits)",
     )
-    add(
+    parser.add(
         "--dtype",
         choices=("float32", "bfloat16", "auto"),
         default="auto",
@@ -510,11 +515,13 @@ def _serve_options(_: _Parser, add: Add) -> None:
         "of 200 MB and more on a processor with bfloat16 products, else float32)",
     )
     programs = "sandbox: programs that run at the same time (default: one more than the cores)"
-    add("--concurrency", type=_number(1, None, "a number"), help=programs)
-    add(
+    parser.add("--concurrency", type=_number(1, None, "a number"), help=programs)
+    parser.add(
         "--key",
         metavar="FILE",
         help="require the key in this file (created if missing; -: standard input); clients send it as TINKER_API_KEY, "
         "or in SANDBOX_URL=http://coderl:KEY@host:port",
     )
-    add("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)")
+    parser.add(
+        "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
+    )
