@@ -73,8 +73,7 @@ def as_problem(case: Case) -> Problem:
 
 @dataclass(frozen=True)
 class FunctionGrader:
-    """A user's function. Each call has a process of its own (`function_worker`), an empty working directory, and a
-    limit of wall clock time."""
+    """A user's function. Each call has its own process (`function_worker`), empty working directory and time limit."""
 
     target: str
     environment: Mapping[str, str]
