@@ -86,8 +86,7 @@ def show(options: Namespace) -> int:
     """`coderl show`: prints a problem of a run and its completions; if no problem is named, lists the problems that the
     run solves least. With `--json` as JSON."""
     record = record_path(options.run)
-    # Imported here, as it takes a second, which other commands need not wait.
-    from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem
+    from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # slow to import
 
     if options.problem is None:
         if options.step is not None or options.eval is not None:

@@ -310,8 +310,7 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
-    """Checks that the mean reward rises significantly. Short runs are undecided (None) unless it rises or falls
-    clearly."""
+    """Checks that the mean reward rises significantly. A short run is undecided (None) unless the trend is clear."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:

@@ -137,8 +137,7 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    """The screen of `coderl watch`: progress, curves, evaluations, last steps, hints. `state` is that of
-    `run_state`."""
+    """The screen of `coderl watch`: progress, curves, evaluations, last steps, hints. `state`: the run's, in words."""
     steps, planned = len(run.metrics), run.planned_steps  # planned: None for a run without an end
     step = f"step {steps}" + (f" of {planned}" if planned else "")
     head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]

@@ -313,7 +313,7 @@ async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -
         keys -= {*SIDES}
     elif settings.given & {"evaluation_dataset", "test_share"}:
         keys -= {*SIDES} - {"dataset"}
-    if settings.benchmark is not None:
+    if settings.benchmark is not None:  # it has data and a kind of task of its own
         keys -= {*SIDES, "environment", "stop_after_code"}
     own, of_run = settings.environment, str(policy.config.get("environment", "code"))
     if own != of_run and ("environment" in settings.given or settings.benchmark is not None):

@@ -339,15 +339,14 @@ def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any]
     shown = tokens[:TOKENS_ON_PAGE]
     texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
     numbers = [value for value in values if value is not None]
-    # The value of the darkest shade.
-    most = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
+    darkest = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
     # The less likely a token was, the darker: surprise is what a reader looks for.
     sign = -1 if by == "logprob" else 1
     return {
-        "html": marked_text.shaded(texts, values[: len(shown)], most, sign),
+        "html": marked_text.shaded(texts, values[: len(shown)], darkest, sign),
         "by": by,
         "shades": {key: text for key, text in SHADES.items() if key in available},
-        "most": most,
+        "most": darkest,
         "hidden": len(tokens) - len(shown),
         "is_text": decode is not None,
         "mean": sum(numbers) / len(numbers) if numbers else None,
