@@ -25,8 +25,9 @@ Entry = tuple[str, FieldInfo]
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
-    """The settings in `arguments` (key=value, --key=value, --key value) as a nested dict of texts: None for `none`,
-    True for a boolean's `--flag` without a value. ConfigError for any other word, a missing value, a repeated key."""
+    """The settings in `arguments` (key=value, --key=value, --key value) as a dict of texts, nested at the dots of keys:
+    None for `none`, True for a boolean's `--flag` without a value. `model` says which settings are booleans, and which
+    word after `--key` is a setting of its own. ConfigError for any other word, a missing value, a repeated key."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -81,6 +82,7 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
     if group is not None and group not in (*groups, ALL):
         raise ConfigError(f"--help {group}: there is no such group of settings: {', '.join([*groups, ALL])}")
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
+    # Which settings are listed: those marked as common, all, or those of the group.
     common = [entry for entry in model.model_fields.items() if about(entry[1]).common]
     entries = common if group is None else all_settings(model) if group == ALL else groups[group][1]
     heading = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"

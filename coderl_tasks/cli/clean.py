@@ -53,8 +53,9 @@ class Removal:
 
 
 def clean(options: Namespace) -> int:
-    """Lists what can be removed and its size, removes it if the user agrees or `--yes` is given, unless `--dry-run`.
-    Says what `--weights`, `--parts` and `--models` would add. ConfigError if a `--runs` folder is missing."""
+    """`coderl clean`: lists what can be removed and its size, and removes it if the user agrees or `--yes` is given,
+    unless `--dry-run`. Without flags: runs, pools and evaluations that recorded nothing, and expired checkpoints. Hints
+    say what `--weights`, `--parts` and `--models` would add. ConfigError if a `--runs` folder is missing."""
     load_environment()  # which may set CODERL_HOME
     root, store = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
@@ -77,7 +78,7 @@ def clean(options: Namespace) -> int:
     for hint in hints:
         print(hint)
     if not removals or options.dry_run:
-        print(f"{'would remove' if removals else 'nothing to remove'}{f' {megabytes(removals)}' if removals else ''}")
+        print(f"would remove {megabytes(removals)}" if removals else "nothing to remove")
     elif not options.yes and not _user_agrees(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
         print("nothing was removed")
     else:

@@ -108,8 +108,9 @@ def check_key(_: str | None) -> Finding:
 
 
 def check_tinker(model_name: str | None) -> Finding:
-    """Whether `model_name` can be used (None: the model of a bare run). The Tinker service must offer it; the embedded
-    server, which is used without a key, needs its packages and a local model folder."""
+    """Finds out whether the model `model_name` can be used (None: the model that a run takes if none is named). The
+    Tinker service must offer it. Without a key coderl starts a server of its own (the embedded server) instead, which
+    needs its packages and a local model folder."""
     if not uses_tinker_service():
         name = model_name or NANO_MODEL
         if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
@@ -223,13 +224,14 @@ async def _prefect_fault() -> Exception | None:
 
 
 def check_checkpoints(_: str | None) -> Finding:
-    """Lists the runs whose last steps are only in states that expire, with the dates that the Tinker service or the
-    embedded server's store has. Never a failure: a resume repeats the steps."""
+    """Lists the runs whose last steps are saved only in Tinker states that expire, with the dates that the Tinker
+    service or the embedded server's store has. Never a failure, as a resume can repeat the steps. Every check takes a
+    model's name; this one does not need it."""
     root = Path(DEFAULT_ROOT).expanduser()
     newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
     for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):
         try:
-            states = expiring_states(run, recorded_config(run) or {})[:1]  # the newest alone
+            states = expiring_states(run, recorded_config(run) or {})[:1]  # only the newest matters to a resume
             last = get_last_checkpoint(run)
         except CoderlError:
             continue  # `coderl runs` says what is wrong with it
@@ -316,8 +318,9 @@ def check_locks(_: str | None) -> Finding:
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
-    """Probes the Tinker service, or an embedded server started for this. Returns the result, then its warnings; a
-    service that fails or is late is a finding, not an error."""
+    """Finds out by a few requests how the Tinker service samples and scores; without a key, an embedded server started
+    for this. Returns a finding of success or fault, then one per warning. A service that fails or is late is a finding,
+    not an error. `model_name` None: the model that a run takes if none is named."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 

@@ -35,7 +35,9 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def export(options: Namespace) -> int:
-    """Writes a saved policy to `--out` as an adapter or a merged model. Checks all options before the download."""
+    """`coderl export`: writes the policy of a run after a step to the new folder `--out`, as a LoRA adapter or a model
+    with the adapter merged in, with a model card; uploads it with `--push`. Unless `--no-check`, compares the model's
+    log-probabilities in transformers with sampled ones. All options are checked before the download, which is long."""
     run = record_path(options.run)
     policy = saved_policy(run, options.step)
     out: Path = options.out.expanduser()
@@ -44,8 +46,9 @@ def export(options: Namespace) -> int:
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is not a directory: give --out a folder in an existing one")
     checks = not options.no_check
+    # Only the comparison and the merge load the model here, and need its packages.
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing and (checks or options.merge):  # which load the model
+    if missing and (checks or options.merge):
         otherwise = "" if options.merge else ", or --no-check to export without comparing log-probabilities"
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[export]'{otherwise}")
     if options.push is not None:
@@ -71,10 +74,11 @@ def export(options: Namespace) -> int:
             sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
             is_loaded = checks or options.merge
             served = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
-        # A hub model that is served from a package's file keeps its name: whoever loads the adapter has the hub's.
+        # The name of the base model in the adapter's files: of a local folder its path. A hub model that this machine
+        # has in a package keeps its name: whoever loads the adapter gets it from the hub.
         shown_base = base if find_local(base) is None else str(local_model_folder(base) or base)
         config = finish_adapter(adapter, shown_base)
-        exact = " float32," in served  # by coderl's own server; a service does not say
+        exact = " float32," in served  # coderl's own server names its precision; a service does not
         checked = _check_and_merge(base, folder, adapter, sequences, exact, options.merge) if is_loaded else None
         name = (options.push or out.name).rpartition("/")[2]  # without the owner
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
@@ -159,9 +163,10 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
 def _check_and_merge(
     base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], exact: bool, merge: bool
 ) -> str | None:
-    """Compares the adapter's log-probabilities with `sequences`, and with `merge` writes and compares the merged model.
-    Returns the result in words, or None without sequences: then nothing is compared. CoderlError if they differ by more
-    than rounding: `exact` says that the server computes in float32, as transformers does here."""
+    """Loads the model `base` with the adapter in the folder `adapter`, and compares its log-probabilities with those of
+    the sampled `sequences`; with `merge` writes the merged model to `folder`, and compares that too. Returns the result
+    in words, or None without sequences, when nothing is compared. CoderlError if they differ by more than rounding:
+    `exact` says that the server computed in float32, as transformers does here: then less is allowed."""
     from coderl_tasks.export import transformers_model
 
     model = transformers_model.load_adapted(base, adapter, exact=exact)

@@ -33,13 +33,14 @@ DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """Runs flow `name` and returns its result. Raises what the flow raises, TerminatedError after SIGTERM, InfraError
-    if Prefect's server stops answering."""
+    """Plans and runs the flow `name` (curate, train and so on) on a Prefect server; returns its result. Raises what the
+    flow raises, TerminatedError after SIGTERM, InfraError if the server stops answering."""
     signal.signal(signal.SIGTERM, _raise_terminated)  # by default it ends the process without cleaning up
     load_environment()
     console = Console()
     with ExitStack() as stack:
-        stack.enter_context(early_lines())  # planning logs too: it repairs a run's files
+        # Planning may repair a run's files and logs it: these lines are kept until the run's log is open.
+        stack.enter_context(early_lines())
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
         _show_plain_lines()  # after the import, which sets up Prefect's logging
@@ -82,13 +83,15 @@ def _raise_terminated(*_: object) -> NoReturn:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
-    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
-    wherever the main thread is. In an asyncio callback, a side task, `__del__` or a weak reference's callback its
-    exception is lost and ends nothing, so a handler of the event loop waits for the signal too. Prefect has `grace_s`
-    seconds to report how the flow ended, or none if its exception was lost; then `work` is cancelled until it ends."""
+    """Awaits `work`, a run of a Prefect flow, and returns its result; after SIGTERM `work` ends, and TerminatedError
+    (or Prefect's own exception) is raised. Why Prefect's handler is not enough: it raises wherever the main thread is.
+    In an asyncio callback, a side task, `__del__` or a weak reference's callback the exception is lost and ends
+    nothing, so a handler of the event loop waits for the signal too. Prefect has `grace_s` seconds to report how the
+    flow ended, or none if its exception was lost; then `work` is cancelled until it ends."""
     signalled, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
     loop, previous_hook = asyncio.get_running_loop(), sys.unraisablehook
 
+    # Python and asyncio report lost exceptions to these two hooks.
     def note_unraisable(unraisable: Any) -> None:
         lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else previous_hook(unraisable)
 

@@ -83,9 +83,10 @@ def watch(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Prints a problem and its completions, without a problem those that the run solves least (`--json`: as JSON)."""
+    """`coderl show`: prints a problem of a run and its completions; if no problem is named, lists the problems that the
+    run solves least. With `--json` as JSON."""
     record = record_path(options.run)
-    from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # a second to import
+    from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # slow to import
 
     if options.problem is None:
         if options.step is not None or options.eval is not None:
@@ -119,9 +120,10 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
-    """Prints on how many problems a difference of `--points` shows, and the least difference that shows on as many as
-    the evaluation has, both by completions per problem. `options.evaluation` is its folder, or a run: then the final
-    evaluation is meant. ConfigError for bad options, or if it is not finished."""
+    """`coderl power`: prints on how many problems an evaluation shows a difference of `--points` between two policies,
+    and the least difference that shows on as many as a recorded evaluation has, both by completions per problem. That
+    evaluation, whose folder or whose run (then: the final one) `options.evaluation` is, says how noisy outcomes are.
+    ConfigError for bad options, or if it is not finished."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
     if options.losses is not None and not 0 <= options.losses <= 50:
@@ -137,7 +139,8 @@ def power(options: Namespace) -> int:
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    # The share that gets worse: known, else guessed. It and the gains (losses + difference) are at most 1 together.
+    # The share of problems that get worse: known, else guessed to be as large as the difference. The gains are losses +
+    # difference, and both are at most 1 together.
     losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
     table = rich.table.Table(
         "completions per problem",
@@ -145,7 +148,8 @@ def power(options: Namespace) -> int:
         f"points seen on these {noise.problems:,}",
         title=f"Two policies on the same problems, 5% two-sided, power {options.power:.0%}",
     )
-    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):  # without it more change nothing
+    # Without variance within a problem, more completions per problem change nothing.
+    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):
         needed = pairs_needed(difference, noise.within, samples, losses, power=options.power)
         smallest_seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
         table.add_row(str(samples), f"{needed:,}", f"{100 * smallest_seen:.1f}")
@@ -208,7 +212,9 @@ def grade(options: Namespace) -> int:
 
 
 def audit(options: Namespace) -> int:
-    """Audits the problems of a pool or of data, and writes what it found; the summary is printed."""
+    """`coderl audit`: looks for faults in the problems of a pool or of data, such as weak or contradictory tests, by
+    running programs in the sandbox. Writes a table and a page to `--out`, and prints a summary. A command that was
+    stopped goes on where it was, from its records in the folder."""
     import asyncio
 
     from coderl_tasks.curation.find_pool import named_problems
@@ -225,7 +231,7 @@ def audit(options: Namespace) -> int:
     found = named_problems(options.pool, options.limit)
     folder = (options.out or found.folder or Path(f"audit-{found.name}")).absolute()
 
-    async def audited(urls: Sequence[str], most: int) -> pl.DataFrame:
+    async def audited(urls: Sequence[str], most: int) -> pl.DataFrame:  # `most`: requests at a time
         async with SandboxClient(urls, most) as client:
             judge = Judge(client, options.timeout)
             how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}

@@ -20,6 +20,9 @@ SHOWN = 30
 
 
 def scorecard(options: Namespace) -> int:
+    """`coderl scorecard`: has the grader `--target` grade programs (cases) of which it is known whether they deserve
+    their reward, and prints where it errs. Returns an error's exit code if it gave a reward that is not deserved
+    (`bought`) or refused one that is (`misjudged`)."""
     kinds = options.kind or KINDS
     cases = [case for case in corpus() if options.only in case.id and case.kind in kinds]
     if not cases:

@@ -17,7 +17,7 @@ from local_servers.interface import ServerError, SetupError, read_key, serve_san
 
 
 def serve(options: Namespace) -> int:
-    """Runs an embedded server in this process until it is stopped."""
+    """`coderl serve`: runs an embedded Tinker or sandbox server in this process until it is stopped."""
     try:
         key = None if options.key is None else read_key(options.key)  # None: the server asks for no key
         if options.server == "tinker":
@@ -71,8 +71,8 @@ def _view_key() -> str:
 
 
 def up(options: Namespace) -> int:
-    """Runs a Prefect server, a worker and the viewer of runs until interrupted; with `--jobs` deploys to a Kubernetes
-    work pool. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
+    """`coderl up`: runs a Prefect server (unless one runs), a worker for flows, and the viewer of runs, until
+    interrupted; with `--jobs` only deploys to a Kubernetes work pool. Returns the worker's exit code, or 0."""
     from coderl_tasks.runtime import prefect_server
     from coderl_tasks.services import load_environment
     from coderl_tasks.view.view_server import serve_beside

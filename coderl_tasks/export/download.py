@@ -38,8 +38,9 @@ class SampledSequence:
 async def fetch_adapter(
     service: "tinker.ServiceClient", rest: "tinker.RestClient", state_path: str, folder: Path
 ) -> "tinker.TrainingClient":
-    """Writes the adapter at `state_path` to `folder` (CONFIG, WEIGHTS) and returns a client with the state loaded.
-    Raises ConfigError if the service does not have the state or exports no adapter, InfraError if it fails."""
+    """Writes the LoRA adapter of the training state `state_path` to `folder` (files CONFIG and WEIGHTS), and returns a
+    client with the state loaded. The service exports it to a checkpoint of its own, which is deleted again. Raises
+    ConfigError if the service does not have the state or exports no adapter, InfraError if it fails."""
     from coderl_tasks.policy.clients import delete_checkpoint, tinker_errors
 
     with tinker_errors(f"loading {state_path} (expired, deleted, or of another service?)", missing_is_fatal=True):
@@ -68,7 +69,7 @@ async def fetch_adapter(
     finally:
         try:
             await delete_checkpoint(rest, exported.path)
-        except CoderlError as error:  # it must not hide the adapter, or the error that came first
+        except CoderlError as error:  # only a warning: it must not hide a success, or the error that came first
             logger.warning("%s; it expires in an hour", error)
     return client
 

@@ -24,7 +24,8 @@ SETTINGS = (
 
 
 def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | None) -> str:
-    """The README.md of an exported policy. `checked` says how its log-probabilities were checked (None: not at all)."""
+    """The README.md (model card) of an exported policy, which is called `name`: a `merged` model, else a LoRA adapter.
+    `checked` says how its log-probabilities were checked (None: not at all)."""
     config = policy.config
     settings = flat(TrainSettings, config)
     base, steps = str(config.get("model_name")), policy.step + 1  # steps are numbered from 0

@@ -1,5 +1,4 @@
-"""What people see of an audit: counts per finding, the worst problems on the terminal, and a page with each problem's
-evidence."""
+"""What people see of an audit: counts per finding, the worst problems, and a page with each problem's evidence."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -107,30 +106,33 @@ def findings_plot(audits: pl.DataFrame) -> Plot:
 
 
 def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
-    """The variables of the template audit.html.j2, which lays out an audit's page. `audits` is of AUDIT_SCHEMA."""
-    rows = worst_first(audits)
-    shown = rows[:ON_PAGE]
-    ranks = [{} for _ in shown]  # type: list[dict[str, int]]
-    for column, (_, key) in COLUMNS.items():
-        # Stable: equal ones stay in the order of the worst first.
-        for rank, place in enumerate(sorted(range(len(shown)), key=lambda place: key(shown[place]))):
-            ranks[place][column] = rank
+    """The variables of the template audit.html.j2, an audit's page. `audits` (AUDIT_SCHEMA) has a row per audited
+    problem; `name` is the audited pool or data, as the command took it; `folder` has the audit's files."""
+    with_findings = worst_first(audits)
+    shown = with_findings[:ON_PAGE]
+    # Each row's rank by every column: the page has no script, and its style sheet orders the rows by these numbers.
+    ranks: list[dict[str, int]] = [{} for _ in shown]
+    for column, (_, sort_key) in COLUMNS.items():
+        # Stable: rows that are equal in this column stay in the order of the worst first.
+        for rank, index in enumerate(sorted(range(len(shown)), key=lambda index: sort_key(shown[index]))):
+            ranks[index][column] = rank
     quoted = shlex.quote(str(folder))
-    ask = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
+    query = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
     return {
         "title": name,
         "folder": folder,
         "audits": audits,
         "summary": audit_in_words(audits),
-        "plot": findings_plot(audits) if rows else None,
+        "plot": findings_plot(audits) if with_findings else None,
         "findings": findings_table(audits),
         "columns": {column: heading for column, (heading, _) in COLUMNS.items()},
-        "numbers": {column: heading for column, (heading, _) in list(COLUMNS.items())[2:]},
+        "numbers": {column: heading for column, (heading, _) in list(COLUMNS.items())[2:]},  # the columns of counts
         "rows": list(zip(shown, ranks, strict=True)),
-        "hidden": len(rows) - len(shown),
-        "clean": len(audits) - len(rows),
+        "hidden": len(with_findings) - len(shown),
+        "clean": len(audits) - len(with_findings),
         "tones": {name: tone(name) for name in MEANINGS},
         "most_chars": STATEMENT_CHARS,
         "queries": [],
-        "sql": ask if is_curation(folder) else f"coderl audit {shlex.quote(name)} --out {quoted}",
+        # Only a pool's folder can be queried; elsewhere the page names the command that made it.
+        "sql": query if is_curation(folder) else f"coderl audit {shlex.quote(name)} --out {quoted}",
     }

@@ -98,8 +98,8 @@ class Comparison:
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
-    """Compares two evaluations on the problems graded in both; None if there is none, or one or its rollouts are
-    missing. The overall difference is recorded in the later summary if that compares to `before`, else computed."""
+    """Compares two evaluations on the problems graded in both, overall and by split. Returns None if no problem was
+    graded in both, or if an evaluation or its rollouts are missing."""
     if before is None or after is None or before.rollouts is None or after.rollouts is None:
         return None
     pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
@@ -107,18 +107,22 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         return None
 
     def pass_at_1(name: str, pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
+        """The comparison on `pairs`, the problems of the split `name`; `recorded` is the difference with its ends."""
         difference, low, high = recorded or paired.paired_difference(pairs)
         sides = (_shared_pass_at_1(before, name, pairs["before"]), _shared_pass_at_1(after, name, pairs["after"]))
         return PairedPassAt1(len(pairs), *sides, difference, low, high, changed=paired.changed(pairs))
 
+    # The run has recorded the overall difference in the later summary if it compared the same two evaluations. That one
+    # is used, so that a report shows the interval that the run showed.
     compare = after.summary.get("compare") or {}
     recorded: Any = [compare.get(key) for key in ("difference", "ci_low", "ci_high")]
-    is_of_one_run = before.rollouts.parents[1] == after.rollouts.parents[1]  # those of two runs have the same names
+    # Evaluations of two runs may have one name, so the folders of evaluations (evals/NAME/rollouts.parquet) must agree.
+    is_of_one_run = before.rollouts.parents[1] == after.rollouts.parents[1]
     if compare.get("to") != before.name or not is_of_one_run or None in recorded:
-        recorded = None  # else a report shows the interval that the run showed
+        recorded = None
     results = {"all": pass_at_1("all", pairs, recorded)}
     for split in pairs["split"].unique(maintain_order=True):
-        results.setdefault(split, pass_at_1(split, pairs.filter(split=split)))
+        results.setdefault(split, pass_at_1(split, pairs.filter(split=split)))  # a split named "all" is left out
     sides = (_side_text(before, pairs.height), _side_text(after, pairs.height))
     warning = paired.unlike(before.summary, after.summary, pairs.height)
     return Comparison(before, after, results, pairs, sides, warning)
@@ -143,8 +147,8 @@ def _side_text(record: EvalRecord, shared: int) -> str:
 def comparison_table(
     comparison: Comparison, weak: Collection[str] = (), sides: tuple[str, str] | None = None
 ) -> Table[tuple[str, PairedPassAt1]]:
-    """Overall and by split, Pass@1 of both evaluations on the shared problems and the paired difference; splits in
-    `weak` have a star. Columns have the evaluations' names, or those of `sides`."""
+    """A row overall and per split: Pass@1 of both evaluations on the shared problems, and the paired difference. Splits
+    in `weak`, whose passes are weak evidence, have a star. `sides` are headings in place of the evaluations' names."""
     before, after = sides or (comparison.before.name, comparison.after.name)
 
     def change(row: tuple[str, PairedPassAt1]) -> Estimate:
@@ -164,9 +168,9 @@ def comparison_table(
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """The evaluations of one side or two (A and B), and their comparison, as lines: of two evaluations the paired
-    difference by split, else the mean over seeds. A side has one evaluation per seed of one configuration. Raises
-    DataError if the sides share no problem. One evaluation is compared with each of several seeds."""
+    """Lines about the evaluations of one side or two (A and B), and how these compare. A side has one evaluation per
+    seed of one configuration. Two evaluations are compared by split; several seeds by the mean over them, where a side
+    with a single evaluation is compared with each seed of the other. Raises DataError if the sides share no problem."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
@@ -178,21 +182,21 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
         comparison = compare_evals(sides[0][0], sides[1][0])
         if comparison is None:
             for record in (*sides[0], *sides[1]):
-                _rollouts(record)  # raises if there are none
+                _rollouts(record)  # raises DataError, which names the evaluation, if its rollouts are missing
             raise DataError("the two evaluations share no graded problem")
         for split, result in comparison.results.items():
             interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
             change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
             lines.append(f"B - A, {split}: {change} on {result.n} problems")
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
-    seeds_each = max(map(len, sides))
-    *before, after = (  # `before` is empty for one side
-        [_rollouts(record) for record in side] * (seeds_each if len(side) == 1 else 1) for side in sides
-    )
-    seeds = paired.over_seeds(after, *before)
+    n_seeds = max(map(len, sides))
+    rollouts_of_sides = [[_rollouts(record) for record in side] for side in sides]
+    # One evaluation is repeated, so that both sides have as many.
+    *before, after = (rollouts * (n_seeds if len(rollouts) == 1 else 1) for rollouts in rollouts_of_sides)
+    seeds = paired.over_seeds(after, *before)  # `before` is empty for one side
     what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
-    # An interval of few seeds may reach beyond what a share, or the difference of two, can be.
-    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)  # with its interval
+    # `seeds.mean`: the mean and its interval, which with few seeds may reach beyond what shares or differences can be.
+    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)
     by_seed = " ".join(f"{100 * value:{sign}.1f}" for value in seeds.by_seed)
     lines.append(
         f"{what}: {by_seed}; mean {mean} [{', '.join(ends)}] for other seeds and "
@@ -202,8 +206,9 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
-    """Markdown about an evaluation, overall and by split, without what its summary lacks, and how it compares to
-    `before` if they share problems. `dataset` is what it was made on: it decides which splits are weak evidence."""
+    """Markdown about the evaluation `record`: Pass@1 overall and by split, facts as far as its summary has them, and
+    how it compares to `before` if both graded some of the same problems. `dataset` is what `record` was made on; passes
+    in some splits of the hub's data set are weak evidence."""
     summary = record.summary
     low, high = record.interval
     columns: tuple[Column[tuple[str, Any]], ...] = (
@@ -235,7 +240,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
             "\n".join(f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides),
             comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
         ]
-    run = record.rollouts.parents[2] if record.rollouts is not None else None
+    run = record.rollouts.parents[2] if record.rollouts is not None else None  # RUN/evals/NAME/rollouts.parquet
     if run is not None and is_run(run):
         parts.append(f"Its problems and completions: {in_markdown(run, 'eval', record.name)}")
     return markdown(parts)
@@ -305,15 +310,15 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
-    """Whether the mean reward rises significantly; None for a run too short to tell, unless it falls as clearly."""
+    """Checks that the mean reward rises significantly. A short run is undecided (None) unless the trend is clear."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:
         return Check(name, None, "–", threshold, f"needs {TREND_MIN_STEPS} steps, has {len(rewards)}")
     width = -(-len(rewards) // MAX_POINTS)  # steps per point, rounded up
     # `trend` costs the square of the number of points, so a long run is tested on means of neighbouring steps.
-    parts = [rewards[start : start + width] for start in range(0, len(rewards), width)]
-    slope, p_up = trend([sum(part) / len(part) for part in parts])  # the slope is per part, of `width` steps
+    points = [rewards[start : start + width] for start in range(0, len(rewards), width)]
+    slope, p_up = trend([sum(point) / len(point) for point in points])  # the slope is per point, of `width` steps
     tenth = max(1, len(rewards) // 10)
     first, last = sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
     explanation = (
@@ -321,7 +326,8 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
         f"of the last {tenth} {last:.3f}"
     )
     passed: bool | None = p_up < TREND_P and slope > 0
-    if not passed and len(rewards) < TREND_FAILS_FROM and p_up <= 1 - TREND_P:  # above it, the reward falls clearly
+    falls_clearly = p_up > 1 - TREND_P
+    if not passed and len(rewards) < TREND_FAILS_FROM and not falls_clearly:
         passed = None
         explanation += f"; not decided before {TREND_FAILS_FROM} steps, unless it rises or falls clearly"
     return Check(name, passed, f"p = {p_up:.2g}" if p_up > 1e-12 else "p < 1e-12", threshold, explanation)

@@ -183,23 +183,25 @@ class BarRow:
 def rows_of_bars(
     heading: str, rows: Sequence[BarRow], alt: str, names: Mapping[str, str] | None = None, width: int = FULL
 ) -> Plot:
-    """A bar per row, from the left; an axis below where no text is behind them. `names` has the legend's colours."""
-    left = round(16 + CHARACTER * max((len(row.name) for row in rows), default=0))
+    """A horizontal bar per row, one below another, with the row's name at the left. A bar consists of coloured parts,
+    each a value and its colour; `names` is the legend, from names to colours. An axis is drawn below unless rows have a
+    text behind their bars, such as the number itself. `alt` is for those who cannot see the figure."""
+    left = round(16 + CHARACTER * max((len(row.name) for row in rows), default=0))  # the widest name fits
     right = round(16 + CHARACTER * max((len(row.behind) for row in rows), default=0))
-    most = max((sum(value for value, _ in row.parts) for row in rows), default=0) or 1
-    scale, bottom = (width - left - right) / most, TOP + ROW * len(rows)
-    parts = [text(0, 12, heading, "heading"), legend(names or {}, width, 12)]
+    largest = max((sum(value for value, _ in row.parts) for row in rows), default=0) or 1
+    scale, bottom = (width - left - right) / largest, TOP + ROW * len(rows)
+    elements = [text(0, 12, heading, "heading"), legend(names or {}, width, 12)]
     has_axis = not any(row.behind for row in rows)
-    places = ticks(0, most, 5) if has_axis and rows else []
-    parts.append(axis_below(places, "", lambda value: left + scale * value, TOP, bottom))
-    for place, row in enumerate(rows):
-        y, x = TOP + ROW * place, float(left)
-        parts.append(text(left - 8, y + 15, row.name, "name end"))
+    values_named = ticks(0, largest, 5) if has_axis and rows else []
+    elements.append(axis_below(values_named, "", lambda value: left + scale * value, TOP, bottom))
+    for index, row in enumerate(rows):
+        y, x = TOP + ROW * index, float(left)
+        elements.append(text(left - 8, y + 15, row.name, "name end"))
         for value, colour in row.parts:
-            parts.append(bar(colour, x, y + 2, scale * value, BAR, number(value)))
-            x += scale * value
-        parts.append(text(x + 6, y + 15, row.behind, "name"))
-    return Plot(Markup().join(parts), width, bottom + AXIS * has_axis, alt)
+            elements.append(bar(colour, x, y + 2, scale * value, BAR, number(value)))
+            x += scale * value  # the next part begins where this one ends
+        elements.append(text(x + 6, y + 15, row.behind, "name"))
+    return Plot(Markup().join(elements), width, bottom + AXIS * has_axis, alt)
 
 
 def columns_of_bars(
@@ -211,24 +213,25 @@ def columns_of_bars(
     size: tuple[int, int],
     band: tuple[float, float] | None = None,
 ) -> Plot:
-    """Columns of the values in `stacks`, one name's on another's. `labels` are at distances from the left in columns,
-    as is the shaded `band`; `axes` are the names of the axis of columns and of that of values."""
+    """Stacked columns: `stacks` has for each name, a colour of the legend, one value per column. `labels` are texts
+    below the columns, each at a distance from the left that is counted in columns; the shaded `band` has two such
+    distances. `axes` names the horizontal axis, then that of values. `alt` is for those who cannot see the figure."""
     width, height = size
     left, right, top, bottom = 48, width - 12, 52, height - 42
     totals = [sum(values) for values in zip(*stacks.values(), strict=True)]
-    _, high = extent(totals, (0, None))
-    column, unit = (right - left) / max(1, len(totals)), (bottom - top) / high
+    _, high = extent(totals, (0, None))  # the axis of values goes from 0 to a little above the highest column
+    column, unit = (right - left) / max(1, len(totals)), (bottom - top) / high  # width of a column, height of a 1
     colours = [f"s{number % N_COLOURS}" for number in range(len(stacks))]
     names = dict(zip(map(short_name, stacks), colours, strict=True))
-    parts = [text(0, 12, heading, "heading"), legend(names, width, 12), text(0, 38, axes[1], "tick")]
+    elements = [text(0, 12, heading, "heading"), legend(names, width, 12), text(0, 38, axes[1], "tick")]
     if band is not None:
-        parts.append(bar("s0 band", left + column * band[0], top, column * (band[1] - band[0]), bottom - top))
-    places = [place for place in ticks(0, high, 5) if float(place).is_integer()]
-    parts.append(axis_left(places, "", lambda value: bottom - unit * value, left, right))
-    for place, values in enumerate(zip(*stacks.values(), strict=True)):
-        x = left + column * place + 1.5
+        elements.append(bar("s0 band", left + column * band[0], top, column * (band[1] - band[0]), bottom - top))
+    counts_named = [tick for tick in ticks(0, high, 5) if float(tick).is_integer()]
+    elements.append(axis_left(counts_named, "", lambda value: bottom - unit * value, left, right))
+    for index, values in enumerate(zip(*stacks.values(), strict=True)):
+        x = left + column * index + 1.5  # 3 units between two columns
         for colour, value, end in zip(colours, values, accumulate(values), strict=True):
-            parts.append(bar(colour, x, bottom - unit * end, column - 3, unit * value, number(value)))
-    parts += [text(left + column * place, bottom + 15, words, "tick middle") for place, words in labels]
-    parts.append(text((left + right) / 2, bottom + 33, axes[0], "tick middle"))
-    return Plot(Markup().join(parts), width, height, alt)
+            elements.append(bar(colour, x, bottom - unit * end, column - 3, unit * value, number(value)))
+    elements += [text(left + column * distance, bottom + 15, words, "tick middle") for distance, words in labels]
+    elements.append(text((left + right) / 2, bottom + 33, axes[0], "tick middle"))
+    return Plot(Markup().join(elements), width, height, alt)

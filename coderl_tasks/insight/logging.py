@@ -121,8 +121,10 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Logs of each group of a step's rollouts the rewards and what is wrong. `clone_groups`: the step's metric."""
-        # Finding the cloned groups sums over every token, so look for them only if there are some.
+        """Logs the rewards of each group (the completions of one problem) of a step, and warns of completions that
+        count for nothing and of groups that the update left out. `scored` has a row per completion. `clone_groups` is
+        the number of groups whose completions are all the same, token for token."""
+        # Finding out which groups these are takes a pass over every token: done only if there are some.
         clone_sizes: dict[int, int] = {}
         if clone_groups:
             clone_sizes = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
@@ -131,24 +133,24 @@ class RunLogger:
             pl.col("step", "problem_id").first(),
             rewards=reward,
             graded=reward.drop_nulls(),
-            skipped=pl.col("logprobs").is_null().sum(),
-            quarantined=(~has_reward & pl.col("suspicion").is_not_null()).sum(),
+            no_logprobs=pl.col("logprobs").is_null().sum(),
+            quarantined=(~has_reward & pl.col("suspicion").is_not_null()).sum(),  # suspected of gaming the tests
             has_signal=pl.col("trained").any(),
         )
         for group in groups.iter_rows(named=True):
             place = f"step {group['step']} group {group['group_index']} {group['problem_id']}"
-            rewards, graded, skipped = group["rewards"], group["graded"], group["skipped"]
+            rewards, graded, no_logprobs = group["rewards"], group["graded"], group["no_logprobs"]
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in rewards)
             self.log.info("%s rewards %s", place, listed)
-            # A null reward: an infra error, (`skipped`) no log-probabilities to train on, or quarantined.
-            if missing := len(rewards) - len(graded) - skipped - group["quarantined"]:
-                self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(rewards))
-            if skipped:
+            # A reward is null for one of three reasons: no log-probabilities to train on, quarantined, or not graded.
+            if ungraded := len(rewards) - len(graded) - no_logprobs - group["quarantined"]:
+                self.log.warning("%s: %d of %d completions could not be graded", place, ungraded, len(rewards))
+            if no_logprobs:
                 left_out = "%s: %d of %d samples left out, no usable log-probabilities"
-                self.log.warning(left_out, place, skipped, len(rewards))
+                self.log.warning(left_out, place, no_logprobs, len(rewards))
             if n := clone_sizes.get(group["group_index"]):
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
-            if not group["has_signal"]:  # the two reasons why the update left a group out
+            if not group["has_signal"]:  # the update leaves a group out for one of two reasons
                 why = f"all rewards are {graded[0]:.2f}" if len(graded) > 1 else "fewer than two graded completions"
                 self.log.warning("%s: skipped, %s", place, why)
 
@@ -181,28 +183,29 @@ def setup_logging(
     *,
     advise: bool = False,
 ) -> RunLogger:
-    """A logger for the run in `log_dir` (created if missing). It sends rows to `sink` (default: metrics.jsonl), to the
-    trackers whose projects are given (ConfigError if the package is missing), and to the collector that OTEL_*
-    variables name; trackers also get recorded rows that they lack. `config` is the run's, for logs.log and trackers.
-    With `advise` it warns of problems that the rows show, recorded ones included."""
+    """Opens logs.log and the trackers of the run in `log_dir` (created if missing); returns the run's logger, whose
+    owner closes it. It sends each row of metrics to `sink` (default: appends it to metrics.jsonl) and to all trackers:
+    those of which `trackers` names a project (ConfigError if the package is missing), and an OTLP collector and a
+    Prometheus endpoint if the environment names them. Trackers also get recorded rows that they lack. `config` is the
+    run's, for logs.log and trackers. With `advise` it warns of problems that rows show, recorded ones too."""
     folder = private_folder(Path(log_dir))
     trackers = trackers or Trackers()
     projects = {name: project for name in TRACKERS if (project := getattr(trackers, name)) is not None}
     for name in projects:
-        import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
-    require_own(folder / "logs.log")  # a link there could lead to any file
+        import_tracker(name)  # raises before a handler is added, so that a missing package leaves nothing behind
+    require_own(folder / "logs.log")  # refuses a link, which could lead to any file
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     # Not the root logger: libraries' records are not about this run, and their levels must not change.
     package = logging.getLogger("coderl_tasks")
     for early in list(package.handlers):
-        if isinstance(early, _EarlyLines):  # what was logged before there was a logs.log comes first in it
+        if isinstance(early, _EarlyLines):  # lines logged before logs.log was open come first in it
             while early.records:
                 handler.handle(early.records.popleft())
             package.removeHandler(early)  # the next run in this process must not get this run's lines
     package.addHandler(handler)
-    if package.getEffectiveLevel() > logging.INFO:  # a level that is lower still is somebody's wish
+    if package.getEffectiveLevel() > logging.INFO:  # a lower level was set on purpose, and stays
         package.setLevel(logging.INFO)
     rows, tracked_config = read_rows(folder / "metrics.jsonl"), config or {}
     watch = Watch(tracked_config, rows) if advise else None

@@ -205,11 +205,13 @@ def evaluation_said(record: EvalRecord) -> str:
 def pass_at_1_plot(
     by_split: Mapping[str, tuple[Estimate, Estimate]], labels: Sequence[str] = ("before", "after")
 ) -> Plot:
-    """Pass@1 of two evaluations on the same problems, with 95% intervals, overall (`all`, the first) and by split."""
+    """Pass@1 of two evaluations on the same problems, with 95% intervals. `by_split` has both estimates overall (`all`,
+    the first key) and per split; `labels` name the two evaluations in the legend."""
     colours = ("s5", "s0")
     names, shares = ["overall", *list(by_split)[1:]], list(by_split.values())
     low, high = extent([end for pair in shares for share in pair for end in (share.low, share.high)])
-    top, row_height, left = 34, 60, round(16 + CHARACTER * max(len(short_name(name)) for name in names))
+    top, row_height = 34, 60
+    left = round(16 + CHARACTER * max(len(short_name(name)) for name in names))  # the widest name fits
     bottom = top + row_height * len(names)
 
     def x(value: float) -> float:

@@ -305,19 +305,20 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
-    """The variables of the template pool.html.j2, which lays out a curation's page: numbers, `Table`s and `Plot`s. None
-    or an empty tuple stands for what the curation does not have, without a profile for instance."""
+    """The variables of the template pool.html.j2, which lays out the page of a curation: numbers, `Table`s and `Plot`s
+    about the pool that was kept, the problems that each stage dropped, and the profile (sampled pass rates). A variable
+    is None or empty where the curation has nothing for it, as without a profile."""
     pool, profile = curation.pool, curation.profile
-    quoted_path, rows = shlex.quote(str(curation.path)), funnel(curation)
-    spent, parts = spending(profile), make_up(pool)  # the last row of each is of all splits
-    queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # of those that have an answer
+    quoted_path, stages = shlex.quote(str(curation.path)), funnel(curation)
+    spent, splits = spending(profile), make_up(pool)  # a row per split; the last row of each is of all splits
+    queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # only those with an answer
     suspected = suspects(curation).sort("in_pool", descending=True, maintain_order=True)
     return {
         "title": curation.path.name,
         "curation": curation,
-        "funnel": rows,
-        "drops": drops_table(rows),
-        "funnel_plot": funnel_plot(rows),
+        "funnel": stages,
+        "drops": drops_table(stages),
+        "funnel_plot": funnel_plot(stages),
         "rates_plot": pass_rate_plot(profile, curation.band) if len(profile) else None,
         "rates_note": NOTE_ON_RATES,
         "labels_note": NOTE_ON_LABELS,
@@ -325,14 +326,15 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "spending": spending_table(spent),
         "total": spent[-1] if spent else None,
         "pool_plot": difficulty_plot(pool) if is_profiled(pool) else None,
-        "make_up": make_up_table(parts) if parts else None,
-        "some_few": bool(parts and sum(parts[-1].few)),
+        "make_up": make_up_table(splits) if splits else None,
+        # Some labels of difficulty rest on so few samples that they are in doubt: a note says so.
+        "some_few": bool(splits and sum(splits[-1].few)),
         "generated": note_on_generated_tests(pool),
         "references": references_table(curation.solutions) if len(curation.solutions) else None,
-        "suspects": len(suspected),
+        "suspects": len(suspected),  # problems that seem to have several right answers
         "suspects_kept": int(suspected["in_pool"].sum()),
         "suspect_examples": examples(suspected),
-        "inferred": len(found := inferred(curation)),
+        "inferred": len(found := inferred(curation)),  # problems whose comparator was inferred
         "inferred_examples": examples(found),
         "manifest": flatten(curation.manifest),
         "look": page_link(curation.path),
@@ -350,12 +352,13 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def pool_markdown(curation: CurationRecord) -> str:
-    """Markdown about what a curation has of: what each stage dropped, with examples, the profile, the pool."""
+    """A curation as markdown: what each stage dropped, with examples, the profile (sampled pass rates), and the pool.
+    Parts that the curation does not have, such as a profile, are left out."""
     page, dropped = pool_page(curation), len(curation.dropped)
-    rows: list[Remaining] = page["funnel"]
+    stages: list[Remaining] = page["funnel"]  # the first row is of all problems read
     parts = [
         f"# Pool: {markdown_text(curation.path.name)}",
-        f"{len(curation.pool)} problems kept, {dropped} dropped, {rows[0].left} read.",
+        f"{len(curation.pool)} problems kept, {dropped} dropped, {stages[0].left} read.",
         f"All of them: {in_markdown(curation.path)}",
         page["funnel_plot"],
         page["drops"] if dropped else None,
@@ -370,10 +373,10 @@ def pool_markdown(curation: CurationRecord) -> str:
     listed = [
         (f"Suspects of several right answers: {page['suspects']}", examples(suspects(curation))),
         (f"Comparators inferred: {page['inferred']}", page["inferred_examples"]),
-        *((f"Dropped at {row.stage}: {each.reason}", each.examples) for row in rows for each in row.reasons),
+        *((f"Dropped at {row.stage}: {each.reason}", each.examples) for row in stages for each in row.reasons),
     ]
     for title, shown in listed:
-        if shown:
+        if shown:  # examples of none are left out
             parts += [f"## {markdown_text(title)}", "\n".join(map(_example_line, shown))]
     return markdown(parts)
 

@@ -64,8 +64,10 @@ def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, An
 
 
 def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
+    """How `got`, the recorded output of a wrong program, differs from `expected`, in the comparator's words; None where
+    that cannot be said. Of an output of more than SHOWN_CHARS characters a run records the beginning only."""
     compare = comparator(problem.comparator)
-    if problem.kind == "call":
+    if problem.kind == "call":  # a function's value, as JSON: one that was cut cannot be parsed
         if got is None or len(got) > SHOWN_CHARS:
             return NO_VALUE if got is None else None
         try:
@@ -77,12 +79,13 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
     if len(got) <= SHOWN_CHARS:
         return compare.text(expected, got.encode("utf-8", "surrogatepass"))
     if problem.comparator in UNORDERED:
-        return None  # of a part nothing can be said
-    # Of an output that was cut, the lines that are whole; of a single line its words.
+        return None  # lines may come in any order: a part of them shows no difference
+    # Compare as many whole lines (of a single line: whole words) as the recorded beginning has. The cut may be within
+    # one, which would differ for that reason alone.
     beginning = got[:SHOWN_CHARS]
-    end = "\n" if "\n" in beginning else " "
-    whole = beginning.rpartition(end)[0]
-    same_part = end.join(expected.split(end)[: whole.count(end) + 1])
+    separator = "\n" if "\n" in beginning else " "
+    whole = beginning.rpartition(separator)[0]
+    same_part = separator.join(expected.split(separator)[: whole.count(separator) + 1])
     return (
         compare.text(same_part, whole.encode("utf-8", "surrogatepass"))
         or f"after the first {len(whole):,} characters, which are kept"
@@ -111,8 +114,8 @@ def pool_file(config: Mapping[str, Any], others: Collection[Path] = ()) -> Path:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """The problems `ids` of the pool or, if `evaluated`, of the evaluation data set that a run's `config` names, by id;
-    those that are gone are missing. Raises CoderlError if the pool or the data set cannot be read."""
+    """The problems `ids`, by id, from the training pool that a run's `config` names or, if `evaluated`, from its
+    benchmarks or evaluation data, as far as they are still there. Raises CoderlError if these cannot be read."""
     if not evaluated:
         file = pool_file(config)
         try:
@@ -121,12 +124,13 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
             raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
         return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
 
-    def keep(problem: Problem) -> Problem:  # other problems without tests: all of a data set take gigabytes
+    def keep(problem: Problem) -> Problem:  # drops other problems' tests: those of all take gigabytes of memory
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
     if config.get("benchmark"):
         loaded = load_benchmarks([str(name) for name in config["benchmark"]], keep=keep)
     else:
+        # The evaluation's side of the data: a data set of its own, or the share of problems held out of training.
         side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
         environment = config.get("environment", "code")
         if environment not in ROWS:
@@ -185,9 +189,10 @@ class ProblemView:
 
 
 def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: str | None = None) -> ProblemView:
-    """The problem of the run directory `path` that `wanted` names (an id, its start, or words of the statement), with
-    its completions in `step` or `evaluation`; by default in the last step that has it, else in the newest evaluation.
-    Raises ConfigError, which lists the choices, if nothing or several problems match."""
+    """One problem of the run in `path`, as `coderl show` prints it. `wanted` names it by its id, the id's start, or
+    words of the statement. The view counts the problem's completions per place (a step or an evaluation), and has the
+    completions themselves of one place: `step` or `evaluation`, by default the last step with the problem, else the
+    newest evaluation. Raises ConfigError, which lists the choices, if nothing or several problems match."""
     run = load_run(path)
     if evaluation is not None and evaluation not in run.evals:
         names = ", ".join(run.evals) or "none"
@@ -201,14 +206,14 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
             graded=pl.col("reward").count(),
             passed=(pl.col("verdict") == Verdict.PASSED).sum(),
             mean_reward=pl.col("reward").mean(),
-            # Null for an evaluation, which nothing is trained on.
+            # Null for an evaluation: no update learns from it.
             trained=pl.when(pl.col("evaluation").first().is_null()).then(pl.col("trained").any()),
         )
     )
     places = [Place(**row) for row in counted.iter_rows(named=True)]
     place = _chosen_place(places, problem_id, step, evaluation)
     rows, config = _rollouts_at(run, problem_id, place)
-    problem, missing = None, None
+    problem, missing = None, None  # `missing` says why tests cannot be shown
     try:
         problem = problems_of(config, {problem_id}, evaluated=place.evaluation is not None).get(problem_id)
         if problem is None:
@@ -218,9 +223,10 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     except CoderlError as error:
         missing = str(error)
     statement, profiled = "" if problem is None else problem.statement, None
+    # Without the problem, the statement is read from the recorded prompt, if the model's tokenizer is here.
     if problem is None and (decode := prompt_decoder(str(run.config.get("model_name", "")))) is not None:
         statement = statement_in(decode(rows[0]["prompt_tokens"]))
-    with suppress(CoderlError):  # the pool is not there any more
+    with suppress(CoderlError):  # the pool may be gone: then its sampled pass rate is left out
         profiled = profiled_counts(pool_file(run.config)).get(problem_id)
     per_token = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
     return ProblemView(
@@ -250,12 +256,14 @@ def said(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints a problem and its completions, equal ones with one verdict once. Long texts are cut unless `full`."""
+    """Prints a problem, its pass rate in each step and evaluation, and its completions of one of these; completions
+    with one program and verdict are printed once. Long texts are cut unless `full`."""
 
     def section(title: str) -> None:
         console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
 
     def block(text: str, label: str = "") -> None:
+        """Prints an indented text, after `label` if there is one."""
         whole = printable_lines(text).rstrip("\n")
         printed = whole if full else "\n".join(whole[:MOST_CHARS].split("\n")[:MOST_LINES])
         indent = 14 if label else 2  # the label stands before the first line
@@ -286,6 +294,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     for row in view.completions:
         # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
         program = row["code"] if view.environment in PROGRAMS else None
+        # Of several turns the earlier answers count too.
         earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
         by_text.setdefault((program or row["completion"], row["verdict"], *earlier), []).append(row)
     # Failures first: readers look for those.

@@ -86,24 +86,25 @@ _EXTERNAL = "--external-access lets SQL read and write files, load extensions an
 
 
 def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none. `steps` is
-    SQL that selects `run` and `step`: the view `rollouts` has only these steps. Without `external_access`, DuckDB can
-    open only the views' files afterwards; `query` prevents that COPY replaces one of them."""
+    """An in-memory DuckDB connection with views over the tables of `path` (a run, a curation, or a folder of them): the
+    views that `sql` names, or all if it names none. `steps`, if given, is SQL that selects `run` and `step`, and limits
+    the view `rollouts` to these steps. Without `external_access`, DuckDB can afterwards open only the views' files;
+    `query` prevents that COPY replaces one of them."""
     # Views take the run's name from each file's path, so `.` and links must be resolved.
     directories = [directory.resolve() for directory in find_directories(path)]
     # In memory: nothing is written beside a run in progress, and nothing becomes stale.
     connection = duckdb.connect()
-    read: list[Path] = []
+    read: list[Path] = []  # the files that DuckDB may open later
     # Only the views named: DuckDB opens every file of a view, thousands in a long run.
     named = {word for word in re.findall(r"\w+", f"{sql} {steps}".lower()) if word in VIEWS} or set(VIEWS)
-    for view in sorted(named, key=VIEWS.index, reverse=True):  # rollouts last: `steps` reads others
+    for view in sorted(named, key=VIEWS.index, reverse=True):  # `rollouts` comes last, as `steps` reads other views
         if view in ROW_SCHEMAS:
             rows = [{"run": directory.name} | row for directory in directories for row in _view_rows(view, directory)]
-            _row_table(connection, view, rows, ROW_SCHEMAS[view])
+            _row_table(connection, view, rows, ROW_SCHEMAS[view])  # a table in memory
         elif view == "outcomes":
             read += _outcomes_view(connection, directories)
         else:
-            place, schema = FILE_VIEWS[view]
+            pattern, schema = FILE_VIEWS[view]
             if view == "rollouts" and steps:
                 folders = {directory.name: directory for directory in directories}
                 wanted = sorted(set(connection.execute(steps).fetchall()))
@@ -111,10 +112,11 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             elif view == "rollouts":
                 found = [file for directory in directories for file in scored_files(directory)]
             else:
-                found = [file for directory in directories for file in sorted(directory.glob(place))]
-            files = [file for file in found if file.is_file()]  # an indexed step may have been removed
-            read += _file_view(connection, view, files, schema, run_part=-2 - place.count("/"))
+                found = [file for directory in directories for file in sorted(directory.glob(pattern))]
+            files = [file for file in found if file.is_file()]  # people remove the rollouts of old steps
+            read += _file_view(connection, view, files, schema, run_part=-2 - pattern.count("/"))
     if not external_access:
+        # Each file also by the escaped path that the views read it by.
         connection.execute(f"SET allowed_paths = [{_listed([*read, *map(_by_its_name, read)])}]")
         connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
         connection.execute("SET enable_external_access = false")
@@ -125,8 +127,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer to either `sql` or the named query `name`; a named query over one directory has no column `run`. With
-    `external_access` SQL may do all that DuckDB can: read and write files, load extensions. ConfigError for a missing
+    """The answer of DuckDB over the tables of `path` to either `sql` or the named query `name`; a named query over one
+    directory has no column `run`. SQL can read only these tables, as it is often from somebody else; with
+    `external_access` it may do all that DuckDB can: read and write files, load extensions. ConfigError for a missing
     run, an unknown name, both or neither of `sql` and `name`, and SQL that DuckDB refuses."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
@@ -135,7 +138,7 @@ def query(
         if name not in NAMED_QUERIES:
             raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
         sql, over, steps = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over, NAMED_QUERIES[name].steps
-        # A folder of several is not checked: a view that its directories do not have is empty.
+        # A query over runs is refused for a curation, and the reverse. A folder of several may have empty views.
         if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
             raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
     assert sql is not None  # given, or the named query's
@@ -152,7 +155,7 @@ def query(
             relation = connection.sql(sql)
             frame = relation.pl() if relation is not None else pl.DataFrame()  # None: a statement without an answer
         except duckdb.Error as error:
-            # What the settings of `connect` forbid is known by its words only.
+            # What the settings of `connect` forbid can be recognised by DuckDB's words only.
             refused = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if refused and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
@@ -271,8 +274,9 @@ def print_views(path: Path, console: Console) -> None:
 def _file_view(
     connection: duckdb.DuckDBPyConnection, name: str, files: list[Path], schema: dict[str, pl.DataType], run_part: int
 ) -> list[Path]:
-    """Creates the view `name` over parquet files, or an empty table if there are none, and returns these files. The
-    part `run_part` of a file's path, counted from the end (-1: the file), is the run's name; -2 is the evaluation's."""
+    """Creates the view `name` over parquet files, or an empty table if there are none, and returns `files`. The view
+    has a column `run`, the directory's name: part `run_part` of a file's path, counted from the end (-1: the file's
+    name). `schema` has the columns that the view must have even if no file has them."""
     if not files:  # read_parquet takes no empty list
         _row_table(connection, name, [], schema)
         return files
@@ -281,7 +285,7 @@ def _file_view(
         names += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(map(_by_its_name, files))}], union_by_name = true, filename = true)"
     try:
-        # A column that none of the files has is null: it may be newer than all of them.
+        # The union with an empty table of all columns makes a column null that no file has: older runs lack new ones.
         _row_table(connection, f"_no_{name}", [], schema)
         connection.execute(
             f"CREATE VIEW {name} AS SELECT {names}, * EXCLUDE (filename) FROM {source} "
@@ -337,7 +341,9 @@ def _row_table(
 
 
 def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
-    """The rows of a directory in `view`, one of ROW_SCHEMAS, without `run`; updates only of steps that have several."""
+    """The rows that the run in `directory` has in `view`, a view that is not of parquet files: of its checkpoints, its
+    metrics, its optimizer steps ("updates", only of training steps that have several), its evaluations ("evals"), or
+    these by split ("eval_splits"). The column `run` is the caller's to add."""
     if view == "checkpoints":
         return read_rows(directory / "checkpoints.jsonl")
     metrics = metrics_rows(directory / "metrics.jsonl")
@@ -354,6 +360,7 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
         ]
     last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)  # -1: not trained
     rows = []
+    # The final evaluation counts as one of the last step.
     for record in load_evals(directory / "evals", last_step).values():
         identity, summary = {"eval": record.name, "step": record.step}, record.summary
         if view == "eval_splits":
@@ -363,7 +370,7 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
                 for split, share in shares.items()
             ]
             continue
-        compare = summary.get("compare") or {}
+        compare = summary.get("compare") or {}  # how it compares to an earlier evaluation
         keys = {"difference": "difference", "difference_low": "ci_low", "difference_high": "ci_high"}
         compared = {column: compare.get(key) for column, key in {"compare_to": "to", **keys}.items()}
         rows.append({column: summary.get(column) for column in EVAL_SCHEMA} | identity | compared)

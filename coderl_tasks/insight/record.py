@@ -323,11 +323,11 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def run_row(folder: Path) -> dict[str, Any]:
-    """What lists say of the run in `folder`: columns of RUN_SCHEMA, `learning_rate`, and how many problems each
-    evaluation has; of a damaged one the state."""
+    """What lists show of the run in `folder`: columns of RUN_SCHEMA, learning rate, and Pass@1 and number of problems
+    (`_n`) of its baseline and its latest evaluation. Of a damaged run only `state`, with what is wrong."""
     try:
         config = recorded_config(folder) or {}  # none in a run that was never started
-        # Loaded for its evaluations alone: without any there is nothing to read.
+        # The run is loaded for its evaluations alone: without any there is nothing to load.
         run = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
         state = run_state(folder, config)
     except DataError as error:  # a row of the list too: one damaged run must not hide the others

@@ -112,7 +112,8 @@ def _render(template: str, page: dict[str, Any]) -> str:
 
 
 def page_environment(package: str) -> Environment:
-    """The templates of `package`, into which each Table is put as HTML of its own; other values are escaped."""
+    """The jinja templates of `package`, with the filters and notes that all pages use. Where a template prints a Table,
+    it becomes a <table>; other values are escaped."""
     environment = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -146,13 +147,14 @@ def highlighted(text: str) -> Markup:
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
-    """The variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. None or an
-    empty list stands for what the run does not have (yet), such as two evaluations to compare."""
+    """The variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. A variable
+    is None or empty where the run has nothing for it (yet), such as two evaluations to compare."""
     comparison = diagnosis.compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
     history = plots.history_plots(run) if len(run.metrics) else {}
-    titles = sorted(history, key=lambda title: title not in plots.FIRST)  # those first, each part in its order
-    n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even: two in each row
+    # The page opens with the figures of FIRST; others are folded away. Sorting keeps the order within both parts.
+    titles = sorted(history, key=lambda title: title not in plots.FIRST)
+    n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even, as two are in a row
     weak = diagnosis.weak_splits(comparison.results, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
     return {
@@ -188,16 +190,18 @@ def run_page(run: RunRecord) -> dict[str, Any]:
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. None or an
-    empty list stands for what they do not have, such as evaluations to compare."""
+    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A variable
+    is None or empty where they have nothing for it, such as evaluations to compare."""
     runs = (first, second)
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
     comparison = diagnosis.compare_evals(*latest)
-    answers, missing = samples(second, comparison, SIDES)  # compared problems are both runs': one data set has all
+    # The compared problems were evaluated in both runs, so the data of the second has all of them.
+    answers, missing = samples(second, comparison, SIDES)
     facts_of_runs = [facts(run) for run in runs]
-    labels = dict.fromkeys(label for by_label in facts_of_runs for label in by_label)  # without repetitions, in order
+    labels = dict.fromkeys(label for by_label in facts_of_runs for label in by_label)  # of both, without repetitions
     changes = config_changes(first.config, second.config)
+    # Metrics that stay level are a line of text instead of a figure; only those that are so in both runs.
     flat_of_first, flat_of_second = (plots.flat_panels(run).values() for run in runs)
     return {
         "title": f"{first.path.name} and {second.path.name}",
@@ -272,8 +276,9 @@ def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def verdict_table(run: RunRecord) -> dict[str, Any]:
-    """Shares of the verdicts of all training completions, in up to SPANS nearly equal spans of steps. `spans` are their
-    first and last steps; a row per verdict has its count `n` and its `shares`, None for a span without completions."""
+    """How often each verdict was given to training completions, in up to SPANS nearly equal spans of steps. `spans` has
+    the first and last step of each; a row of `rows` has a `verdict`, its count `n`, and its share of the completions in
+    each span (`shares`), None for a span without completions."""
     graded = run.rollouts(["step", "verdict"]).filter(pl.col("verdict").is_not_null())
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
@@ -285,11 +290,11 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     span = (pl.col("step") - first) * n_spans // n_steps
     in_spans = counts.group_by(span.alias("span"), "verdict").agg(pl.col("n").sum())
     totals = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
-    shares = {(verdict, part): n / totals[part] for part, verdict, n in in_spans.iter_rows()}
-    nothing = [0.0 if part in totals else None for part in range(n_spans)]
+    shares = {(verdict, number): n / totals[number] for number, verdict, n in in_spans.iter_rows()}
+    if_absent = [0.0 if i in totals else None for i in range(n_spans)]  # of a verdict that a span does not have
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
     rows = [
-        {"verdict": verdict, "n": n, "shares": [shares.get((verdict, part), none) for part, none in enumerate(nothing)]}
+        {"verdict": verdict, "n": n, "shares": [shares.get((verdict, i), absent) for i, absent in enumerate(if_absent)]}
         for verdict, n in by_verdict.iter_rows()
     ]
     return {"spans": [(start, end - 1) for start, end in pairwise(starts)], "rows": rows}
@@ -298,12 +303,13 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def samples(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few evaluated problems (gained, lost, still failing), and why their unit tests could not be read, or None. Each
-    has `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, `prompt`
-    (None without a tokenizer), and `sides`: a label and an answer each."""
+    """A few of the problems that `comparison` compares, as examples: some that the later policy gained, lost, or still
+    fails. Also why their unit tests could not be read, or None. `run` names the data and the model. An example has its
+    `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, the `prompt`
+    (None without a tokenizer), and `sides`: for each evaluation its label of `sides` and an answer."""
     if comparison is None:
         return [], None
-    kinds = (
+    kinds = (  # with the largest number of examples: what was lost tells most
         ("gained", (pl.col("before") < pl.col("after")), 4),
         ("lost", (pl.col("before") > pl.col("after")), 10),
         ("still fails", (pl.col("before") == 0) & (pl.col("after") == 0), 2),
@@ -311,7 +317,7 @@ def samples(
     parts = []
     for kind, condition, limit in kinds:
         pairs = comparison.pairs.filter(condition)
-        # Spread over the rows where there are many: they are sorted by split, and the first few are of one split.
+        # Rows are sorted by split: of many, the examples are spread over them, as the first ones are of one split.
         chosen = pairs.gather_every(max(1, len(pairs) // limit)).head(limit).with_row_index("number", 1)
         parts.append(chosen.with_columns(kind=pl.lit(kind), of=pl.lit(len(pairs))))
     shown = pl.concat(parts)
@@ -321,12 +327,13 @@ def samples(
     for record in (comparison.before, comparison.after):
         assert record.rollouts is not None  # else there is no comparison
         rows = scan_parquet(record.rollouts, ROLLOUT_SCHEMA).filter(pl.col("problem_id").is_in(ids))
-        firsts = rows.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first")  # of several
+        # Of several completions per problem the first is shown.
+        firsts = rows.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first")
         rollouts.append({row["problem_id"]: row for row in firsts.collect().iter_rows(named=True)})
     decode, examples = prompt_decoder(str(run.config.get("model_name", ""))), []
     for example in shown.iter_rows(named=True):
         pair = [by_id[example["problem_id"]] for by_id in rollouts]
-        tokens = pair[1]["prompt_tokens"]  # of the later one, whose model `run` names
+        tokens = pair[1]["prompt_tokens"]  # the later evaluation's, as `run` names its model, which decodes them
         prompt = shorten(decode(tokens)) if decode is not None and tokens else None
         answers = [_shortened_rollout(row, problems.get(example["problem_id"])) for row in pair]
         examples.append(example | {"prompt": prompt, "sides": list(zip(sides, answers, strict=True))})
@@ -390,7 +397,7 @@ def step_history_markdown(run: RunRecord) -> str:
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
-        if shown.column and name in last.columns:  # not every metric has a column, and older runs lack some
+        if shown.column and name in last.columns:  # not every metric is shown as a column, and older runs lack some
             heading, form = shown.column
             columns.append(Column(heading, lambda row, name=name, form=form: in_form(row[name], form)))  # type: ignore[misc]
     return markdown(
@@ -408,14 +415,15 @@ def step_history_markdown(run: RunRecord) -> str:
 
 
 def _sample_parts(run: RunRecord) -> Iterator[str]:
-    """A right and a wrong completion of the last step, one halfway and the first."""
+    """Paragraphs of markdown with completions of the last step, of one halfway and of the first: a right and a wrong
+    one of each, with its verdict, its reward and, while a viewer shows the run, a link to the page that explains it."""
     files = run.scored_files
     if not files:
         return
     yield "## Samples"
     yield f"All of them, with the tests that they failed: {in_markdown(run.path)}."
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)):
-        # Of three files, whatever the run's length. The first of their kind, as the query takes them.
+        # Three files at most are read, however long the run. Sorted as the named query `rollout_samples` sorts them.
         rows = scan_parquet(files[place], ROLLOUT_SCHEMA).select(COMPLETION_COLUMNS)
         graded = rows.filter(pl.col("reward").is_not_null()).sort("sample_index", "group_index")
         passed = pl.col("verdict") == Verdict.PASSED
@@ -423,9 +431,9 @@ def _sample_parts(run: RunRecord) -> Iterator[str]:
         for row in chosen.collect().iter_rows(named=True):
             facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
             yield f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}"
-            parts = ("step", *(str(row[part]) for part in ("step", "group_index", "sample_index")))
-            if why := page_link(run.path, *parts):
-                yield f"[Why this reward]({why})"
+            address = ("step", *(str(row[column]) for column in ("step", "group_index", "sample_index")))
+            if link := page_link(run.path, *address):
+                yield f"[Why this reward]({link})"
             for label, words in said(row):
                 yield f"{label}:" if label else ""
                 # Indented: no fence in the completion, which is the model's, can end this block.

@@ -39,25 +39,27 @@ def row_report(
     *,
     faulty_tests: Callable[[Sequence[Problem]], dict[str, str]],
 ) -> pl.DataFrame:
-    """Filters `source` as a curation does, and asks `faulty_tests` (`curation.solutions`) about tests that are
-    programs. Returns ROWS_SCHEMA: for each source row, by split and number, whether it is
-    kept, or dropped at which stage and why. Raises DataError if the source cannot be read or has no rows."""
+    """Says what a curation would do with each row of the data `source`: a table of ROWS_SCHEMA, sorted by split and
+    number of the row, with whether the row is kept, else at which stage it is dropped and why. `near_duplicate` is the
+    similarity from which a row is dropped as a near-duplicate of another one. `faulty_tests` runs the tests that are
+    programs, and returns what is wrong by problem id. Raises DataError if the source cannot be read or has no rows."""
     request = FilterRequest(source, limit=limit, rows=rules, near_duplicate=near_duplicate)
     request = replace(request, environment=environment, reader=ROWS[environment])
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
         filtered = filter_dataset(Path(folder), request)
-        outlines = list(filtered.kept.outlines())
-        tried = [row.problem_id for row in outlines if row.kind == "assert" or row.checker]
-        faults = faulty_tests(list(filtered.kept.only(tried))) if tried else {}
-        kept = []
+        outlines = list(filtered.kept.outlines())  # the problems that passed the filters, without their tests
+        # Assertions and checkers are programs: a curation drops problems of which they fail with every program.
+        with_test_programs = [row.problem_id for row in outlines if row.kind == "assert" or row.checker]
+        faults = faulty_tests(list(filtered.kept.only(with_test_programs))) if with_test_programs else {}
+        passed_filters = []
         for row in outlines:
             values = {name: getattr(row, name, None) for name in ROWS_SCHEMA}
             values |= {"kept": row.problem_id not in faults, "tests": row.tests_original}
             if row.problem_id in faults:
                 values |= {"stage": "solution", "reason": "tests_fail", "detail": faults[row.problem_id]}
-            kept.append(values)
+            passed_filters.append(values)
     dropped = filtered.dropped.with_columns(kept=pl.lit(False))
-    rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped], how="diagonal")
+    rows = pl.concat([pl.DataFrame(passed_filters, schema=ROWS_SCHEMA), dropped], how="diagonal")
     rows = rows.select(ROWS_SCHEMA.keys()).sort("split", "source_row")
     if rows.is_empty():
         raise DataError(f"{source} has no rows")
@@ -65,8 +67,9 @@ def row_report(
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """Prints the rows (ROWS_SCHEMA), consecutive drops for one reason on one line, and counts by reason; or all rows as
-    CSV or JSON. Of more than MOST_LINES rows it prints only dropped ones, on at most MOST_LINES lines."""
+    """Prints which source rows a curation keeps and drops (`rows`, of ROWS_SCHEMA), with consecutive drops for one
+    reason on one line, and counts by reason; or all rows as CSV or JSON (`output`). Of more than MOST_LINES rows it
+    prints only dropped ones, on at most MOST_LINES lines."""
     if output != "table":
         write_frame(rows, console, output)
         return

@@ -98,8 +98,8 @@ def plain_table(title: str | None = None, columns: Sequence[str] = ()) -> RichTa
 
 
 def rich_table(table: Table[Row], title: str) -> RichTable:
-    """For the terminal: an estimate's interval in brackets, percent signs and notes left to the title. Cells are Text,
-    in which rich takes no markup for its own; escape sequences are made visible."""
+    """A table for the terminal: an estimate has its interval in brackets; percent signs, and how many of a count are in
+    doubt, are left out. Cells are Text, which takes no markup; escape sequences are made visible."""
 
     def cell(column: Column[Row], row: Row) -> Text:
         value = column.value(row)
@@ -111,7 +111,7 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
         text = format(value.n, column.form) if isinstance(value, Noted) else column.text(row)
         return Text(printable(text), style=RICH_STYLES["muted"] if "muted" in column.style else "")
 
-    shown = table.shown("console")
+    shown = table.shown("console")  # without the columns that only other outputs have
     rendered = plain_table(title)
     for column in shown:
         is_number = "num" in column.style
@@ -148,7 +148,8 @@ def markdown_text(value: Any) -> str:
 
 
 def html_table(table: Table[Row]) -> Markup:
-    """A <table> with the CSS classes that page.html.j2 styles; narrow screens show `data-label` before a cell."""
+    """The table as an HTML <table> with the CSS classes that page.html.j2 styles. On narrow screens, where a row is a
+    block, the style sheet shows `data-label` before a cell. Texts are escaped."""
 
     def content(column: Column[Row], row: Row) -> Markup:
         value = column.value(row)
@@ -177,15 +178,15 @@ def html_table(table: Table[Row]) -> Markup:
 
 
 def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None) -> None:
-    """Prints the first MOST_ROWS rows, each on one line: numbers right-aligned with equal decimals, long text cut. A
-    terminal gets the first columns that fit; a pipe or a file gets all columns in full width."""
+    """Prints the first MOST_ROWS rows of `frame` as a table, each on one line, with numbers aligned. A terminal gets
+    the first columns that fit its width, with long text cut; a pipe or a file gets all columns in full width."""
     columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
-    least_widths = [  # numbers are not cut
+    least_widths = [  # how narrow a column can get: text is cut to NARROW characters, numbers are never cut
         width if series.dtype.is_numeric() else min(width, NARROW)
         for (series, _), width in zip(columns, widths, strict=True)
     ]
-    count = len(columns)
+    count = len(columns)  # of the columns shown
     if console.is_terminal:
         count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least_widths)))
     else:

@@ -46,7 +46,8 @@ RUNNING = "running"  # the state, by `run_state`, of a run that a process works 
 
 
 def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None) -> None:
-    """Prints the closing summary of a run, first that of the pool in `pool_dir` if a pipeline made one for it."""
+    """Prints the closing summary of a run: Pass@1, checks, hints, tokens, and commands that show more. `pool_dir` is
+    the pool that the same pipeline made, whose summary comes first; None for a run alone."""
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
@@ -75,22 +76,24 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None)
 
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
-    """Two lines before a run: its pool, and what a step takes from it, each as a warning if it may be a mistake. `now`
-    is in seconds since the epoch. A number of problems that no manifest says (None) is left out."""
-    kept, larger = pool.kept, pool.larger  # `larger`: the largest pool, if "latest" found a newer, smaller one
-    facts = [f"{kept:,} problems"] if kept is not None else []
+    """Two lines that are shown before a run: its pool, and how many problems of it a step takes and samples. A line is
+    a warning if it may be a mistake. `now` is in seconds since the epoch."""
+    size, larger = pool.kept, pool.larger  # `larger`: the largest pool, if "latest" found a newer, smaller one
+    facts = [f"{size:,} problems"] if size is not None else []  # None: a parquet file without a manifest
     facts += [] if pool.is_profiled else ["not profiled"]
     facts += [f"for the policy of {pool.of_run}"] if pool.of_run else []
     pool_line = f"pool: {pool.file} ({', '.join([*facts, f'written {age(now - pool.written)} ago'])})"
     if larger is not None:
         pool_line += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
-        if kept is not None and larger.kept is not None and larger.kept > 2 * kept:
+        if size is not None and larger.kept is not None and larger.kept > 2 * size:
             pool_line = f"warning: {pool_line}"
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     step = f"per step: {problems} problems x {completions} completions per problem"
-    if kept is not None and kept < problems:
-        step = f"warning: {step}: the pool has {kept}, and a step takes some twice: problems_per_step={kept}"
-    elif kept is not None and kept == problems and settings.refill > 1:
+    # Groups whose completions have equal rewards carry no signal: with refill > 1 a step samples further problems in
+    # their place, up to `most_groups`, and with first_completions it does not complete such groups.
+    if size is not None and size < problems:
+        step = f"warning: {step}: the pool has {size}, and a step takes some twice: problems_per_step={size}"
+    elif size is not None and size == problems and settings.refill > 1:
         step = f"warning: {step}: all of the pool, so that refill={settings.refill:g} replaces no group"
     elif settings.first_completions:
         step += (
@@ -134,18 +137,19 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    """The screen of `coderl watch`: progress, curves, evaluations, last steps and hints; `state` is by `run_state`."""
+    """The screen of `coderl watch`: progress, curves, evaluations, last steps, hints. `state`: the run's, in words."""
     steps, planned = len(run.metrics), run.planned_steps  # planned: None for a run without an end
     step = f"step {steps}" + (f" of {planned}" if planned else "")
     head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]
     parts: list[RenderableType] = []
     if steps:
-        # Of the last steps only: the pace changes with the length of completions.
+        # The median of the last 20 steps: the pace changes with the length of completions.
         per_step = median(run.metrics["time_step_s"].tail(20).drop_nulls().to_list() or [0.0])
         head.append(f"{per_step:.1f} s per step")
         if planned and state == RUNNING and planned > steps:
             head.append(f"{duration((planned - steps) * per_step)} left")
-    parts.append(Text("  ".join(printable(part) for part in head), style="bold"))  # a name may be anything
+    # Names and hints may hold anything, so escape sequences in them are made visible.
+    parts.append(Text("  ".join(printable(part) for part in head), style="bold"))
     if planned:
         parts.append(ProgressBar(total=planned, completed=min(steps, planned)))
     if steps:
@@ -161,7 +165,7 @@ def view(run: RunRecord, state: str) -> RenderableType:
             table.add_row(record.name, *rates, str(record.summary["n"]))
         parts += ["", table]
     if steps:
-        rows = run.metrics.drop(UNSAID, strict=False).tail(8).rows(named=True)
+        rows = run.metrics.drop(UNSAID, strict=False).tail(8).rows(named=True)  # without metrics that a line leaves out
         parts += ["", *(Text(printable(step_line(row, planned))) for row in rows)]
     parts += [Text(f"! {printable(hint)}", style="yellow") for hint in hints(run)]
     look = Text(f"look: {where_to_look(run.path)}", "dim", overflow="ignore", no_wrap=True)

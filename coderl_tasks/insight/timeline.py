@@ -79,8 +79,7 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A value with its interval that stands for itself, as an evaluation's; `label` is for the last mark of a panel.
-    One that `is_open`, of fewer problems, is no point of the others' curve; `shift` moves it right, in pixels, so that
-    marks of one step stand side by side."""
+    One that `is_open`, of fewer problems, is no point of the others' curve; `shift` moves it right, in pixels."""
 
     step: int
     value: float
@@ -158,25 +157,28 @@ class Timeline:
     small: bool = False
 
     def plot(self) -> Plot:
+        """Draws, from above, a lane of marks per kind of event, the panels, and their common axis of steps."""
         steps = sorted({step for panel in self.panels for step in panel.steps()})
-        ends = [*steps, *(mark.step for panel in self.panels for mark in panel.marks)]
-        labels = max((len(words) for panel in self.panels for _, _, words in panel.labels()), default=0)
+        steps_shown = [*steps, *(mark.step for panel in self.panels for mark in panel.marks)]
+        longest_label = max((len(words) for panel in self.panels for _, _, words in panel.labels()), default=0)
         width, left, right = (HALF, SMALL_LEFT, SMALL_RIGHT) if self.small else (WIDTH, LEFT, RIGHT)
-        right = max(right, round(16 + CHARACTER * labels))
-        frame = Frame(width, left, right, min(ends, default=0), max(ends, default=0))
+        right = max(right, round(16 + CHARACTER * longest_label))  # what is right of the curves
+        frame = Frame(width, left, right, min(steps_shown, default=0), max(steps_shown, default=0))
         lanes = list(dict.fromkeys(event.kind for event in self.events))
         top = len(lanes) * LANE + (10 if lanes else 0)
         heights = [TALL if panel.tall or self.small else PANEL for panel in self.panels]
         height = top + sum(heights) + GAP * len(heights) + AXIS
-        parts = [*self._columns(frame, steps, height), *self._lanes(frame, lanes)]
+        # First the columns that are links to steps: what is drawn later lies above them.
+        elements = [*self._columns(frame, steps, height), *self._lanes(frame, lanes)]
         for panel, panel_height in zip(self.panels, heights, strict=True):
-            parts += _panel(panel, frame, top + GAP, panel_height)
+            elements += _panel(panel, frame, top + GAP, panel_height)
             top += panel_height + GAP
-        if ends:
-            parts += _axis(frame, top, steps or sorted({*ends}))
+        if steps_shown:
+            elements += _axis(frame, top, steps or sorted({*steps_shown}))
         else:
-            parts.append(text((frame.left + frame.end) / 2, height / 2, "no steps yet", "middle"))
-        return Plot(Markup().join(parts), width, height, self.name, "img" if self.link is None else "group")
+            elements.append(text((frame.left + frame.end) / 2, height / 2, "no steps yet", "middle"))
+        role = "img" if self.link is None else "group"  # for screen readers, to which an image has no links
+        return Plot(Markup().join(elements), width, height, self.name, role)
 
     def _columns(self, frame: Frame, steps: Sequence[float], height: int) -> Iterable[Markup]:
         """A column per step, as high as all panels: nobody has to aim at a point."""
@@ -218,29 +220,32 @@ def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
 
 
 def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Markup]:
-    low, high = extent(ends := panel.ends(), panel.limits)
+    """The SVG elements of one panel: heading, axis of values, curves, marks with their intervals, and the labels at the
+    right end of the curves. It takes up `height` from `top` on; `frame` has the horizontal scale of all panels."""
+    values = panel.ends()  # all that the axis has to span; none in an empty panel, which gets no axis
+    low, high = extent(values, panel.limits)
 
     def y(value: float) -> float:
         return top + height - (value - low) / (high - low) * height
 
-    if frame.width == HALF:
+    if frame.width == HALF:  # a small figure: the heading stands above the panel, else left of it
         yield text(0, top - 12, panel.heading, "heading")
     else:
         yield from (
-            text(0, top + 10 + 15 * place, words, "heading")
-            for place, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
+            text(0, top + 10 + 15 * row, words, "heading")
+            for row, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
         )
-    places = ticks(low, high, 6 if height == TALL else 2) if ends else []
-    yield axis_left(places, panel.form, y, frame.left, frame.end)
-    if panel.level is not None and ends:
+    values_named = ticks(low, high, 6 if height == TALL else 2) if values else []
+    yield axis_left(values_named, panel.form, y, frame.left, frame.end)
+    if panel.level is not None and values:
         yield line("level", frame.left, y(panel.level), frame.end, y(panel.level))
     for colour, series in enumerate(panel.series):
         if series.known():
             yield from _curve(series, f"s{colour % N_COLOURS}", lambda step, value: (frame.x(step), y(value)))
     yield from (_whiskers(mark, frame, y) for mark in panel.marks)
     labels = [(y(value), colour, words) for value, colour, words in panel.labels()]
-    for place, colour, words in _apart(labels, top + height):
-        yield text(frame.end + 10, place + 4, words, f"label s{colour % N_COLOURS}")
+    for label_y, colour, words in _apart(labels, top + height):  # moved, so that none lies on another
+        yield text(frame.end + 10, label_y + 4, words, f"label s{colour % N_COLOURS}")
 
 
 def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:

@@ -134,8 +134,8 @@ class StepSpans(Tracker):
     """Sends the steps of run `run` as spans. The tracer is its own: Prefect's spans, and others, go where they went."""
 
     def __init__(self, run: str) -> None:
-        """`run` is the run's name, an attribute of each span. ImportError without the extra `otel`, ValueError for a
-        wrong OTEL_* variable: the exporter and the resource read them."""
+        """Opens a connection to the OTLP collector that the OTEL_* variables name. `run` is the run's name, an
+        attribute of each span. Raises ImportError without the extra `otel`, ValueError if a variable is wrong."""
         super().__init__()
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -148,11 +148,11 @@ class StepSpans(Tracker):
         class Exporter(OTLPSpanExporter):
             def export(self, spans: Any) -> Any:
                 result = super().export(spans)
-                if result.name != "SUCCESS":
+                if result.name != "SUCCESS":  # the run goes on: spans are lost, with a warning
                     warn("does not take spans")
                 return result
 
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name. `finish` shuts down: no exit handler does.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name. `finish` shuts it down, so no exit handler.
         resource = Resource({"service.name": "coderl"}).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(Exporter()))
@@ -180,8 +180,8 @@ class StepSpans(Tracker):
         return None
 
     def _send(self, row: Row) -> None:
-        """Makes the spans of a step's row: the step's with all that the row says, and within it one per phase. An
-        evaluation's row has no times, and gets no span."""
+        """Sends the spans of a row of metrics that was just written: one of the step, with the row's values as
+        attributes, and within it one per phase. The row of an evaluation has no times, and gets no span."""
         if is_eval_row(row):
             return
         from opentelemetry.context import Context
@@ -192,11 +192,12 @@ class StepSpans(Tracker):
         attribute_types = str | bool | int | float
         attributes = {key: value if isinstance(value, attribute_types) else str(value) for key, value in known.items()}
         begun = end - int((row.get("time_step_s") or 0) * 1e9)
-        # In a context, and so a trace, of its own, whatever is current.
+        # An empty context makes it the root of a trace of its own, whatever span is current.
         step = self._tracer.start_span("step", Context(), attributes=attributes, start_time=begun)
         within_step, phase_end = set_span_in_context(step, Context()), end
         for phase in reversed((*PHASES, "save")):
-            # From the end back, as only that is known. 0 s or nothing: an earlier process did it, or it was not due.
+            # Only the step's end is known, and how long each phase took: place them one before another from there. A
+            # phase without a time was not due, or an earlier process did it.
             if duration_ns := int((row.get(f"time_{phase}_s") or 0) * 1e9):
                 self._tracer.start_span(phase, within_step, start_time=phase_end - duration_ns).end(phase_end)
                 phase_end -= duration_ns
@@ -262,6 +263,8 @@ class PrometheusTracker(Tracker):
         self._out.close()
 
     def _collect(self) -> "Iterable[Metric]":
+        """The run's metrics as Prometheus reads them: when the last step was committed, tokens of all steps, and the
+        numbers of the newest row, those of columns NAME/SERVER with a label for the server."""
         from prometheus_client.core import CounterMetricFamily
 
         if self._row:
@@ -274,14 +277,14 @@ class PrometheusTracker(Tracker):
         yield tokens
         by_server: dict[str, dict[str, float]] = {}
         for column, value in self._row.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float):  # texts and flags are no gauges
                 continue
             name, _, server = column.partition("/")
             if server:
                 by_server.setdefault(f"{name}_by_server", {})[server] = value
             else:
                 yield gauge(name, f"`{name}` of the newest step, as in metrics.jsonl.", value, self._labels)
-        by_server["sandbox_up"] = {
+        by_server["sandbox_up"] = {  # what this process knows now of each sandbox, without the row
             url.partition("//")[2]: state in (UP, SLOW) for url, state in dict(SERVER_STATES).items()
         }
         for name, values in by_server.items():

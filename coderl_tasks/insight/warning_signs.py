@@ -152,9 +152,10 @@ def _format_falls(history: History) -> Sign | None:
 
 
 def _reward_without_pass_at_1(history: History) -> Sign | None:
-    """A sign if the reward rose by at least 0.1 and 3 standard errors, but Pass@1 by at most a quarter of that, and by
-    less than the reward even at the upper bound of its own gain. The reward's gain is that from the first WINDOW steps
-    between the two evaluations to the last WINDOW."""
+    """A warning that the policy may be gaming the tests: the reward rose by at least 0.1 and 3 standard errors, but
+    Pass@1 by at most a quarter of that, and by less than the reward even at the upper bound of its own gain. Pass@1 is
+    compared between the first and the last evaluation, the mean reward between the first WINDOW and the last WINDOW
+    steps that lie between these two. `history` has the rows of metrics.jsonl up to now. None: no such sign."""
     if not history.evals:
         return None
     # The first and the last evaluation may have more problems than those between: compare equal numbers only.
@@ -162,20 +163,20 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
     first, n = comparable[0], last.get("eval/n")  # `first` is `last` if no other one is comparable
     start, end = (bisect_right(history.steps, row["step"], key=itemgetter("step")) for row in (first, last))
-    # Of the steps between those at the ends alone are looked at: this is asked after each step.
+    # The indices of the first and the last WINDOW steps with a reward. `islice` stops early: this runs after each step.
     early_at, late_at = (
-        [*islice((place for place in places if history.steps[place].get("mean_reward") is not None), WINDOW)]
-        for places in (range(start, end), reversed(range(start, end)))
+        [*islice((index for index in indices if history.steps[index].get("mean_reward") is not None), WINDOW)]
+        for indices in (range(start, end), reversed(range(start, end)))
     )
-    if len(early_at) < WINDOW or early_at[-1] >= late_at[-1] or not n:  # a step would be in both windows
+    if len(early_at) < WINDOW or early_at[-1] >= late_at[-1] or not n:  # too few steps: one would be in both windows
         return None
-    early, late = ([history.steps[place]["mean_reward"] for place in places] for places in (early_at, late_at))
+    early, late = ([history.steps[index]["mean_reward"] for index in indices] for indices in (early_at, late_at))
     gain = statistics.fmean(late) - statistics.fmean(early)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
     # A small evaluation may hide a gain of Pass@1: take the upper end of its one-sided 95% interval. That is too high
     # rather than too low: it takes the two evaluations as independent, while they share their problems.
-    possible = after - before + 1.64 * math.sqrt((before * (1 - before) + after * (1 - after)) / n)
-    if gain < 0.1 or after - before > gain / 4 or possible >= gain:
+    most_possible = after - before + 1.64 * math.sqrt((before * (1 - before) + after * (1 - after)) / n)
+    if gain < 0.1 or after - before > gain / 4 or most_possible >= gain:
         return None
     if gain < 3 * math.sqrt((statistics.variance(early) + statistics.variance(late)) / WINDOW):
         return None

@@ -35,10 +35,11 @@ BARE_MODELS = (
 
 
 def check_place(folder: Path, setting: str) -> None:
-    """Raises ConfigError, naming `setting`, if `folder` cannot be made or written to, or has less than
-    `atomic.LEAST_FREE` bytes free. Too little space raises InfraError if a run or a curation has begun there."""
+    """Checks before a start that a run or a curation can be recorded in `folder`, which need not exist. Raises
+    ConfigError, which names `setting`, if it cannot be made or written to, or has less than `atomic.LEAST_FREE` bytes
+    free. Too little space raises InfraError instead if a run or a curation has begun there."""
     folder = folder.expanduser().resolve()
-    if shown(folder) != str(folder):
+    if shown(folder) != str(folder):  # `shown` replaces bytes that are not UTF-8
         reason = "is not UTF-8, which Prefect and reports need"
         raise ConfigError(f"{setting}={shown(folder)} {reason}: choose another {setting}")
     # Checks the nearest existing folder, so that nothing is created.
@@ -90,10 +91,10 @@ class MadeWith:
 
 
 async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
-    """`settings` with the base model and the reason for it, unless already decided. `record` is a run or pool to go on
-    with: its model is kept unless another is named (whether it may change is checked elsewhere). ConfigError if the
-    service lacks the model, InfraError if it does not answer."""
-    if settings.model_reason is not None:
+    """Decides the base model of a flow: returns `settings` with it and, to be shown, the reason for it. It is what the
+    settings or a preset name, else that of `record`, a run or pool to go on with (its changes are checked elsewhere),
+    else one that the service offers. ConfigError if the service lacks it, InfraError if it fails."""
+    if settings.model_reason is not None:  # already decided
         return settings
     check_environment(settings.model_name)
     is_from_preset = settings.names_model and "model_name" not in settings.given

@@ -145,8 +145,9 @@ class Speed:
 async def estimates(
     settings: FlowSettings | PipelineSettings, probe: bool | None = None
 ) -> tuple[list[Estimate], list[str]]:
-    """What a command with `settings` will take, a row per use; and what to say of them. `probe` asks for a probe of the
-    speed, or refuses one; None makes one where no run tells and the server is embedded. Raises as planning does."""
+    """How many tokens a command with `settings` will take: a row per use (profile, train, evaluate), and notes for
+    people, with the time. The speed is that of recorded runs or of a probe, which samples now: `probe` asks for one or
+    refuses it, and with None one is made if no run tells and the server is embedded. Raises as planning does."""
     rows, timed = await _planned_estimates(settings)
     if timed is None:  # nothing is to be sampled
         return [], []
@@ -167,8 +168,8 @@ async def estimates(
 
 
 async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
-    """A row per use, and the planned settings whose model decides the speed: of a pipeline those of its training. None
-    and no rows if nothing is to be sampled, as all evaluations to compare are finished."""
+    """The estimated tokens, a row per use (profile, train, evaluate), and the planned settings whose model decides the
+    speed: a pipeline's are its training's. No rows and None if all evaluations to compare are finished."""
     if isinstance(settings, PipelineSettings):
         planned = await flow_plans.plan_pipeline(settings)
         problems = await asyncio.to_thread(_filtered_problems, planned.curate)
@@ -235,8 +236,9 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
-    """The tokens of the whole run: those spent in its first `done` steps, and the rest at their mean per step, which
-    `pool`'s profile corrects for the problems that they drew."""
+    """Estimates the tokens of the whole run: those spent in its first `done` steps, and for the steps left their mean
+    per step. The profile of `pool`, if any, corrects that mean: the problems that these steps happened to draw may have
+    had longer or shorter completions than the pool's."""
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
@@ -434,8 +436,7 @@ def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) ->
 
 
 def recorded_speed(settings: FlowSettings) -> Speed | None:
-    """The speed of the newest run here of this model on this server, of one with the same max_tokens before others;
-    None if there is none."""
+    """The speed of this model on this server in the newest run here, one of the same max_tokens first; None if none."""
     address = clients.service_address(tinker_credentials()[0]) if uses_tinker_service() else None
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     other_lengths = None
@@ -467,7 +468,8 @@ def _speed_of(rows: list[dict[str, Any]], by: str) -> Speed | None:
 
 
 async def probed_speed(settings: FlowSettings) -> Speed:
-    """Samples a few hundred tokens now and, for a training, times an update on some. Raises as sampling does."""
+    """Measures tokens per second now, on the service or a server started for this: samples a few hundred tokens and, if
+    `settings` are of a training, updates once on some. Raises as sampling does."""
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
     stop, (count, max_tokens) = environment_of(settings).stop(renderer), PROBED

@@ -60,8 +60,8 @@ INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
-    """The settings to start a flow with, with the base model decided. Raises ConfigError or DataError for mistakes that
-    show before the start, InfraError if the Tinker service does not answer."""
+    """The complete settings to start a flow with: with the base model decided, and completed from a recorded run or
+    pool. Raises ConfigError or DataError for mistakes that show before the start, InfraError if Tinker fails."""
     if isinstance(settings, TrainSettings):
         if settings.resume == "never" and settings.log_path is not None:
             # Checked here, not in the flow: a retry of the flow finds the run that its first attempt began.
@@ -113,16 +113,18 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
-    """The complete settings, with the pool's file as `pool`; that pool, or the settings of the curation that makes it;
-    and the run directory. Without log_path that is an unfinished run with these settings, else None: the run gets a new
-    one, named by the time. Raises as `plan` does; a run with nothing left to do needs no service."""
+    """Prepares a training. Returns three things: the complete settings; the pool that it trains on, or if there is none
+    the settings of the curation that the run makes it by; and the run directory. Without log_path that is an unfinished
+    run with these settings, else None: the run gets a new one, named by the time. Raises ConfigError or DataError for
+    mistakes, InfraError if the Tinker service does not answer; a run with nothing left to do needs no service."""
     path = training_path(settings)
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
-    recorded = recorded_config(path)
+    recorded = recorded_config(path)  # None: the run is new
     is_finished_already = False
     if uses_tinker_service() and path is not None and recorded is not None:
-        # A finished run needs no service. Opened as recorded: looking changes nothing. ConfigError if it is at work.
+        # A finished run needs no service. Opened with its recorded settings, so that looking changes nothing. Raises
+        # ConfigError if another process trains in it.
         with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
             is_finished_already = directory.finished
     if not is_finished_already:  # a finished run is shown again even if its model has been retired
@@ -130,14 +132,14 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     if settings.thinking is not None:  # raises now if the model has no such switch: the run could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     environment_of(settings)  # raises for a reward file that cannot be used
-    n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0
+    n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0  # not trained on
     pool = wanted_pool(settings, at_least=settings.problems_per_step + n_validation)
     if isinstance(pool, CurateSettings):  # there is none: the run makes it
         check_place(Path(str(pool.name)), "pool")
         check_training(settings, path)
         return settings, pool, path
     check_pool(pool.file)
-    require_environment(pool, settings.environment)
+    require_environment(pool, settings.environment)  # raises for a pool of another kind of task
     settings = settings.with_changes(pool=str(pool.file))
     if recorded is None:
         # A new run that names no data takes those of its pool, if the pool says what it kept for evaluation.
@@ -252,11 +254,11 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """The settings, completed from the policy's run if it has one, and the policy; with `completions` it is their file,
-    and no model is asked, or decided on. Raises as `plan` does."""
+    """Prepares an evaluation: returns the settings, completed from the policy's run if it has one, and the policy. With
+    `completions`, a file of completions, that file takes the policy's place, without a model. Raises as `plan` does."""
     if settings.completions is not None:
         policy = _given_completions(settings, settings.completions)
-        settings = _as_its_harness(settings)
+        settings = _as_its_harness(settings)  # fills in what the benchmarks' own harnesses use
     else:
         wanted_model = settings.model_name if settings.names_model else None
         policy = find_policy(settings.checkpoint, wanted_model)
@@ -270,10 +272,11 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
             answering = embedded_tinker_serves(settings.model_name)
         policy = replace(policy, served_by=answering)
         if settings.benchmark is None:
+            # Raises if the evaluation would be of all the problems that were trained on, unless that is asked for.
             require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
-    content = evaluation_content(settings, policy)
+    content = evaluation_content(settings, policy)  # the settings that decide the results
     if named is not None and (named / "summary.json").is_file() and recorded_settings(named) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
     return settings, policy
@@ -302,22 +305,24 @@ def _as_its_harness(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    keys = {*INHERITED, *SIDES}
-    # No data where it names other data, and no second evaluation side beside its own.
+    """Fills in what `settings` leave open: from the configuration of the policy's run, so that the policy is evaluated
+    as it was trained, and the base model. What a run's configuration must not decide here is taken out of `keys`."""
+    keys = {*INHERITED, *SIDES}  # SIDES: which data is for training, and which for evaluation
+    # Nothing about data if the evaluation names other data; of the same data not the evaluation's side, if it is named.
     if "dataset" in settings.given and not same_source(settings.dataset, str(policy.config.get("dataset"))):
         keys -= {*SIDES}
     elif settings.given & {"evaluation_dataset", "test_share"}:
         keys -= {*SIDES} - {"dataset"}
-    if settings.benchmark is not None:
+    if settings.benchmark is not None:  # it has data and a kind of task of its own
         keys -= {*SIDES, "environment", "stop_after_code"}
     own, of_run = settings.environment, str(policy.config.get("environment", "code"))
     if own != of_run and ("environment" in settings.given or settings.benchmark is not None):
-        # A look at what training did to something else: of what says something in both.
+        # The evaluation is of another kind of task (environment) than the training: only settings of both are taken.
         fields = EvaluateSettings.model_fields
         keys = {key for key in keys if {own, of_run} <= {*about(fields[key]).environments}}
         keys -= {"environment", "stop_after_code"}
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
-    if "model_name" not in inherited:
+    if "model_name" not in inherited:  # there is no run, or its configuration is not known
         return await with_decided_model(for_this_machine(settings))
     settings = settings.filled_from(inherited)
     if policy.run is None:  # the checkpoint is a base model, which is thereby named
@@ -360,7 +365,8 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
-    """The settings with one base model for all three parts. Raises as `plan` does, ConfigError if they name several."""
+    """Prepares a pipeline (curate, train, evaluate): returns its settings with one base model for all three parts,
+    after checking each part. Raises as `plan` does, ConfigError if the parts name several models."""
     parts = settings.parts
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:
@@ -385,11 +391,13 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError or DataError for what a curation in `folder` would find missing, or there already."""
+    """Checks before a curation into `folder` what would fail later: raises ConfigError or DataError for missing prices,
+    files or data, a folder that cannot be written to, or another finished pool in it."""
     require_price(settings)
     environment_of(settings)  # raises for a reward file that cannot be used
     check_place(folder, "name")
-    # A pool that was finished with other settings is not changed: runs on it could not be resumed.
+    # A pool that was finished with other settings is not changed, as runs trained on it could not be resumed. `content`
+    # are the settings that decide what a pool contains.
     content, made_with = settings.content(), finished_with(folder)
     if not settings.replace and made_with is not None and recorded_settings(folder) != content:
         changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
@@ -460,8 +468,9 @@ def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | Ev
 
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:
-    """The evaluation that `compare_to` means: by name one of `run`, else another run's final one, else a folder. None
-    if unset, or if it is the baseline and `run` has none. ConfigError if there is no such finished evaluation."""
+    """The recorded evaluation that the setting `compare_to` means: one of `run` by its name, else the final one of
+    another run, else a folder. `run` is the run of the policy that is evaluated. None if unset, or if it is the
+    baseline and `run` has none. ConfigError if there is no such finished evaluation."""
     wanted = settings.compare_to
     # By default a benchmark is compared with nothing: a run's baseline is of its own data.
     if wanted is None or (settings.benchmark is not None and "compare_to" not in settings.given):

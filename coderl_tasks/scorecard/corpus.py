@@ -20,8 +20,7 @@ TIME_LIMIT_S, MEMORY_MB = 5.0, 1024
 
 @dataclass(frozen=True)
 class Case:
-    """One answer to a problem. `problem` is the mapping that docs/scorecard.md describes; `deserves_reward` is the
-    right verdict."""
+    """One answer to a problem (`problem`: the mapping of docs/scorecard.md); `deserves_reward` is the right verdict."""
 
     id: str
     category: str

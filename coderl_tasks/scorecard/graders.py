@@ -40,8 +40,8 @@ Grade = Callable[[Case], Awaitable[Outcome]]
 
 @asynccontextmanager
 async def started(target: str, sandbox: str | None = None) -> AsyncIterator[Grade]:
-    """What grades a case, ready to: the grader that `target` names, which is "coderl" or the address of a sandbox for
-    coderl's own, or MODULE:FUNCTION.
+    """Starts the grader that `target` names, and yields the function that grades a case with it. `target` is "coderl",
+    or the address of a sandbox that coderl's grader uses, or MODULE:FUNCTION for a user's function.
 
     `sandbox` is an address that replaces the one of `target` or, for a function, SANDBOX_URL. Raises ConfigError for a
     target that is none of these, or whose function cannot be imported.
@@ -73,8 +73,7 @@ def as_problem(case: Case) -> Problem:
 
 @dataclass(frozen=True)
 class FunctionGrader:
-    """A user's function. Each call has a process of its own (`function_worker`), an empty working directory, and a
-    limit of wall clock time."""
+    """A user's function. Each call has its own process (`function_worker`), empty working directory and time limit."""
 
     target: str
     environment: Mapping[str, str]
@@ -91,6 +90,8 @@ class FunctionGrader:
         return await self._call(call, limit_s)
 
     async def _call(self, call: Mapping[str, Any], limit_s: float) -> Outcome:
+        """Runs `call` of the user's function in a process of its own, which gets it as JSON and writes lines to a pipe:
+        the token, the reward and the fault. Graded programs may write to the pipe too, but do not know the token."""
         token = token_hex(16)
         reader, writer = os.pipe()
         try:

@@ -55,7 +55,8 @@ CASES = ("sum/stdin-readline", "call/a-lambda", "assert/a-function")
 
 @asynccontextmanager
 async def _failing(fault: Fault) -> AsyncIterator[tuple[str, list[str]]]:
-    """The address of a server with this fault, and the paths that it was asked for."""
+    """Runs a sandbox server that answers a health check (GET), and every other request with `fault`. Yields its address
+    and a list to which it adds the path of each of these requests."""
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:

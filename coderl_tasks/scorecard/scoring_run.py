@@ -89,8 +89,9 @@ async def score_card(
     on_case: Callable[[], None] = lambda: None,
     at_once: int | None = None,
 ) -> ScoreCard:
-    """The score card of the grader that `target` names: every case with its outcome, in order, at most `at_once` cases
-    at a time. Calls `on_case` after each. Raises ConfigError for a target that cannot be used."""
+    """Grades `cases`, programs whose right verdict is known, with the grader that `target` names; returns each with its
+    outcome, in order. At most `at_once` are graded at a time; `on_case` is called after each. `with_outages` also tries
+    right programs while the sandbox fails. Raises ConfigError for a target that cannot be used."""
     slots = asyncio.Semaphore(at_once or (os.cpu_count() or 1) + 1)
 
     async def scored(case: Case) -> Scored:

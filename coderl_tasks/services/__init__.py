@@ -93,8 +93,8 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 
 
 def load_environment() -> None:
-    """Read `.env` of the working directory into the environment, without overriding variables; Tinker's telemetry is
-    off by default. The file may be a stranger's, so ConfigError is raised if it would change which code runs, or would
+    """Reads `.env` of the working directory into the environment, without overriding variables, and turns Tinker's
+    telemetry off unless it is set. The file may be a stranger's: ConfigError if it would change which code runs, or
     send the user's key to an address that the file sets. A key that no header can carry is a ConfigError too."""
     file = Path.cwd() / ".env"
     values = read_env_file(file)
@@ -236,9 +236,10 @@ def log_folder() -> Path:
 
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed); within another block, the outer one's.
-    Embedded servers are started as needed, and end with the block. `reason`, why it is that model, is shown. Raises
-    ConfigError for a hub model without a Tinker service."""
+    """The addresses and keys of the Tinker service and the sandbox for a run on `model_name` (None: only a sandbox is
+    needed), with lines that say which they are. What the environment configures is used; in place of the rest, servers
+    of coderl's own (embedded ones) are started, which end with the block. A block within another one gets the outer
+    one's. `reason` says why it is that model, for a line. Raises ConfigError for a hub model without a service."""
     outer = _current.get()
     if outer is not None:
         yield outer

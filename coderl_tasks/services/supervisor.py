@@ -157,13 +157,16 @@ class EmbeddedServer:
         closed: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`environment` is added to this process's. Without a `port` any free one is taken. Nothing is started yet."""
+        """Prepares to run the server `command`, which takes --port; nothing is started yet. It is healthy when it
+        answers at `health_path`. Without a `port` any free one is taken. A `closed` server gets a new key (--key),
+        without which it refuses requests. `environment` is added to this process's."""
         self.name, self.fault, self.down = name, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
         self._health_url = self.url + health_path
-        # -i: the guard passes on its standard input, in which the server reads the key (--key -).
+        # The guard is a process that ends the server when this one ends. -i: it passes on its standard input, from
+        # which the server reads the key (--key -); on the command line, other users could read it.
         guarded = ["-i", *command, "--key", "-"] if closed else command
         self._command = [sys.executable, guard.__file__, *guarded, "--port", str(self.port)]
         self._log_file = log_file
@@ -195,7 +198,7 @@ class EmbeddedServer:
         return self._process.pid
 
     def _start(self) -> None:
-        """Start the server and wait until it is healthy. InfraError if it ends, is too slow or is being stopped."""
+        """Starts the server and waits until it is healthy. InfraError if it ends, is too slow or is being stopped."""
         # Append: the previous server's last lines explain its crash.
         with self._log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -206,7 +209,7 @@ class EmbeddedServer:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
             )
-        self._process = process  # what `_end_process` ends, also while it is starting
+        self._process = process  # set now: `_end_process` of another thread may end it while it starts
         if self.key:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended: the loop below notices
@@ -240,7 +243,8 @@ class EmbeddedServer:
             process.wait()
 
     def _watch(self) -> None:
-        """Restart the server when it ends or hangs; give up after MAX_QUICK_DEATHS in a row or a failed restart."""
+        """The thread that restarts the server when it ends or hangs. It gives up after MAX_QUICK_DEATHS in a row or a
+        failed restart: then `fault` says why, and the event `down` is set."""
         quick_deaths = 0
         while True:
             started = time.monotonic()

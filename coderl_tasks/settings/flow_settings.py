@@ -94,8 +94,7 @@ Prices = Annotated[
 
 
 def content_sha256(file: str) -> str | None:
-    """The hash of a file that a setting names, as its path says nothing of what is in it. None if it cannot be read:
-    whoever needs it says so."""
+    """The hash of a file that a setting names, as its path says nothing of its content; None if it cannot be read."""
     try:
         return paths.file_sha256(Path(file))
     except OSError:

@@ -118,8 +118,9 @@ class Family(SettingsModel):
 
     @classmethod
     def members(cls, key: str, value: Any) -> dict[str, Any]:
-        """The members that `value` gives of the family `key`: one of its objects, a mapping, JSON, "name:value,..." or
-        the SHORT form. Raises ValueError, one line, for a value that names none."""
+        """What the value of the setting `key`, which has several members, sets: by member its value. People may write
+        an object of this class, a mapping, JSON, "name:value,..." or the SHORT form, "choice:number", such as
+        "cosine:200". Raises ValueError, one line, for a value that names no member."""
         if isinstance(value, cls):
             return value.model_dump()
         text = value.strip() if isinstance(value, str) else ""
@@ -227,7 +228,8 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 
 
 def _explain(item: Any, model: type[BaseModel]) -> str:
-    """One of pydantic's validation errors (`ValidationError.errors()`) of `model` as a line for people."""
+    """A line for people about one of pydantic's validation errors (`item`, of `ValidationError.errors()`) of settings
+    of the class `model`. Settings may be in groups, written GROUP.SETTING."""
     key = ".".join(str(part) for part in item["loc"])
     if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a key, which its Literal type refuses
         *mapping, name = (str(part) for part in item["loc"][:-1])

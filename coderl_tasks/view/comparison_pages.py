@@ -30,8 +30,7 @@ MARKS_APART, MARKS_WIDTH = 10, 24  # pixels between the evaluations of two runs 
 
 
 def half_of(pairs: pl.DataFrame) -> int:
-    """On how few of the problems that were gained half of the gain lies; 0 if each gained as much. `pairs` as a
-    Comparison has them."""
+    """On how few of the gained problems half of the gain lies; 0 if each gained as much. `pairs` as in Comparison."""
     gained = pairs.select(gain=pl.col("after") - pl.col("before")).filter(pl.col("gain") > 0)
     gains = gained["gain"].sort(descending=True).to_list()
     if not gains or math.isclose(gains[0], gains[-1]):
@@ -40,19 +39,23 @@ def half_of(pairs: pl.DataFrame) -> int:
 
 
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
-    """An evaluation: Pass@1 by split, what flipped against another one, and all problems."""
+    """The variables of the page of one evaluation of the run `name`: Pass@1 by split, the problems that are solved in
+    it but not in another evaluation or the reverse, and a list of all problems. `against` names the other evaluation
+    (None: the usual one); `only` is a verdict that the listed completions have, or empty for all."""
     record = data.evaluation(evaluation)
     others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
-    ends = [each for each in data.record.evals.values() if other and each.name in (evaluation, other.name)]  # in order
+    # Both in the order of the run, so that the earlier one comes first.
+    ends = [each for each in data.record.evals.values() if other and each.name in (evaluation, other.name)]
     comparison = data.comparison(*ends) if ends else None
     rows = pl.DataFrame(schema={"row": pl.UInt32, "verdict": pl.String, "split": pl.String})
     if record.rollouts is not None:
         rows = data.light_rows(Place(evaluation=evaluation))
     listed = rows.filter(pl.col("verdict") == only) if only else rows
-    listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")
+    listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")  # failures first
 
     def changed(problem_id: str) -> str:
+        """The address that shows what changed in the programs of a problem."""
         named = other.name if other else None
         return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
 
@@ -64,8 +67,8 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
         "other": other,
         "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
-        "half": half_of(comparison.pairs) if comparison else 0,
-        "titles": data.titles(evaluation),
+        "half": half_of(comparison.pairs) if comparison else 0,  # so many problems are half of the gain
+        "titles": data.titles(evaluation),  # how the problems' statements begin
         "flips": _flipped({name: data}, (name, name), comparison, changed),
         "rows": listed.head(ROWS_ON_PAGE).to_dicts(),
         "hidden": max(0, len(listed) - ROWS_ON_PAGE),
@@ -76,16 +79,18 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
 
 
 def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
-    """Two or more runs beside each other: curves, paired problems of their newest evaluations against the first run's,
-    what changed in the programs of one problem, if it is named, and the settings that differ."""
+    """The variables of the page of two or more runs beside each other, by name: their curves, the newest evaluation of
+    each compared with the first run's, the settings that differ, and what changed in the programs of the problem
+    `problem_id` (None: no problem is opened)."""
     records = {name: data.record for name, data in chosen.items()}
     first_name, first = next(iter(records.items()))
     facts_of = [facts(record) for record in records.values()]
+    # For each further run its name, and the comparison, or None and why there is none.
     pairs = [
         (name, *compared(first.latest or first.baseline, record.latest or record.baseline))
         for name, record in list(records.items())[1:]
     ]
-    differing: dict[str, list[str]] = {}
+    differing: dict[str, list[str]] = {}  # by setting its value in each run; the first run's, unless it differs
     for number, record in enumerate(records.values()):
         for change in config_changes(first.config, record.config):
             values = differing.setdefault(change.key, [shown_setting(change.old)] * len(records))
@@ -115,21 +120,22 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
 
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
-    """The first curve of each panel that a run's page shows first, a colour per run."""
+    """The curves of two or more runs in one figure, a colour and a letter per run: of each panel that a run's page
+    shows first (Pass rate, reward and so on) the first curve, and Pass@1 of the evaluations. Each step is a link."""
     by_run = [history_panels(thin(record.metrics)) for record in records.values()]
     panels = []
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
         firsts = [of_run[title].series[0] if title in of_run else Series("") for of_run in by_run]
         if any(series.known() for series in firsts):
-            # Beside Pass@1 of the evaluations.
-            of = f" {firsts[0].label}" if title == CORRECT else ""
-            series = [replace(each, label=f"{letter}{of}") for letter, each in zip(LETTERS, firsts, strict=False)]
+            # In the panel of Pass@1 the label says what the curve is: evaluations are drawn beside it.
+            what = f" {firsts[0].label}" if title == CORRECT else ""
+            series = [replace(each, label=f"{letter}{what}") for letter, each in zip(LETTERS, firsts, strict=False)]
             marks = _compared_marks(records) if title == CORRECT else ()
             panels.append(replace(panel_of(title), series=series, marks=marks))
     steps = {name: {*record.metrics["step"]} for name, record in records.items()}
 
     def owner(step: float) -> str:
-        """The first run that has the step. Of long runs a point is the mean of neighbouring steps."""
+        """The first run that has the step, else the first run: of long runs a point is a mean of neighbouring steps."""
         return next((name for name in records if int(step) in steps[name]), next(iter(records)))
 
     return Timeline(
@@ -166,9 +172,10 @@ def _flipped(
     comparison: Comparison | None,
     changed: Callable[[str], str],
 ) -> dict[str, list[dict[str, Any]]]:
-    """The problems of which more (`gained`) or fewer (`lost`) completions passed on the second side, at most
-    MOST_FLIPPED of each: their pass rates, the address where the difference is (`changed`) and of each side a
-    completion that makes it."""
+    """The problems of which more (`gained`) or fewer (`lost`) completions passed in the second of two evaluations than
+    in the first, at most MOST_FLIPPED of each. `names` are the runs of both evaluations, read from `chosen`. Each
+    problem has its row of `comparison.pairs`, as `link` what `changed` returns for its id, and as `sides` for each
+    evaluation a completion that makes the difference: of a gained problem one that failed, then one that passed."""
     if comparison is None:
         return {}
     is_passed = pl.col("verdict") == Verdict.PASSED
@@ -176,7 +183,6 @@ def _flipped(
     ends = zip(names, (comparison.before, comparison.after), strict=True)
     places = [(name, Place(evaluation=record.name)) for name, record in ends]
     difference, flipped = pl.col("after") - pl.col("before"), {}
-    # Of several completions the first of those that make the difference.
     for kind, condition, made_by in (
         ("gained", difference > 0, (is_failed, is_passed)),
         ("lost", difference < 0, (is_passed, is_failed)),
@@ -184,6 +190,7 @@ def _flipped(
         pairs, sides = comparison.pairs.filter(condition).head(MOST_FLIPPED), list[dict[str, dict[str, Any]]]()
         for (name, place), makes_it in zip(places, made_by, strict=True):
             rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
+            # Of a problem's completions the first of those that make the difference, else the first.
             ordered = rows.sort(makes_it.fill_null(value=False), "row", descending=[True, False])
             found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()
             links = (row | {"link": completion_link(name, place, row)} for row in found.iter_rows(named=True))

@@ -42,10 +42,11 @@ def problem_page(
     against: str | None,
     pool: str | None,
 ) -> Page:
-    """A problem: its statement and tests, how often it was solved in each visit, its completions at a place (by default
-    in the last step that has it) by verdict and program, and what changed since the step or the evaluation `against`;
-    by default since the last step in which a completion passed, if none passes now. `pool` is the name of the pool's
-    page."""
+    """The variables of the page of one problem of the run `name`: its statement and tests, how often it was solved in
+    each group that sampled it (`visits`), and its completions at `place`, clustered by verdict and program. A place is
+    a step or an evaluation, by default the last step with the problem; `group` limits it to one group of a step. The
+    page also shows what changed in the programs since `against`, a step or an evaluation; by default since the last
+    step in which a completion passed, if none passes now. `pool` is the name of the pool's page."""
     visits = data.groups.filter(pl.col("problem_id") == problem_id).sort("step", "group_index")
     evaluated = _evaluated(data, problem_id)
     if not len(visits) and not evaluated:
@@ -57,13 +58,13 @@ def problem_page(
         rows = [row for row in rows if row["group_index"] == group]
     if not rows:
         raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
-    problem, missing = data.problem(problem_id, place)
+    problem, missing = data.problem(problem_id, place)  # `missing` says why the tests cannot be shown
     tokens = data.scan(place).filter(pl.col("row") == rows[0]["row"]).select("prompt_tokens").collect()
     prompt = _prompt(data, tokens.row(0, named=True)) or ""
-    if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
+    if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:  # None: ungraded
         missing = "the problem has other tests by now"
     clusters, side = clustered(rows, problem), Side(place.name, name, place, rows)
-    other = _other_place(data, place, against, visits, side.passed)
+    other = _other_place(data, place, against, visits, side.passed)  # the one that programs are compared with
     return {
         "title": problem_id,
         "run": name,
@@ -115,8 +116,7 @@ def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
 
 
 def _changed(data: RunData, side: Side, other: Place | None, problem: Problem | None) -> Change | None:
-    """What changed in a problem between `other` and the place of `side`, the earlier one first. None if as many
-    completions pass in both."""
+    """What changed in a problem from `other` to the place of `side`, earlier first; None if as many pass in both."""
     if other is None:
         return None
     sides = [Side(other.name, side.run, other, data.problem_rows(other, side.rows[0]["problem_id"])), side]
@@ -139,6 +139,9 @@ def _evaluated(data: RunData, problem_id: str) -> list[dict[str, Any]]:
 def _visits_timeline(
     name: str, problem_id: str, visits: pl.DataFrame, evaluated: Sequence[Mapping[str, Any]]
 ) -> Plot | None:
+    """A problem's pass rate over the steps of the run `name` that sampled it, with its completions in evaluations as
+    events; None for fewer than two steps. `visits` has a row per group, with the step and how many of its completions
+    `passed` and were `graded`; `evaluated` has eval, step, row and verdict of each completion in an evaluation."""
     by_step = visits.group_by("step", maintain_order=True).agg(pl.col("passed", "graded").sum())
     steps = by_step["step"].to_list()
     rates = [passed / graded if graded else None for passed, graded in by_step.select("passed", "graded").iter_rows()]
@@ -159,9 +162,10 @@ def _visits_timeline(
 
 
 def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[dict[str, Any]]:
-    """Completions with one verdict, one program (or, without one, one answer) and one test that failed first together;
-    failures first, the largest first. A failing one has as `diff` what it takes to a program of the group that passes,
-    the most similar one, and in words `why` the first of them failed."""
+    """Puts completions of one problem (`rows`) with the same verdict, program (without one: answer) and first failed
+    test into one cluster. Failures come first, the most frequent verdict first. Each cluster has in words `why` its
+    first completion failed, and as `diff` how its program differs from the most similar one that passes. `problem` has
+    the tests; without it (None) fewer reasons are known."""
     by_program: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         by_program.setdefault((row["verdict"], text_of(row), row["first_failed"]), []).append(row)
@@ -189,7 +193,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
 
     clusters.sort(key=rank)
     for number, cluster in enumerate(clusters):
-        # What is folded away is not compared: of many programs it takes seconds.
+        # Clusters that the page folds away are not compared: with many programs that takes seconds.
         is_open = number < CLUSTERS_OPEN
         cluster["sibling"], cluster["diff"] = passing_sibling(cluster["first"], passing) if is_open else (None, None)
     return clusters
@@ -216,27 +220,35 @@ def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, i
 
 
 def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:
-    """A completion: the proof of its reward, the test that it failed, its text, its tokens."""
-    members, position = data.group(place, group, sample)
+    """The variables of the page of a completion of the run `name`: why it got its reward, the test that it failed, its
+    text, its tokens, and its siblings (the other completions of its group). In a step (`place`) it is number `sample`
+    of `group`; in an evaluation `group` is None, and `sample` its row. `shade`: by what tokens are shaded."""
+    members, position = data.group(place, group, sample)  # all columns of the siblings, and its index among these
     row = members.row(position, named=True)
     row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
     environment = str(config.get("environment", "code"))
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
-        problem, missing = None, "the problem has other tests by now"
+        problem, missing = None, "the problem has other tests by now"  # those could not explain the reward
     is_program, is_training = environment in PROGRAMS, place.evaluation is None
     tests: list[proof.TestLine] = []
     if problem and is_program:
         order = data.test_order(problem) if is_training else [*range(len(problem.tests))]
         tests = proof.test_lines(row, problem, order, proof.held_back_tests(problem, config) if is_training else [])
     failed = failed_test(row, problem)
+    difference, differing = failed and failed["difference"], None  # in words, and as marked text
+    if problem and failed and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
+        difference = proof.difference_in_words(problem, failed["difference"])
+    if failed and failed["got"] is not None and failed["expected"] is not None:
+        differing = marked_text.differing(failed["expected"], failed["got"])
     failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
     step_row = data.metrics_of(place.step) if place.step is not None else None
     columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
     siblings = members.select(columns).to_dicts()
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
     sibling, diff = passing_sibling(row, passing) if is_program else (None, None)
+    # At most SIBLINGS of a large group are listed, with this completion in the middle.
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
     shown = [each | {"link": completion_link(name, place, each)} for each in siblings[first : first + SIBLINGS]]
     advantage = proof.advantage_of(members, position, config) if is_training else None
@@ -260,18 +272,14 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "missing": missing,
         "failure": (failure, failure.link(name, place)) if failure else None,
         "failed": failed,
-        "difference": proof.difference_in_words(problem, failed["difference"])
-        if problem and failed and is_program and row["verdict"] == Verdict.WRONG_ANSWER
-        else failed and failed["difference"],
-        "differing": marked_text.differing(failed["expected"], failed["got"])
-        if failed and failed["got"] is not None and failed["expected"] is not None
-        else None,
+        "difference": difference,
+        "differing": differing,
         "tests": tests,
         "format": proof.format_decision(row, environment),
         "format_words": proof.format_in_words(row, config),
         "reward_words": proof.reward_in_words(row, config),
         "advantage": advantage,
-        "again": advantage.again[first : first + SIBLINGS] if advantage else [],
+        "again": advantage.again[first : first + SIBLINGS] if advantage else [],  # computed from the rewards
         "faults": {key: value for key, value in (step_row or {}).items() if key.startswith("sandbox_faults") and value},
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
         "turns": _turns(row),
@@ -320,7 +328,8 @@ def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
 
 
 def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any] | None:
-    """The completion's tokens, shaded; None if there is nothing to shade them by."""
+    """The completion's tokens as HTML, shaded by a value of each: by `shade` ("logprob" or another key of SHADES) if
+    the row has it, else by another value that it has. None if it has none. `mean` and `least` are over all tokens."""
     tokens, available = row["completion_tokens"] or [], _token_values(row)
     if not tokens or not available:
         return None
@@ -330,14 +339,14 @@ def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any]
     shown = tokens[:TOKENS_ON_PAGE]
     texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
     numbers = [value for value in values if value is not None]
-    most = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
+    darkest = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
     # The less likely a token was, the darker: surprise is what a reader looks for.
     sign = -1 if by == "logprob" else 1
     return {
-        "html": marked_text.shaded(texts, values[: len(shown)], most, sign),
+        "html": marked_text.shaded(texts, values[: len(shown)], darkest, sign),
         "by": by,
         "shades": {key: text for key, text in SHADES.items() if key in available},
-        "most": most,
+        "most": darkest,
         "hidden": len(tokens) - len(shown),
         "is_text": decode is not None,
         "mean": sum(numbers) / len(numbers) if numbers else None,

@@ -60,8 +60,7 @@ class Library:
         return _found(self.pools(), name, "pool")
 
     def names_of_pools(self, files: Iterable[Path]) -> dict[Path, str]:
-        """The names of the pools with these files, without files that are no pool's. All of them are shown from now
-        on."""
+        """The names of the pools with these files, without files of no pool. All of them are shown from now on."""
         folders = {file: file.parent for file in files if file.name == POOL_FILE and is_curation(file.parent)}
         self._pools_of_runs = self._pools_of_runs | dict.fromkeys(folders.values())
         names = {path: name for name, path in self.pools().items()}

@@ -67,9 +67,11 @@ def _trained_on(library: Library) -> dict[str, list[str]]:
 
 
 def pool_page(curation: CurationRecord, name: str, library: Library, order: str) -> Page:
-    """A pool: the runs trained on it, what each stage dropped and left, difficulty, the problems, audit flags."""
+    """The variables of a pool's page: the runs of `library` trained on it, how many problems each stage of the curation
+    dropped and left, difficulties, the problems in the order `order` (one of ORDERS), and what an audit found. A
+    variable is None or empty where the pool has nothing for it, as without a profile (sampled pass rates)."""
     profile, band, spent = curation.profile, curation.band, spending(curation.profile)
-    parts = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else []
+    splits = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else []
     has_rates = len(profile) and "posterior" in profile.columns
     audit = light_frame(curation.path / "audit.parquet")
     worst = worst_first(audit)[:MOST_ROWS] if len(audit) else []
@@ -85,9 +87,9 @@ def pool_page(curation: CurationRecord, name: str, library: Library, order: str)
         "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None,
         "profiled": len(profile),
         "rates_note": NOTE_ON_RATES,
-        "labels_note": NOTE_ON_LABELS if parts and sum(parts[-1].few) else "",
-        "make_up": make_up_table(parts) if parts else None,
-        "bounds_note": NOTE_ON_BOUNDS if parts else "",
+        "labels_note": NOTE_ON_LABELS if splits and sum(splits[-1].few) else "",  # some labels are in doubt
+        "make_up": make_up_table(splits) if splits else None,
+        "bounds_note": NOTE_ON_BOUNDS if splits else "",
         "spending_note": NOTE_ON_SPENDING,
         "spending": spending_table(spent) if spent else None,
         "problems": _listed_problems(curation.pool, order),
@@ -170,7 +172,8 @@ def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
 
 
 def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
-    """The form, and the completions found if anything is asked for."""
+    """The variables of the page that searches the completions of the run `name`: the form, filled in with `wanted`, and
+    the completions found, if anything is asked for. `rest` is the address that searches on where a search stopped."""
     hits = search(data, wanted) if any((wanted.text, wanted.verdict, wanted.problem)) else None
     place = Place(evaluation=wanted.evaluation) if wanted.evaluation else None
     rows = [

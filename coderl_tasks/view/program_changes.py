@@ -100,8 +100,7 @@ def text_of(row: Row) -> str:
 
 
 def most_similar(text: str, rows: Sequence[Row]) -> Row | None:
-    """The completion whose program, or answer, is most like `text`, by the characters that both have; None if there is
-    none."""
+    """The completion whose program, or answer, is most like `text`, by common characters; None if there is none."""
     own = _characters(text)
 
     def ratio(row: Row) -> float:

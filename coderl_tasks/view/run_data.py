@@ -138,9 +138,7 @@ class RunData:
         return self.of_state("groups", lambda: joined_groups(self.of_files("groups", groups_in)))
 
     def rates(self) -> pl.DataFrame:
-        """By step the share of the graded completions that passed (`rate`), and `mean_reward`, each with its 95%
-        interval over problems (`..._low`, `..._high`, null for a single group): completions of one problem are alike,
-        so that groups are what varies (the variance of a ratio of sums over clusters, Student's t)."""
+        """`with_intervals` of all groups of training."""
         return self.of_state("rates", lambda: with_intervals(self.groups))
 
     def resumes(self) -> list[int]:
@@ -328,17 +326,17 @@ class RunData:
         return found.row(0) if len(found) else None
 
     def prompted_statements(self, most_seconds: float) -> tuple[dict[str, str], int]:
-        """The statements of problems that are not in the pool by id, from the recorded prompts, and of how many none
-        has been read yet: prompts are read for about `most_seconds`, and more of them at the next call. An empty one
-        has no prompt. All are unread if the model's tokenizer is not on this machine."""
+        """The statements of problems that are not in the pool, by id, from the recorded prompts; also how many such
+        problems have not been read yet. A call reads for about `most_seconds`, the next one reads on. A statement is
+        empty if there is no prompt. Nothing is read if the model's tokenizer is not here."""
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
         for record in self.record.evals.values():
             if decode is not None and record.rollouts is not None:
-                # Once, unless the pool, whose problems are left out, is gone or another one since.
+                # Each file once, and again if the pool has changed since, as the pool's problems were left out.
                 if (read := (_version(record.rollouts), hash(frozenset(in_pool)))) not in self._read_files:
                     self._read_prompts(Place(evaluation=record.name), decode, in_pool)
                 self._read_files.add(read)
-        # Each problem at its last visit, so that a step is read once; those of the most recent steps first.
+        # Each problem is read from the last step that sampled it, so that a step is read once; recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")
         for step, names in reversed(by_step.rows()):
@@ -346,6 +344,7 @@ class RunData:
                 break
             with suppress(NotThereError):  # people remove the rollouts of old steps
                 self._read_prompts(Place(step), decode, in_pool)
+            # Problems without a prompt count as read.
             self._statements = dict.fromkeys(names, "") | self._statements
         return self._statements, sum(name not in self._statements for names in by_step["problem_id"] for name in names)
 
@@ -372,8 +371,7 @@ def _version(file: Path) -> Version:
 
 
 def compared(before: EvalRecord | None, after: EvalRecord | None) -> tuple[Comparison | None, str]:
-    """The comparison of two evaluations, and if there is none, why: people remove the rollouts of old ones, which are
-    large."""
+    """The comparison of two evaluations, and if there is none, why: people remove the rollouts of old ones."""
     try:
         return compare_evals(before, after), "they share no evaluated problem, or the completions of one are gone"
     except CoderlError as error:
@@ -398,12 +396,18 @@ def _decoder(model_name: str) -> Decode | None:
 
 
 def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
-    """See `RunData.rates`."""
+    """By step the share of the graded completions that passed (`rate`) and `mean_reward`, each with its 95% interval
+    (`..._low`, `..._high`; null for a single group). `groups` has a row per group (the completions of one problem).
+    Completions of one group are alike, so groups are the clusters that vary: the interval is that of a ratio of sums
+    over clusters (its variance by linearisation, and Student's t)."""
     n = pl.col("graded")
     clusters = (n > 0).sum()
-    wanted = {"rate": pl.col("passed").cast(pl.Float64), "mean_reward": pl.col("mean_reward").fill_null(0.0) * n}
+    totals_of_group = {
+        "rate": pl.col("passed").cast(pl.Float64),
+        "mean_reward": pl.col("mean_reward").fill_null(0.0) * n,
+    }
     parts = {"clusters": clusters}
-    for name, total in wanted.items():
+    for name, total in totals_of_group.items():
         mean = total.sum() / n.sum()
         parts[name] = pl.when(n.sum() > 0).then(mean)
         spread = ((total - mean * n) ** 2).sum() * clusters / (clusters - 1)
@@ -411,11 +415,11 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     by_step = groups.group_by("step").agg(**parts).sort("step")
     reach = {count: student_t(count - 1) for count in by_step["clusters"].unique() if count > 1}
     t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
-    # A mean lies between the values that there are.
+    # A mean lies between the least and the largest value, which the interval of a few groups may not.
     limits: dict[str, Any] = {"rate": (0.0, 1.0), "mean_reward": (groups["lowest"].min(), groups["highest"].max())}
     bounds = {
         f"{name}_{end}": (pl.col(name) + sign * t * pl.col(f"{name}_error")).clip(*limits[name])
-        for name in wanted
+        for name in totals_of_group
         for end, sign in (("low", -1), ("high", 1))
     }
     return by_step.with_columns(**bounds)

@@ -43,8 +43,9 @@ def verdict_tone(verdict: str | None) -> str:
 
 
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
-    """`first` and `last` bound the steps of the curves and of the table; `every`: all metrics have curves, and all of
-    these steps and all problems that got worse have a row."""
+    """The variables of the page of the run `name`: its state, curves, steps, evaluations, costs, settings, warnings,
+    and the problems that it solves least or ever less. `first` and `last` bound the steps of the curves and of the
+    table of steps (None: no bound). With `every` all metrics have curves, and no list is cut."""
     record, watch = data.record, data.watch
     shown = record.metrics
     if first is not None:
@@ -54,7 +55,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
     spent = data.of_state("costs", lambda: costs(data.record))
     pool, no_pool = pool_of(data, library)
-    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
+    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))  # of problems sampled in several steps
     most = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE
     steps = (shown if every else shown.tail(most)).reverse()
     return {
@@ -78,7 +79,7 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "evals": [(each, _paired(each, record.baseline)) for each in record.evals.values()],
         "baseline": record.baseline.name if record.baseline else None,
         "costs": costs_table(spent) if spent else None,
-        "caps": caps(record, spent),
+        "caps": caps(record, spent),  # limits on tokens and money, and what is used of them
         "changes": changed_settings(record.config),
         "settings": [(key, value, about.get(key, "")) for key, value in sorted(record.config.items())],
         "pool": pool,
@@ -89,8 +90,8 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "titles": data.titles(),
         "worse": fallen if every else fallen[:WORST],
         "n_worse": len(fallen),
-        "n_beyond": sum(row["q"] < 1 - CONFIDENCE for row in fallen),
-        "n_again": n_again,
+        "n_beyond": sum(row["q"] < 1 - CONFIDENCE for row in fallen),  # more than chance explains
+        "n_again": n_again,  # problems sampled in two steps or more
         "by_chance": 1 - CONFIDENCE,
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
     }
@@ -211,13 +212,14 @@ def hardest(groups: pl.DataFrame) -> list[dict[str, Any]]:
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
-    sampled in two steps or more. Each has step and counts of both, the pass rates of the steps `between`, the `p` of
-    the fall (`stats.fisher_fall`), and `q`, the false discovery rate among problems with this p or a smaller one
-    (Benjamini and Hochberg, 1995); the smallest p comes first: with few completions a large fall is often chance."""
+    sampled in two steps or more. `groups` has a row per group (the completions of a problem in a step). Each problem
+    has step and counts of both ends, the pass rates of the steps `between`, the `p` of the fall (Fisher's exact test),
+    and `q`, the false discovery rate among problems with this p or a smaller one (Benjamini and Hochberg, 1995). The
+    smallest p comes first: with few completions a large fall is often chance."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
-    # Signed: of a problem with one visit the length is -1, which is no error, and `seen_again` leaves it out.
+    # Signed, as the length is -1 for a problem of one step: polars takes that, and `seen_again` leaves the problem out.
     between = (pl.col("passed") / pl.col("graded")).slice(1, pl.len().cast(pl.Int64) - 2).alias("between")
     ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"), between)
     seen_again = ends.filter(pl.col("last_step") > pl.col("first_step"))
@@ -227,25 +229,26 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     for row in fallen:
         row["p"] = fisher_fall(*(row[name] for name in counts))
     fallen.sort(key=lambda row: (row["p"], row["problem_id"]))
-    q = 1.0
+    q = 1.0  # from the largest p down: q is the least of the values at this p and at larger ones
     for rank, row in reversed([*enumerate(fallen, 1)]):
         row["q"] = q = min(q, row["p"] * len(seen_again) / rank)
     return fallen, len(seen_again)
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:
-    """The curves and events of the steps in `metrics`. Of a long run each point is the mean of neighbouring steps, and
-    leads to the one of them in which the fewest completions passed."""
+    """The curves and events of the run `name` over the steps in `metrics`. Of a long run a point is the mean of
+    neighbouring steps, and a link to the one in which the fewest completions passed. `every`: a panel per metric."""
     record, steps = data.record, metrics["step"].to_list()
     first, last = (min(steps), max(steps)) if steps else (-1, -1)
     thinned = thin(metrics)
-    drawn = thinned["step"].cast(pl.Float64).to_list()
-    lowest = _lowest_steps(metrics, len(drawn))
+    drawn = thinned["step"].cast(pl.Float64).to_list()  # where points are: means of steps are no whole numbers
+    lowest = _lowest_steps(metrics, len(drawn))  # the step that each point leads to
     rates = data.rates().filter(pl.col("step").is_in(steps))
     bands: dict[str, Band] = {}
-    if len(rates) <= len(drawn):
+    if len(rates) <= len(drawn):  # the intervals are of single steps, so they fit only where points are that too
         for title, rate in ((REWARD, "mean_reward"), (CORRECT, "rate")):
             bands[title] = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
+    # The baseline's step is -1: it is shown if the first step of the run is.
     with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
     evals = [
         each
@@ -318,7 +321,9 @@ SORTS: dict[str, tuple[str, list[str | pl.Expr]]] = {
 
 
 def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
-    """A step: its metrics beside those of the steps before, and its groups."""
+    """The variables of the page of one step of the run `name`: its metrics beside those of the BEFORE steps before it,
+    and its groups (the completions of one problem each), sorted by `sort`, a key of SORTS. Raises NotThereError, which
+    says why, if neither groups nor metrics are recorded."""
     groups = data.groups.filter(pl.col("step") == step)
     row = data.metrics_of(step)
     if not len(groups) and row is None:
@@ -327,7 +332,7 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     steps = data.record.metrics["step"]
     place = Place(step)
     rows = data.light_rows(place) if len(groups) else None
-    sort = sort if sort in SORTS else "rate"
+    sort = sort if sort in SORTS else "rate"  # an address may say anything
     listed = _step_groups(data.groups, groups, rows, step).sort(*SORTS[sort][1], nulls_last=True)
     skipped = groups.filter(~pl.col("has_signal"))
     return {

@@ -153,33 +153,37 @@ class _Search:
         return Hits(rows, looked, rest, is_cut, monotonic() - self.started)
 
     def _conditions(self, *, with_text: bool) -> tuple[str, list[Any]]:
-        """What a row has to fulfil, as SQL, and the values of its parameters."""
+        """The SQL condition that the rows searched for fulfil, and the values of its parameters, which `wanted` names:
+        the verdict, the problems, the steps, and, if `with_text`, the text. A search that goes on takes only rows
+        behind those that were listed: `wanted.after` names the last of them."""
         wanted = self.wanted
-        found: list[tuple[str, list[Any]]] = []  # a condition, and its values
+        conditions: list[tuple[str, list[Any]]] = []  # a condition, and its values
         if wanted.verdict:
-            is_kind = wanted.verdict in KINDS
-            found.append((KINDS[wanted.verdict], []) if is_kind else ("verdict = ?", [wanted.verdict]))
+            is_kind = wanted.verdict in KINDS  # no verdict, but another condition that people search by
+            conditions.append((KINDS[wanted.verdict], []) if is_kind else ("verdict = ?", [wanted.verdict]))
         if self.problems is not None:
-            found.append(("problem_id IN (SELECT unnest(?::VARCHAR[]))", [self.problems]))
+            conditions.append(("problem_id IN (SELECT unnest(?::VARCHAR[]))", [self.problems]))
         if wanted.evaluation:
-            found += [("file_row_number > ?", [wanted.after[0]])] if wanted.after is not None else []
+            conditions += [("file_row_number > ?", [wanted.after[0]])] if wanted.after is not None else []
         else:
             bounds = (("step >= ?", wanted.first), ("step <= ?", wanted.last))
-            found += [(condition, [bound]) for condition, bound in bounds if bound is not None]
-            if wanted.after is not None:
-                found.append(("(step < ? OR (group_index, sample_index) > (?, ?))", [wanted.last, *wanted.after]))
+            conditions += [(condition, [bound]) for condition, bound in bounds if bound is not None]
+            if wanted.after is not None:  # steps are listed from the last to the first
+                conditions.append(("(step < ? OR (group_index, sample_index) > (?, ?))", [wanted.last, *wanted.after]))
         if with_text and wanted.text:
-            found.append((f"contains({wanted.within}, ?)", [wanted.text]))
-        where = " AND ".join(["true", *(condition for condition, _ in found)])
-        return where, [value for _, values in found for value in values]
+            conditions.append((f"contains({wanted.within}, ?)", [wanted.text]))
+        where = " AND ".join(["true", *(condition for condition, _ in conditions)])
+        return where, [value for _, values in conditions for value in values]
 
     def _rows(self, files: Sequence[Path]) -> list[dict[str, Any]]:
-        """The rows of `files` that fit, one more than are listed."""
+        """The rows of the parquet `files` that `wanted` describes, in the order in which they are listed. They are at
+        most one more than a page lists, which tells the caller that there are more. `found` is what was searched for
+        with the text around it, or the suspicion."""
         if not files:
             return []
         wanted, (where, values) = self.wanted, self._conditions(with_text=True)
         found = "suspicion AS found" if wanted.verdict == "suspicious" else "NULL AS found"
-        if column := wanted.within if wanted.text else None:
+        if column := wanted.within if wanted.text else None:  # a known name: `search` has checked it
             start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
             found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
         order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
@@ -193,7 +197,7 @@ class _Search:
             answer = self.connection.execute(sql, [*shown, _names(files), *values])
         except duckdb.BinderException:
             if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
-                return []  # of a run that is older than the column
+                return []  # the run is older than the column
             raise
         columns = [each[0] for each in answer.description or ()]
         return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
@@ -238,8 +242,7 @@ class Failure(NamedTuple):
 
 
 def failures(rows: pl.DataFrame) -> list[Failure]:
-    """The kinds of failures among `rows` (verdict, reason), the most frequent first: a verdict, and what ended
-    a program that did not end by itself."""
+    """The kinds of failures in `rows` (verdict, reason), most frequent first: a verdict, and what ended a program."""
     kinds = rows.filter(pl.col("verdict") != Verdict.PASSED).select("verdict", error=_ERROR).unique()
     found = [_failure(rows, *kind) for kind in kinds.iter_rows()]
     return sorted(found, key=lambda each: (-each.n, each.verdict, each.error))
@@ -262,8 +265,7 @@ def is_of(kind: str) -> pl.Expr:
 
 
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
-    """How many completions of training are of each of `kinds` (verdicts, KINDS); None of a run that is older than what
-    tells them."""
+    """How many completions of training are of each of `kinds` (verdicts, KINDS); None if the run lacks the column."""
     files = data.of_files(f"counted {kinds}", partial(_counted, kinds=kinds))
     known = {kind: [n for counts in files if (n := counts[kind]) is not None] for kind in kinds}
     return {kind: sum(counts) if counts or not files else None for kind, counts in known.items()}
@@ -279,15 +281,16 @@ def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
 
 
 def _problems(data: RunData, words: str) -> tuple[list[str], str]:
-    """The problems with `words` in their id or statement, and which statements could not be searched, in a sentence, if
-    so. Of statements neither case nor spacing counts. They are the pool's and those of the recorded prompts."""
+    """The ids of the run's problems with `words` in their id or statement, and a sentence that says which statements
+    could not be searched, or "". In statements neither case nor spacing counts. Statements are read from the pool and,
+    for the other problems, from recorded prompts."""
     ids = {name for name in data.problem_ids() if words in name}
     words, missing = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
         in_pool = scan_parquet(data.pool_file()).filter(plain.str.contains(words, literal=True))
         ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
-    except ConfigError as error:  # not on this machine
+    except ConfigError as error:  # the pool is not on this machine
         missing = str(error)
     prompted, unread = data.prompted_statements(PROMPTS_SECONDS)
     ids |= {name for name, statement in prompted.items() if words in _plain(statement)}

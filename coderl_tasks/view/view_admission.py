@@ -48,14 +48,16 @@ class Admission:
             await answer(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """The answer to a request that is not let through; None if it is."""
+        """Decides whether a request is answered: None if so, else the answer in its place. A request has to name this
+        machine as host, read only, come from no page of another site, and bring the key, in the address or as a cookie.
+        With the key in the address the answer sets the cookie, and redirects to the address without the key."""
         headers = Headers(scope=scope)
         name = headers.get("host", "")
-        if not _is_loopback(name):
+        if not _is_loopback(name):  # another site's name that was made to resolve to this machine (DNS rebinding)
             return _refused(400, f"this server answers to localhost and {HOST} only, not to the name {name!r}")
         if scope["method"] not in ("GET", "HEAD"):
             return _refused(405, "this server only shows: it takes GET requests")
-        # A link on another site may lead here; nothing else of it may ask.
+        # Another site's page may have a link to here that a person follows, but may request nothing else.
         is_link = headers.get("sec-fetch-mode", "navigate") == "navigate" and "origin" not in headers
         if not is_link and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return _refused(403, "requests of other sites' pages are not answered")

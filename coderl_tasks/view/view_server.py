@@ -66,6 +66,8 @@ class Viewer:
         student_t(1)
 
     def routes(self) -> list[Route]:
+        """The addresses of the viewer. A `page` shows one run or pool: `_record_page` finds it by its name in the
+        address, and passes it on. A completion has two addresses, as it is of a step or of an evaluation."""
         completions = ("/step/{step:int}/{group:int}/{sample:int}", "/eval/{evaluation}/{sample:int}")
         pages: dict[str, Callable[[Request, str, Any], Page]] = {
             "/run/{run}": self._run,
@@ -283,8 +285,7 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
 
 
 def listen(port: int | None) -> socket.socket:
-    """A socket on loopback: on `port`, or without one on the usual port, else on a free one. ConfigError if it is in
-    use."""
+    """A loopback socket: on `port`, or without one on the usual port, else a free one. ConfigError if it is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
