@@ -44,7 +44,7 @@ from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
-    is_part,
+    is_part_of_pipeline,
     name_flow_run,
     publish_later,
     saying_what_next,
@@ -60,7 +60,8 @@ from flows.profile_shard import LIMITS, profile_recorded
 @flow(name="curate")
 @shown_and_alone
 async def curate(settings: CurateSettings) -> str:
-    """Profile the base model on a data set's problems; keep those in the pass rate band. Returns the pool's folder."""
+    """Makes a pool of problems to train on: estimates the base model's pass rate on each problem of a data set from
+    samples (the profile), and keeps the problems whose pass rate is in a band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)
     content = settings.content()
     display = Display()
@@ -78,7 +79,7 @@ async def curate(settings: CurateSettings) -> str:
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    bundled_notes = [  # advice for a pool that is empty since all was too hard
+    bundled_notes = [  # advice for an empty pool: the small models that come with coderl know one data set each
         f" ({model} solves only problems like {dataset}'s)"
         for model, dataset in BUNDLED_MODELS.items()
         if same_model(settings.model_name, model) and not same_source(settings.dataset, dataset)
@@ -90,7 +91,7 @@ async def curate(settings: CurateSettings) -> str:
         display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
-    if not is_part():  # a pipeline trains on it itself
+    if not is_part_of_pipeline():  # a pipeline trains on it itself
         # With the model and the environment that the pool was made with, where they were given.
         shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
         same = {key: value for key, value in settings.changed().items() if key in shared}
@@ -235,8 +236,9 @@ class Curation:
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
-    """Filters and, unless profile_mode=none, profiles the problems, and writes the pool to `folder`, whose lock this
-    process holds. With from_run the policy of that run is profiled, else the base model."""
+    """Makes the pool in `folder`, whose lock this process holds: filters the problems, drops those that cannot be
+    trained on, profiles the rest (unless profile_mode=none), selects by pass rate, and writes the pool. With from_run
+    the policy of that run is profiled, else the base model. Each stage records its work: a resume repeats none."""
     policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
@@ -251,7 +253,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 display.say(line)
             filtered.require_problems()
             checks = await curation.check_solutions(filtered.kept)
-            # From here on with the inferred comparators: the profile grades by them, and so does training.
+            # Solutions that do not print what the tests expect may show that answers have to be compared in another
+            # way (in any order, say). The profile and the training both grade by these inferred comparators.
             kept = replace(filtered.kept, comparators=inferred_comparators(checks))
             # Without their tests: later stages read these shard by shard, and once more to write the pool.
             loaded = LoadResult(list(kept.outlines()), filtered.dropped, filtered.read)
@@ -278,7 +281,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 band = Band(settings.band_low, settings.band_high)
                 screen = Screen(fitting, prompt_tokens, band, settings.profile_samples, settings.seed)
                 profiled, unlearnable = await curation.screened_profile(whole, screen)
-            elif policy is not None:
+            elif policy is not None:  # the run's own rollouts tell its pass rates on many problems
                 profiled = await curation.refreshed_profile(whole, policy)
             else:
                 profiled = await curation.profile_problems(whole)
@@ -289,7 +292,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             if (strengthened := await curation.strengthen(whole)) is not None:
                 kept = replace(kept, generated=generated_tests(strengthened))
                 profiled = None if profiled is None else counted_again(profiled, strengthened)
-    # The prior, learnt from all profiles, is what to believe of a problem before its own samples.
+    # The prior, learnt from all profiles, is what to believe of a problem's pass rate before its own samples; with both
+    # a problem gets its labels, how likely it is of which difficulty.
     prior = screened = None
     if profiled is not None and screen is not None:
         beliefs = screen.beliefs(profiled)

@@ -64,7 +64,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
 
 
 async def _compare(settings: EvaluateSettings, display: Display) -> str:
-    """Evaluate each side of `compare` or take its finished evaluation; say how they differ. Returns the last folder."""
+    """Shows how the two sides of the setting `compare` differ. A side is one or more policies (runs of several seeds,
+    say); each is evaluated, unless it has a finished evaluation. Returns the last evaluation's folder."""
     sides: list[list[EvalRecord]] = []
     folder = Path()
     for side in flow_plans.compared_sides(settings):
@@ -75,9 +76,10 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
             sides[-1].append(_eval_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
-    # The runs of one side are seeds of one configuration: nothing but the seed may have been trained with differently.
+    # The runs of one side are taken for seeds of one configuration: warn of other settings that differ.
     keys = [key for key, field in all_settings(TrainSettings) if about(field).decides_content and key != "seed"]
-    for records in sides:  # (a run's own evaluation is in RUN/evals/NAME/; elsewhere there is no config)
+    for records in sides:
+        # A run's own evaluation is in RUN/evals/NAME/rollouts.parquet; any other one has no config of a run above it.
         recorded = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
         configs = [flat(TrainSettings, config) for config in recorded if config is not None]
         values = {key: [str(config.get(key)) for config in configs] for key in keys}
@@ -88,8 +90,9 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
-    """Returns the summary of the evaluation in `folder`, whose lock this process holds: made now or recorded there, and
-    newly compared. Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
+    """Returns the summary of the evaluation in `folder`, whose lock this process holds: made now, or recorded there by
+    an earlier start. In both cases it is compared anew with the evaluation that the settings name, and published.
+    Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     problems = flow_plans.evaluation_problems(settings, folder)
@@ -130,8 +133,9 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 async def _take_or_sample(
     settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Rollouts and summary of the test problems: those of the run's own evaluation if that has them, else sampled and
-    graded, now or by an earlier start."""
+    """Returns rollouts (ROLLOUT_SCHEMA) and summary on `problems`, from one of three sources: the run's own final
+    evaluation if that is the same; else the completions of a file (the setting `completions`), graded; else completions
+    sampled from the policy and graded. What an earlier start recorded in `folder` is not done again."""
     if (of_run := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} has these problems, with these settings: nothing is sampled (set another "
@@ -161,7 +165,7 @@ def taken_from_the_run(
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
     """Returns rollouts and summary of the run's own final evaluation if its policy, problems and settings are these:
     sampling would repeat the same draws. Returns None if not, or if some completions could not be graded."""
-    # A run's own has one sample, at top_p 1, and prompts of its own.
+    # A run's own evaluation has one sample per problem, at top_p 1, and no benchmark's prompts.
     if policy.run is None or settings.n_samples > 1 or settings.top_p < 1 or settings.benchmark is not None:
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
@@ -169,6 +173,7 @@ def taken_from_the_run(
     # With infra errors it is not reused: a new evaluation can grade these completions too.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
+    # Settings that decide a completion or its grade. Most are the run's; sampling's are in the evaluation's summary.
     of_run = (
         *("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout"),
         *("max_turns", "feedback", "max_tool_calls", "max_trajectory_tokens"),
@@ -191,7 +196,7 @@ def _eval_record(journal: EvalJournal, name: str) -> EvalRecord:
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
     """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how it compares."""
     for split, result in {"all": summary, **summary["by_split"]}.items():
-        # Pass@1 is recorded beside the others; a split is named once, in its line.
+        # Pass@1 has fields of its own, Pass@k is there only with several samples; the line of Pass@1 names the split.
         by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
         for k, estimate in by_k.items():
             name = split if k == "1" else ""

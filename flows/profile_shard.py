@@ -38,14 +38,14 @@ async def profile_shard(
     count: int = -1,
     job: str | None = None,
 ) -> int | State[int]:
-    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many were profiled, or
-    the state that says that a spending cap is reached; it counts all that is recorded in `output`.
+    """Samples problems `start` to `start + count` (-1: to the end) of the parquet files `problems`, and records how
+    often they are solved. Returns how many were profiled, or, where a spending cap is reached, the failed state that
+    says so; the cap counts all that is recorded in `output`.
 
     `output` (a folder) and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
     as it goes, so that any machine can resume a killed run. The result is profile.parquet there. Only a curation sets
     `job`, a hash: job-HASH.json in `output` says how far each problem is to be sampled, profile-HASH.parquet is then
-    the result.
-    """
+    the result."""
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()
     problems_of_shard = await asyncio.to_thread(read_problem_rows, problems, start, count)

@@ -39,7 +39,7 @@ from coderl_tasks.runtime.display import (
     Display,
     command_line,
     forget_old_results,
-    is_part,
+    is_part_of_pipeline,
     name_flow_run,
     publish_later,
     saying_what_next,
@@ -74,12 +74,13 @@ async def train(settings: TrainSettings) -> str:
 async def _run(settings: TrainSettings) -> str:
     """Makes a missing pool, creates or resumes the run, trains its remaining steps, reports. Returns the directory."""
     settings, pool, path = await plan_training(settings)
-    if isinstance(pool, CurateSettings):
+    if isinstance(pool, CurateSettings):  # the settings of the curation that makes the missing pool; then start over
         with services(settings.model_name, settings.model_reason):  # the pool and the run share them
             with saying_what_next(Display(), command_line("train", settings)):
                 made = await _make_pool(pool)
             return await _run(settings.with_changes(pool=made))
-    doubted = doubt_of(settings)  # now: opening the directory creates it
+    # Why a new directory at log_path may not be meant (a misspelled run). Asked now: opening the directory creates it.
+    doubted = doubt_of(settings)
     finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
@@ -221,7 +222,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
     await prepare(run, phases.sample, phases.score, probe_run, display.say)
-    if run.learner.outdated():  # if more were kept, or a stop came before the deletion
+    if run.learner.outdated():  # training states to delete: an earlier start kept more, or stopped before it did
         await phases.delete_old_states(run)
     evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
@@ -234,6 +235,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
+    # Samples up to `max_steps_off_policy` steps ahead, with an older policy, while a step is trained.
     sampling = phases.SamplingAhead(
         partial(phases.sample, run),
         may_begin=lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
@@ -341,7 +343,7 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     if spent := [each for each in costs(run) if each.use not in ("profile", "all")]:
         price = recorded_price(run.config)
         display.say(cost_line(sum((each.tokens for each in spent), Tokens()), price))
-    if not is_part():
+    if not is_part_of_pipeline():
         display.say(f"to evaluate it: coderl evaluate checkpoint={shlex.quote(str(directory.path))}")
 
 

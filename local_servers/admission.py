@@ -71,15 +71,18 @@ def check_exposure(host: str, key: str | None) -> None:
 def admission(
     key: str | None, host: str, *, bodies: Collection[str] = (JSON_BODY,), open_paths: tuple[str, ...] = ()
 ) -> Middleware:
-    """The middleware of a server that listens on `host`; paths that begin with one of `open_paths` need no key."""
+    """Returns the middleware that refuses requests of web pages, without the `key` (None: none is asked for), or with a
+    body of a content type outside `bodies`. The server listens on `host`; paths that begin with one of `open_paths`
+    need no key."""
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        # A page cannot have the key, so a server for other machines need not know the names they call it by.
+        # Against DNS rebinding, by which a web page reaches a local server under a name of its own. A server for other
+        # machines is not checked: it always has a key, which a page cannot know, and does not know its own names.
         if is_loopback(host) and not is_loopback(_host_name(request)):
             name = request.headers.get("Host", "")
             return refused(400, f"this server answers to localhost and 127.0.0.1 only, not to the name {name!r}")
-        if "Origin" in request.headers:
+        if "Origin" in request.headers:  # only browsers send it
             return refused(403, "requests of web pages (with an Origin header) are not answered")
         if key is not None and not request.path.startswith(open_paths) and not _shows(request, key):
             return refused(

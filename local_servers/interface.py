@@ -45,6 +45,7 @@ def serve_tinker(
     `key` is the one that callers need (None: any of the right form)."""
     from local_servers.memory import importing
 
+    # Here and not above: these import PyTorch, for seconds, which other commands need not wait for.
     with importing():
         from local_servers.tinker.engines import EnginePool
         from local_servers.tinker.tinker_server import serve

@@ -64,8 +64,7 @@ def keep_freed_memory() -> None:
     threads allocate: a heap of their own stays theirs.
 
     By default it gives large blocks back at once, and the system clears every page of the next one: with SmolLM2-135M
-    that is a quarter of the time of a training request.
-    """
+    that is a quarter of the time of a training request."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, value in _MALLOC_OPTIONS.items():
@@ -95,8 +94,7 @@ def importing() -> Iterator[None]:
 
     All of that stays. Python would look for garbage in it after every few hundred new objects, up to a fifth of the
     seconds that PyTorch and transformers take to import, and later at each full collection. A seventh of what is left
-    would be packages for what no server does (`_WithoutOptional`).
-    """
+    would be packages for what no server does (`_WithoutOptional`)."""
     gc.disable()
     before = sys.meta_path
     sys.meta_path = [_WithoutOptional if finder is PathFinder else finder for finder in before]

@@ -142,8 +142,13 @@ class CodeEnvironment(Environment):
         return await code_replies(judge, problem, codes, self.turns.feedback)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        held_back, rewarded = self.held_back(problem), None
-        priority = self.priorities.get(problem.problem_id)
+        """Scores the completions `texts` of one problem, in order, in three steps: the program of each is run on the
+        tests that give reward; programs that earned reward are searched for signs of cheating, which with `quarantine`
+        cost the reward; programs that passed are also run on the tests held back, which only measures whether they
+        pass those too. In an outage a completion has verdict `infra_error` and no reward."""
+        held_back = self.held_back(problem)  # indices of tests, as in the next two
+        rewarded: list[int] | None = None  # all tests
+        priority = self.priorities.get(problem.problem_id)  # the order in which to run tests; None: their own
         if held_back:
             left_out = set(held_back)
             rewarded = [index for index in range(len(problem.tests)) if index not in left_out]
@@ -151,13 +156,14 @@ class CodeEnvironment(Environment):
         scored = await score_group(
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
+        # Each distinct program once: completions of one problem often have the same.
         earned = {each.code for each in scored if each.code is not None and each.correctness}
-        signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}
+        signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}  # empty: no sign
         passed: list[str] = []
         if held_back:
             passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
         grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
-        # Programs that met an outage are left out.
+        # Whether each passes the tests held back. A program that met an outage is left out: that is not known.
         outcomes: dict[str | None, bool] = {
             code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
         }

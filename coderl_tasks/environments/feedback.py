@@ -143,6 +143,9 @@ async def _result(judge: Judge, call: Call) -> str | None:
 
 
 def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) -> str:
+    """The reply to a program `code` that failed, which tells the policy as much as `feedback` allows. `shown` has the
+    examples of the problem's statement as its tests, by which `grade` was made; None if it shows none that can be run:
+    then the program was only run without input."""
     if feedback == "none":
         return LOOK_AGAIN
     verdict = _VERDICTS[grade.verdict]
@@ -153,7 +156,8 @@ def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) ->
         return f"Your program fails when it is run.\n\n{_error(code, grade)}\n\n{AGAIN}"
     assert grade.first_failed is not None  # a program that fails does so on a test
     test = shown.tests[grade.first_failed]
-    is_call = shown.kind == "call"
+    is_call = shown.kind == "call"  # a function is called; else the program reads stdin
+    # The input of a call is its arguments as a JSON list; without the brackets they read as a call.
     given = f"{shown.entry_point}({test.input[1:-1]})" if is_call else test.input
     parts = [
         f"Your program fails example {grade.first_failed + 1} of the problem: {verdict}.",

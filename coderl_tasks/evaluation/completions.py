@@ -44,27 +44,29 @@ class CompletionsFile:
 
 
 def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem]) -> CompletionsFile:
-    """The completions in the file of `settings` for `problems`, which are all or some of its benchmarks'. Raises
-    DataError for a file that cannot be read, for completions of problems that the benchmarks have not, and for problems
-    without one."""
+    """Reads the completions in the file that `settings` name, made elsewhere, for `problems`: those of the benchmarks,
+    or some of them. Raises DataError for a file that cannot be read, for completions of problems that the benchmarks
+    do not have, and for `problems` without one."""
     file = Path(str(settings.completions))
     columns = read_completions(file)
     if columns and "problem_id" not in columns:
         raise DataError(f"{file}: its completions name no task: give each a task_id")
+    # If only some problems are evaluated, the file may have completions of the others too: these are skipped.
     known: set[str] = set()
     if settings.eval_limit != -1 or settings.since is not None or settings.until is not None:
         known = benchmark_ids(settings.benchmark or ())
     by_id = {problem.problem_id: problem for problem in problems}
     texts: dict[str, list[str]] = {}
     codes: dict[str, list[str | None]] = {}
-    unknown: dict[str, None] = {}
-    name = "code" if "code" in columns else "completion"
+    unknown: dict[str, None] = {}  # a set that keeps the file's order
+    name = "code" if "code" in columns else "completion"  # a program, or a text that has one
     for row, (problem_id, text) in enumerate(zip(columns.get("problem_id", ()), columns.get(name, ()), strict=True)):
         if not isinstance(text, str | None):
             raise DataError(f"{file}: the {name} of row {row} is no text")
         problem = by_id.get(str(problem_id))
         if problem is None:
-            unknown |= {} if str(problem_id) in known else {str(problem_id): None}
+            if str(problem_id) not in known:
+                unknown[str(problem_id)] = None
             continue
         texts.setdefault(problem.problem_id, []).append(text or "")
         codes.setdefault(problem.problem_id, []).append(text if name == "code" else _program(problem, text))
@@ -94,7 +96,8 @@ def _program(problem: Problem, text: str | None) -> str | None:
 async def grade_completions(
     given: CompletionsFile, problems: Sequence[Problem], judge: Judge, groups: GroupFiles, on_progress: Progress
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The graded completions (ROLLOUT_SCHEMA, in problem order) and their summary. `groups` record each problem's.
+    """Grades `given`, the completions read from a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) and
+    their summary. Each problem's are recorded in `groups` when they are graded; recorded ones are not graded again.
     Raises InfraError if the sandbox could not grade them."""
     recorded = {  # what an outage left ungraded is graded again
         index: frame
@@ -110,14 +113,14 @@ async def grade_completions(
         # Nothing is known but the texts: no tokens, and so no probabilities.
         sampled = group_frame(request, [Completion([], None, "stop")] * len(codes), decode=lambda _: next(texts))
         async with slots:
-            whole = await asyncio.to_thread(problem.whole)
-            distinct = list(dict.fromkeys(codes))
+            whole = await asyncio.to_thread(problem.whole)  # its tests may still be on the disk
+            distinct = list(dict.fromkeys(codes))  # each program is run once
             scored = dict(zip(distinct, await score_codes(judge, whole, distinct), strict=True))
         recorded[index] = graded_group(sampled, [scored[code] for code in codes])
         groups.write(index, recorded[index])
         on_progress(len(recorded), len(problems))
 
-    with first_error():
+    with first_error():  # raises the first task's error itself, not the group's
         async with asyncio.TaskGroup() as tasks:
             for index, problem in enumerate(problems):
                 if index not in recorded:

@@ -94,9 +94,10 @@ class Noise:
 
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
-    """Estimates how noisy an evaluation (`rollouts`) is: from problems with several completions if there are any, else
-    from `compare` of its summary (how many problems were gained and lost), else as the largest possible noise.
-    Raises DataError if nothing was graded."""
+    """Estimates, from the `rollouts` of one evaluation, how much the Pass@1 of another one will vary by chance: by the
+    mean variance of one completion's success within a problem. It comes from problems with several completions if there
+    are any, else from `compare`, the comparison in the evaluation's summary (how many problems were gained and lost),
+    else it is the largest that the pass rate allows. Raises DataError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise DataError("nothing of the evaluation was graded")
@@ -109,7 +110,8 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
         why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
         return Noise(by_problem.height, within, losses=None, said=why)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
-        # Single completions do not show which changes were chance: assume that more completions average out none.
+        # Single completions do not show which changes were chance: assume that none were (within 0), so that more
+        # completions per problem would not help.
         losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)  # of the better policy; never 0
         why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
         return Noise(by_problem.height, 0.0, losses, said=why)

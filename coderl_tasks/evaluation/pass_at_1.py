@@ -110,9 +110,10 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 def summarize(
     rollouts: pl.DataFrame, *, policy: str, temperature: float | None = None, max_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Returns the summary of an evaluation's rollouts, which says how they were sampled where that is known. Values
-    cover graded completions; truncated_rate covers all. n counts problems. Splits without graded completions are left
-    out. Raises InfraError if nothing was graded."""
+    """Returns the summary of an evaluation's rollouts, as summary.json has it. Values cover graded completions;
+    truncated_rate covers all. n counts problems. Splits without graded completions are left out. `temperature` and
+    `max_tokens` are None where it is not known how the completions were sampled. Raises InfraError if nothing was
+    graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")

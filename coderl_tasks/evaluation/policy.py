@@ -111,12 +111,13 @@ class SavedPolicy:
 
 
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
-    """Returns the policy of `run` that `wanted` names: a step's number, `last`, `best`, or None for the one that
-    `coderl evaluate` takes. Raises ConfigError, naming the steps with a training state, if it has none."""
+    """Returns the policy of `run` to export: `wanted` is a step's number, `last`, `best`, or None for the one that
+    `coderl evaluate` takes (the best on the validation problems, else the last). It needs a training state: sampler
+    weights alone cannot be exported. Raises ConfigError, naming the steps that have one, if there is none."""
     config = _required_config(run)
     states = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
     trained = {step: path for step, path in states.items() if step >= 0}  # step -1 is the base model
-    expiring = {state.step: state.path for state in expiring_states(run, config)}
+    expiring = {state.step: state.path for state in expiring_states(run, config)}  # only to be had by number
     steps = ", ".join(map(str, sorted({*trained, *expiring})))
     known = f" (there are: {steps})" if steps else ""
     if wanted not in (None, BEST, LAST):

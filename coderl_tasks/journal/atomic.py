@@ -44,8 +44,9 @@ class DamagedFileError(DataError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An open file whose content is at `path`, in a folder that exists, when the block has ended without an error.
-    DirectoryMovedError if the folder is no longer the one that this process holds."""
+    """Yields an open file, which takes the place of `path` atomically when the block ends without an error; after an
+    error `path` is as before. Its folder must exist. Raises DirectoryMovedError if a run directory that this process
+    has locked was moved or replaced meanwhile."""
     require_in_place(path)
     # In the same folder, as a rename is atomic only within a file system. Not one of tempfile's: its mode 0600
     # would outlive the rename, where the umask is to decide.
@@ -146,13 +147,18 @@ def read_parquet(
     others: bool = True,
     required: Collection[str] | None = None,
 ) -> pl.DataFrame:
-    """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read, has a column of `schema`
-    in another type, or lacks one that is `required` (None: each). Other missing columns are null, and the columns then
-    in the order of `schema`. Without `others`, columns that `schema` does not have are not read."""
+    """Returns the table at `path`, checked against the column types in `schema` (None: unchecked).
+
+    A file may lack columns of `schema` that are not `required` (None: all are): older files do. These columns are then
+    filled with nulls, and the columns put in the order of `schema`. `others=False` skips columns outside `schema`.
+    Raises FileNotFoundError, or DamagedFileError for a file that is not parquet, lacks a required column or has one of
+    another type."""
     data = _regular_file_bytes(path)
     try:
-        wanted = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
-        frame = pl.read_parquet(io.BytesIO(data), columns=wanted)  # None: all
+        wanted = None  # all columns
+        if schema is not None and not others:
+            wanted = [name for name in pl.read_parquet_schema(data) if name in schema]
+        frame = pl.read_parquet(io.BytesIO(data), columns=wanted)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error

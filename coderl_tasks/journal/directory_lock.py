@@ -117,9 +117,13 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     process."""
 
     def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
-        """Take the lock on file `name`, or raise DirectoryBusyError. Its message names the holder and ends with
-        `instead`, which says what else to do. It is taken at once, but from a holder on another host after LEASE_S
-        without a sign of life, or, where the file system keeps that host's lock, up to OUTLIVED_S."""
+        """Take the lock on file `name` of `folder`, or raise DirectoryBusyError. Its message names the holder and ends
+        with `instead`, which says what else the user can do.
+
+        The lock file contains its holder's record. If a process of this host holds the lock, the kernel knows that, and
+        the error comes at once. A holder on another host rewrites its record as a sign of life. If the record stays the
+        same for LEASE_S, the lock is taken over; if the file system then still keeps the lock of the dead host, this
+        waits for up to OUTLIVED_S."""
         self._key = folder.resolve() / name
         watched: tuple[dict[str, Any], float] | None = None  # the other host's last record, since when
         begun = _now()
@@ -130,25 +134,24 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                     raise _busy_error(folder, "another run of this process", instead)
                 descriptor = os.open(self._key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 try:
-                    is_locked, there = _lock(descriptor), _read(descriptor)
-                    if is_locked and (not _is_others(there) or _is_silent(there, watched)):
+                    is_locked, record = _lock(descriptor), _read(descriptor)
+                    if is_locked and (not _is_of_other_host(record) or _is_silent(record, watched)):
                         self._hold(descriptor)
                         break
                 except BaseException:
-                    _held.pop(self._key, None)  # if its first beat failed
+                    _held.pop(self._key, None)  # `_hold` enters it before its first beat, which may have failed
                     os.close(descriptor)
                     raise
                 os.close(descriptor)
-            # Of a process on this host the kernel knows whether it lives.
-            is_alive = watched is not None and there != watched[0]
-            if not _is_others(there) or is_alive or _now() - begun > OUTLIVED_S:
-                raise _busy_error(folder, _in_words(there), instead)
+            has_beaten = watched is not None and record != watched[0]
+            if not _is_of_other_host(record) or has_beaten or _now() - begun > OUTLIVED_S:
+                raise _busy_error(folder, _in_words(record), instead)
             if watched is None:
                 unless = f"it is taken over unless it gives a sign of life within {LEASE_S:g} s"
-                logger.warning("%s was held by %s: %s", folder, _in_words(there), unless)
-                watched = there, _now()
+                logger.warning("%s was held by %s: %s", folder, _in_words(record), unless)
+                watched = record, _now()
             time.sleep(BEAT_S / 2)
-        if watched is not None:
+        if watched is not None:  # taken over, perhaps by a third host at the same moment
             self._confirm(folder, instead)
 
     def _hold(self, descriptor: int) -> None:
@@ -199,20 +202,24 @@ def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
             there = _read(file.fileno())
-            lives = _is_others(there) and abs(time.time() - os.fstat(file.fileno()).st_mtime) < LEASE_S
+            lives = _is_of_other_host(there) and abs(time.time() - os.fstat(file.fileno()).st_mtime) < LEASE_S
             return _in_words(there) if lives or kind != fcntl.F_UNLCK else None
 
 
 def require_in_place(path: Path) -> None:
-    """Raise DirectoryMovedError if this process has locked a folder above `path` (or `path`) that was moved, removed,
-    replaced, or taken over by another host since. A lock follows its folder, not the path: what is written at `path`
-    would be unprotected."""
+    """Call this before writing at `path`. If this process has locked `path` or a folder above it, raises
+    DirectoryMovedError where that folder was moved, removed or replaced since, DirectoryTakenError where another host
+    has taken it over, InfraError where the file server dropped the lock. A lock follows its folder, not the path: what
+    is written at `path` would be unprotected."""
     written = path.absolute()
-    # Iterate over a copy: other threads take and release locks meanwhile.
-    for key, hold in list(_held.items()):
-        folder = key.parent
+    # `_held` is by lock file. Iterate over a copy: other threads take and release locks meanwhile.
+    for lock_path, hold in list(_held.items()):
+        folder = lock_path.parent
+        # A forked child inherits the table of its parent, but not the locks.
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
+        # The thread that writes signs of life is late (the machine slept, say). A beat, which writes one, notices a
+        # takeover.
         if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
             try:
                 hold.beat()
@@ -227,7 +234,7 @@ def require_in_place(path: Path) -> None:
             if os.path.samestat(folder.stat(), hold.folder):
                 continue
         lock_file = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where Linux says that it is now
-        if lock_file == key:  # still in place: some file systems renumber inodes
+        if lock_file == lock_path:  # still in place: some file systems renumber inodes
             continue
         removed = lock_file.name.endswith(" (deleted)")  # Linux adds this to the name
         raise DirectoryMovedError(
@@ -259,14 +266,14 @@ def _read(descriptor: int) -> dict[str, Any]:
     return there if isinstance(there, dict) else {"host": None}
 
 
-def _is_others(there: dict[str, Any]) -> bool:
-    """Whether the file names a holder on another host that has not released the folder."""
+def _is_of_other_host(record: dict[str, Any]) -> bool:
+    """Whether the record is of a holder on another host that has not released the folder."""
     ours = _this_host()
-    return "host" in there and not there.get("released") and any(there.get(key) != ours[key] for key in ours)
+    return "host" in record and not record.get("released") and any(record.get(key) != ours[key] for key in ours)
 
 
-def _is_silent(there: dict[str, Any], watched: tuple[dict[str, Any], float] | None) -> bool:
-    return watched is not None and there == watched[0] and _now() - watched[1] > LEASE_S
+def _is_silent(record: dict[str, Any], watched: tuple[dict[str, Any], float] | None) -> bool:
+    return watched is not None and record == watched[0] and _now() - watched[1] > LEASE_S
 
 
 def _in_words(there: dict[str, Any]) -> str:

@@ -128,14 +128,17 @@ class Budget:
         self.spent = sum(spent, Tokens())
         self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
         self._in_flight: list[Tokens] = []  # what each group reserved
-        self._parts: list[tuple[float, float]] = []  # tokens and USD that were set aside
+        self._shares: list[tuple[float, float]] = []  # tokens and USD that were set aside
         self._freed = asyncio.Event()
 
     @asynccontextmanager
     async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame, pl.DataFrame | None], None]]:
-        """Reserve the most that `request` can cost while the block lasts, and yield a function that charges the real
-        cost of a group, or of what it has grown by since it was another frame. Wait while it does not fit: a group in
-        flight may cost less than it reserved. Raises BudgetReachedError if it does not fit and none is in flight."""
+        """Reserves the most that `request` can cost while the block lasts, so that groups sampled at once cannot pass
+        the cap together. Waits while that does not fit: a group in flight may cost less than it reserved. Raises
+        BudgetReachedError if it does not fit and none is in flight.
+
+        Yields `charge(group, before)`, which charges the real cost: that of the frame `group`, less that of the frame
+        `before` if this part of the group was charged already."""
         epochs = self.epochs if request.step >= 0 else 0  # profiles and evaluations are not trained on
         n, prompt = request.num_samples, len(request.prompt_tokens)
         completion = n * request.max_tokens
@@ -164,34 +167,38 @@ class Budget:
             self._freed.set()
 
     @asynccontextmanager
-    async def part(self, parts: int) -> AsyncIterator[Callable[[Tokens], dict[str, float]]]:
-        """Set aside one of `parts` equal parts of what is left while the block lasts, for who has a budget of its own.
-        Wait while that many are set aside. Yields what makes the settings of its caps, by what it has spent before."""
-        while len(self._parts) >= parts:
+    async def share(self, shares: int) -> AsyncIterator[Callable[[Tokens], dict[str, float]]]:
+        """Sets aside one of `shares` equal shares of what is left while the block lasts, for a flow run that keeps to
+        caps of its own. Waits while that many are set aside.
+
+        Yields `caps_after(before)`, which returns the run's settings `max_tokens_total` and `max_usd`. A run counts all
+        that its record holds, so its caps are the share plus what earlier runs have spent `before` on that record."""
+        while len(self._shares) >= shares:
             self._freed.clear()
             await self._freed.wait()
-        shares, tokens, usd = parts - len(self._parts), 0.0, 0.0
+        # What is neither spent nor set aside is divided by the number of shares that are still to be had.
+        left, tokens, usd = shares - len(self._shares), 0.0, 0.0
         if self.max_tokens is not None:
-            aside = sum(part[0] for part in self._parts)
-            tokens = max(0.0, self.max_tokens - self.spent.counted - aside) // shares
+            aside = sum(share[0] for share in self._shares)
+            tokens = max(0.0, self.max_tokens - self.spent.counted - aside) // left
         if self.max_usd is not None:
-            aside = sum(part[1] for part in self._parts)
-            usd = max(0.0, self.max_usd - self._usd(self.spent) - aside) / shares
+            aside = sum(share[1] for share in self._shares)
+            usd = max(0.0, self.max_usd - self._usd(self.spent) - aside) / left
         mine = tokens, usd
 
         def caps_after(before: Tokens) -> dict[str, float]:
-            caps: dict[str, float] = {}
+            caps: dict[str, float] = {}  # a cap must be above 0
             if self.max_tokens is not None:
                 caps["max_tokens_total"] = max(1, before.counted + int(tokens))
             if self.max_usd is not None:
                 caps["max_usd"] = max(LEAST_USD, self._usd(before) + usd)
             return caps
 
-        self._parts.append(mine)
+        self._shares.append(mine)
         try:
             yield caps_after
         finally:
-            self._parts.remove(mine)
+            self._shares.remove(mine)
             self._freed.set()
 
     def commit(self, step: int, trained: int, base: int) -> None:
@@ -252,9 +259,13 @@ def is_capped(settings: FlowSettings) -> bool:
 
 
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
-    """Counts the tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` also the training tokens: of
-    the rows that are `trained`, or of all rows before that is decided. A group's first request pays for its prompt. Of
-    a later turn's prompt what repeats the sequence so far is cached."""
+    """Counts the tokens that the service bills for `rollouts` (SAMPLED_SCHEMA, or ROLLOUT_SCHEMA once it is decided
+    which rows are `trained`): prompt, cached prompt, completion and training tokens.
+
+    Of the completions of one prompt (a group) the first pays for the prompt, and the others read it from the service's
+    cache. A later turn of a dialogue pays for what the environment replied; what its prompt repeats of the sequence so
+    far is cached. Training reads each trained row `epochs` times (0: not at all); before that is decided, all rows
+    count."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     is_decided = "trained" in columns
@@ -262,20 +273,23 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
         lazy = lazy.with_columns(turns=pl.lit(None, SAMPLED_SCHEMA["turns"]))
     totals = (
         lazy.select(
-            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),  # 0 in older files
+            # What identifies a group; older files lack some of it, which is then 0.
+            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),
             first=pl.col("sample_index") == 0,
             prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
             completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
             trained=pl.col("trained") if is_decided else pl.lit(True),
-            **TURN_TOKENS,
+            **TURN_TOKENS,  # per row the sums over its later turns: ENVIRONMENT, KEPT and REPEATED tokens
         )
         .group_by(_GROUP_KEY)
         .agg(
-            # A group's later part has its prompt cached; a profile's later round (attempt > 0) pays for it again.
+            # `rollouts` may hold only a group's later completions: their prompt is cached. A profile samples in rounds
+            # (`attempt`); a later one comes too late for the cache, and pays again.
             pays_prompt=pl.col("first").any() | (pl.col("attempt").first() > 0),
             prompt=pl.col("prompt").first(),
             n=pl.len(),
             completion=pl.col("completion").sum(),
+            # REPEATED: a turn that is split off is a training sequence of its own, which reads its prompt again.
             training=(pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED))
             .filter("trained")
             .sum(),

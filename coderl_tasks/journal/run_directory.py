@@ -134,18 +134,17 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         *,
         is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
-        """Opens the run at `path` (None: a new default folder): creates it with `config`, or resumes it.
+        """Opens the run at `path` (None: a new default folder) and locks it: creates it with `config`, or resumes it.
 
-        Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows). It records the new
-        configuration unless the run `is_finished`. Raises ConfigError if the directory is in use or holds other files,
-        or if the run has sampled and a changed setting may not change on resume.
-        """
+        Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows). It records `config`
+        if settings were changed, unless the run `is_finished`. Raises ConfigError if the directory is in use or holds
+        other files, or if the run has sampled and a changed setting may not change on resume."""
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start leaves its
-        # own; a log may be there early.
+        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start may have
+        # left a lock file and a log without a config.json.
         names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
         others = [name for name in names if not name.startswith(".") and name not in ("run.lock", "logs.log")]
         if others and not config_path.exists():
@@ -157,7 +156,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             recorded = recorded_config(folder) or {}
             # Only under the lock: a file that another process is still writing looks like a leftover.
             atomic.remove_leftovers(folder)
-            # Keep recorded findings: the new settings lack them, and finding them again costs a probe.
+            # Keep what earlier starts found out by probing the services: `config` lacks it, and a probe costs.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config) if resumed else []
             if changes and is_unstarted(folder):
@@ -176,7 +175,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                     if (groups.parent / recorded_as).is_file():
                         GroupFiles(groups).remove()
             run.reconcile_metrics()
-            cut_index(folder, run.next_step)  # steps from here on are done again
+            cut_index(folder, run.next_step)  # steps without a commit are done again, so their rollouts may change
         except BaseException:
             lock.release()
             raise

@@ -83,8 +83,7 @@ class Commit:
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
     there were several. `acts` are the changes that steer=act decided after the step (`training.run.Act`);
     `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
-    right, and how many counted (`policy.selection.Outcome`).
-    """
+    right, and how many counted (`policy.selection.Outcome`)."""
 
     step: int
     metrics: dict[str, Any]
@@ -317,11 +316,12 @@ def rollout_files(run: Path) -> list[Path]:
 
 
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
-    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of `step` to the index; it is committed, as all before it are. Once
-    STEPS_PER_FILE steps are complete, one file with all of them replaces the files of each."""
+    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of the committed `step` to the run's index, which lets queries read
+    all rollouts from few files without their tokens and texts. Each step first has a file of its own there; once
+    STEPS_PER_FILE steps in a row are committed, one shared file replaces theirs."""
     folder = atomic.make_folder(run / "index")
     atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
-    # The last of the newest STEPS_PER_FILE complete steps; -1 before there are so many.
+    # The last step of the newest full block of STEPS_PER_FILE steps, which names its file; -1 before there is one.
     last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
     shared_file = folder / f"{last:06d}.parquet"
     if last < 0 or shared_file.is_file():
@@ -331,11 +331,12 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     }
     frames = [pl.DataFrame(schema=INDEX_SCHEMA)]
     for number, file in single_files.items():
-        # A step has its rows in its own file of the index or else in its rollouts; a damaged file is set aside.
+        # Read a step's own file of the index. If that is missing or damaged (`read_frame` then sets it aside and
+        # returns None), make its rows from its rollouts again.
         rows = read_frame(file, INDEX_SCHEMA)
         if rows is not None:
             frames.append(rows)
-        # Tokens are read for their number alone.
+        # `_READ`: the columns of the index, and the token lists, which are counted.
         elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
             frames.append(rollouts.select(_COLUMNS))
     atomic.write_parquet(shared_file, pl.concat(frames))

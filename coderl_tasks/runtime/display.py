@@ -129,9 +129,9 @@ class Display:
 
     @asynccontextmanager
     async def bar(self, text: str, count: Callable[[], tuple[int, int]] | None = None) -> AsyncIterator[OnProgress]:
-        """Shows the block's progress in a bar, or in the steps' bar if there is one; without a terminal, in a line from
-        time to time. Yields a callback for (done, total), a total of 0 if it is not known yet; `count`, if given, is
-        polled for both in its place."""
+        """Shows the progress of the block under the label `text`: in a bar of its own, or beside the bar that counts a
+        run's steps if that is shown; without a terminal, in a line from time to time. Yields a callback that takes
+        (done, total), with a total of 0 if it is not known yet. `count`, if given, is asked for both instead."""
         progress = (0, 0)
 
         def report(done: int, total: int) -> None:
@@ -139,8 +139,11 @@ class Display:
             progress = (done, total)
 
         async def show_progress() -> None:
+            """Draws the newest progress every LOOK_EVERY_S, until it is cancelled."""
             last_line_at = begun
-            first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
+            # (done, time) when the total became known: what an earlier start had done took no time of this one, so
+            # the time left is estimated by what came after.
+            first: tuple[int, float] | None = None
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
                 done, total = progress if count is None else count()
@@ -156,7 +159,7 @@ class Display:
                 if own_bar is not None:
                     own_bar.update(own_task, completed=done, total=total or None)  # None: the bar only moves
                 elif self._console.is_terminal:
-                    self.phase(line)
+                    self.phase(line)  # beside the bar of the steps
                 elif now - last_line_at >= LINE_EVERY_S:  # no terminal
                     last_line_at = now
                     self.say(line)
@@ -255,27 +258,28 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
 _in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
 
 
-def is_part() -> bool:
+def is_part_of_pipeline() -> bool:
     """Whether what runs is a pipeline's part, which the pipeline itself goes on from."""
     return _in_a_block.get()
 
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """If the block raises, say where it `stopped`, and how `command` continues: some errors recur until their
-    cause is fixed. Of nested blocks (a pipeline and its parts) only the outermost says so."""
-    is_inner = is_part()
+    """If the block raises, tells the user where it `stopped`, and how to continue: with `command`, the shell command
+    that starts the flow, or first by raising a cap or fixing the error, which would recur. Of nested blocks (a pipeline
+    and its parts) only the outermost says so, as its command continues all."""
+    is_inner = is_part_of_pipeline()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
         advice = f"to continue: {command}"
         if isinstance(error, BudgetReachedError):
-            words = shlex.split(command)
-            # A pipeline's command names the part too (train.max_usd). Twice the cap is a proposal.
+            words = shlex.split(command)  # coderl FLOW KEY=VALUE ...
+            # A pipeline's settings have their flow's name before them (train.max_usd).
             setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
             others = [word for word in words if word.partition("=")[0] != setting]  # without the cap that was reached
-            higher = shlex.join([*others, f"{setting}={2 * error.cap:.10g}"])
+            higher = shlex.join([*others, f"{setting}={2 * error.cap:.10g}"])  # twice the cap, as an example
             advice = f"to continue, raise {setting}, for example: {higher}"
         elif isinstance(error, ConfigError | DataError):
             advice = f"fix the error below, then continue: {command}"
@@ -311,7 +315,9 @@ class _Outbox:
         self._waiting.clear()
 
     async def _send(self) -> None:
-        is_away = False
+        """Sends what waits, the oldest first, until nothing does. Retries while the server does not answer. `_waiting`
+        has one request per kind of thing; a newer one replaces it, also while it is being sent."""
+        is_away = False  # whether the server did not answer the last request: warn once, not at each try
         while self._waiting:
             what, (request, context) = next(iter(self._waiting.items()))
             try:
@@ -324,7 +330,7 @@ class _Outbox:
                     is_away = True
                     await asyncio.sleep(AWAY_S)
                     continue
-                logger.warning("%s was not published: %s", what, error)  # it is refused, now and later
+                logger.warning("%s was not published: %s", what, error)  # the server refuses it: do not retry
             if is_away:
                 logger.warning("the Prefect server answers again")
             is_away = False
@@ -369,13 +375,17 @@ def forget_old_results(kept: int = 200) -> None:
 def shown_and_alone(
     work: Callable[Arguments, Awaitable[Answer]], *, shared: bool = False
 ) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
-    """A flow that ends when what it has published has arrived, or LAST_S later. Where a deployment's run has been begun
-    again, or with `shared` in any case, it waits for another process to leave its directory: its earlier worker may
-    only have been out of reach, and be at work."""
+    """Decorates `work`, the body of a Prefect flow, so that what it publishes is shown and no other process works in
+    its directory at once. The flow ends when what it has published has reached the Prefect server, or LAST_S later.
+
+    A deployment's run that Prefect has started again waits while another process holds its directory: its earlier
+    worker may only have been out of reach, and be at work. With `shared` the first start waits too. Any other flow
+    raises DirectoryBusyError."""
 
     @wraps(work)
     async def flow_of(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        said = ""
+        """Runs `work`, again and again while its directory is busy and waiting is right."""
+        said = ""  # each reason to wait is shown once
         while True:
             try:
                 result = await work(*arguments, **named)
@@ -384,11 +394,13 @@ def shown_and_alone(
             except DirectoryTakenError as error:
                 if not is_deployed():
                     raise
-                raise Abort(str(error)) from error  # no state is set: it is the other process's flow run too
+                # The process that took the directory works on this same flow run. Prefect sets no state after Abort,
+                # so the run does not appear as failed.
+                raise Abort(str(error)) from error
             except DirectoryBusyError as error:
                 context = FlowRunContext.get()
-                is_again = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
-                if not (is_again or shared) or not is_deployed():
+                is_restarted = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
+                if not (is_restarted or shared) or not is_deployed():
                     raise
                 if str(error) != said:
                     Display().say(f"waiting: {error}")

@@ -63,8 +63,7 @@ def init_grpo(
     are those of `coderl train`; for a resumed run, those that may change. `reward` may be a function (completion,
     ground_truth) -> float, whose source is sent to the sandbox, or a file with compute_reward: then `environment` is
     custom. Nothing is evaluated by default: `coderl evaluate` does that. `say` gets the lines for people. Raises
-    ConfigError or DataError, before anything is sampled.
-    """
+    ConfigError or DataError, before anything is sampled."""
     given = _with_reward_file({key: value for key, value in settings.items() if value is not None})
     if base_model is not None:
         given["model_name"] = base_model
@@ -74,6 +73,7 @@ def init_grpo(
         reader = environment_of(parse_settings(TrainSettings, given)).rows
         given["pool"] = _write_pool_file(problems, reader)
     parsed = parse_settings(TrainSettings, given)
+    # every=-1: no evaluations, unless the caller has asked for them.
     return GrpoSession(parsed if "eval.every" in parsed.given else parsed.with_changes(**{"eval.every": -1}), say)
 
 
@@ -143,8 +143,9 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
             raise
 
     async def _hold(self, settings: TrainSettings) -> None:
-        """Open the run, set `_opened` to it or to the error, and keep it open until `close`. All in one task, because
-        the task that opens services must close them."""
+        """The work of the session's thread: opens the run, hands it to the waiting constructor through the future
+        `_opened` (or the error instead), and keeps it open until `close` sets `_closing`. All in one task, because the
+        task that opens services must close them."""
         package = logging.getLogger("coderl_tasks")
         warnings, propagates = WarningLines(self._say), package.propagate
         package.addHandler(warnings)
@@ -153,7 +154,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
         try:
             settings, pool, path = await plan_training(settings)
-            if isinstance(pool, CurateSettings):
+            if isinstance(pool, CurateSettings):  # no pool is given: `coderl train` would make one by these settings
                 raise ConfigError(
                     "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
                     f"problems of {pool.dataset})"
@@ -234,8 +235,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         by the settings). Returns the last step's row of metrics.jsonl.
 
         A step is sampled and graded completely before it is trained on: a large subset shows nothing for long. Raises
-        ConfigError for an id outside the run, and if an interrupted step was begun with other problems.
-        """
+        ConfigError for an id outside the run, and if an interrupted step was begun with other problems."""
         if num_iterations < 1:
             raise ConfigError(f"num_iterations={num_iterations} trains nothing")
         if isinstance(subset, str):  # else each letter would be taken for an id
@@ -248,21 +248,28 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
         settings = self._run.settings
-        # With these settings a step itself selects its problems, as in `coderl train`. Several iterations share theirs.
+        # With these settings a step selects its problems while it samples, as in `coderl train`, and `ids` is not used.
+        # Not if several iterations have to train on the same problems.
         selects_own = subset is None and num_iterations == 1 and bool(self._run.adaptive or settings.first_completions)
         for _ in range(num_iterations):
-            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None, free=selects_own))
+            step = self._step(self.next_step, ids, by_caller=subset is not None, selects_own=selects_own)
+            metrics, notices = self._do(step)
             for line in (step_line(metrics), *(notice.line for notice in notices)):
                 self._say(line)
         return metrics
 
-    async def _step(self, step: int, ids: list[str], *, given: bool, free: bool) -> tuple[dict[str, Any], list[Notice]]:
+    async def _step(
+        self, step: int, ids: list[str], *, by_caller: bool, selects_own: bool
+    ) -> tuple[dict[str, Any], list[Notice]]:
+        """Trains `step` on the problems `ids`, unless an interrupted start has recorded others for it, which then go
+        on; that is an error if the caller chose `ids` (`by_caller`). With `selects_own` the step selects its problems
+        itself. Returns its metrics, and what the user should be told."""
         run, journal = self._run, self._run.directory.step(step)
         recorded = journal.read_problems()
-        if recorded is None and not free:
+        if recorded is None and not selects_own:
             first = run.settings.first_completions
             journal.write_problems(ids, [first] * len(ids) if first else None)
-        elif recorded is not None and given and recorded.ids != ids:
+        elif recorded is not None and by_caller and recorded.ids != ids:
             raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
         commit, notices = await run_step(run, step, partial(_sample, run), _score, _update, self._logger)
         if run.is_due(step, run.settings.save_every):
@@ -331,8 +338,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 async def _sample_texts(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
-    """The texts of `num_samples` completions per prompt (token ids) from the newest policy, of at most `limit` tokens.
-    Raises ConfigError for a prompt that fills the context."""
+    """Returns the texts of `num_samples` completions of at most `limit` tokens per prompt (token ids), sampled from the
+    newest policy. Raises ConfigError for a prompt that fills the context."""
     sampler = await run.learner.sampling_client(run.directory.next_step)
     renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []

@@ -76,7 +76,8 @@ def _unframed(send: Send) -> Send:
 
 
 def main() -> None:
-    """Serve on 127.0.0.1 and the port that the command line names; uvicorn's options are as Prefect's settings say."""
+    """Serve Prefect's API and UI on 127.0.0.1 and the port that the command line names, behind `OwnRequestsOnly`, which
+    refuses the requests of other web pages. uvicorn's options are as Prefect's settings say."""
     gc.disable()  # the imports below create nothing that can be freed, and collecting takes a fifth of their time
     import uvicorn
     from prefect.server.api.server import create_app

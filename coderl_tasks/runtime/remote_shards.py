@@ -90,41 +90,45 @@ class Elsewhere:
 
 
 async def profile_elsewhere(elsewhere: Elsewhere, shards: Mapping[int, Shard], folder: Path) -> pl.DataFrame:
-    """Profile all shards, by number, by runs of a deployment, `shards_in_flight` at a time. Returns one frame
-    (SHARD_SCHEMA) in the order of the shards, which are exchanged at `settings.record_address(folder)`. Raises
-    BudgetReachedError where the cap does not suffice."""
+    """Profiles all `shards` (by number) of the curation in `folder` by flow runs of a deployment, `shards_in_flight` at
+    a time. Returns one frame (SHARD_SCHEMA) in the order of `shards`. The runs get their problems and leave their
+    results at `settings.record_address(folder)`, which all machines can reach. Raises BudgetReachedError if a shard
+    needs more than is left of a spending cap."""
     settings, budget = elsewhere.settings, elsewhere.budget
     address = settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
-    parts = min(settings.shards_in_flight, len(shards))
+    shares = min(settings.shards_in_flight, len(shards))  # into how many what is left of a cap is divided
     done = 0
-    # A worker may be lost where no `coderl up` is left to notice.
+    # End and restart the runs of lost workers: `coderl up`, which does so as well, may be gone with them.
     stop = threading.Event()
     looking = asyncio.create_task(asyncio.to_thread(LostRuns().look_on, stop))
     try:
         if is_capped(settings):
-            # They may spend what an earlier start gave them.
+            # Runs of an earlier start may still spend what that gave them: count only after they have ended.
             await ended_runs(f"{address}/", elsewhere.display)
             budget.spent = await tokens_at(address)
         async with elsewhere.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
             async def profiled(number: int) -> pl.DataFrame:
-                nonlocal done, parts
+                """The profile of shard `number`. A run that has spent its share of a cap is followed by one with a
+                share of all that is left; if that does not suffice either, BudgetReachedError."""
+                nonlocal done, shares
                 shard_address = joined(address, "shards", f"{number:04d}")
-                # Prefect would look through every problem of the shard for results of other tasks. The tasks get what
-                # is quoted.
+                # `quote` keeps Prefect from searching every problem of the shard for results of other tasks; the task
+                # gets what is quoted.
                 quoted, shard = cast(Elsewhere, quote(elsewhere)), cast(Shard, quote(shards[number]))
                 async with slots:
                     while True:
-                        given = parts
-                        async with part_of(elsewhere, shard_address, given) as caps:
+                        shares_now = shares  # another shard may change it while this one is profiled
+                        async with share_of_budget(elsewhere, shard_address, shares_now) as caps:
                             result = await dispatch(quoted, shard, shard_address, number, caps)
                         if isinstance(result, pl.DataFrame):
                             break
-                        if given == 1:
+                        reached_cap = result  # the name of the setting
+                        if shares_now == 1:
                             said = f"{budget.spent.in_words()} are spent, and shard {number} needs more"
-                            raise BudgetReachedError(result, getattr(settings, result), said, flow="curate")
-                        parts = 1
+                            raise BudgetReachedError(reached_cap, getattr(settings, reached_cap), said, flow="curate")
+                        shares = 1  # from now on one run at a time, with all that is left
                 done += 1
                 on_progress(done, len(shards))
                 return result
@@ -139,13 +143,13 @@ async def profile_elsewhere(elsewhere: Elsewhere, shards: Mapping[int, Shard], f
 
 
 @asynccontextmanager
-async def part_of(elsewhere: Elsewhere, address: str, parts: int) -> AsyncIterator[dict[str, float]]:
-    """Sets aside one of `parts` parts of what is left of the budget, and yields the caps that it makes for the shard's
-    record at `address`; none if the curation has none. What was spent at the end of the block is charged."""
+async def share_of_budget(elsewhere: Elsewhere, address: str, shares: int) -> AsyncIterator[dict[str, float]]:
+    """Sets aside one of `shares` shares of what is left of the budget, and yields the caps that it makes for the record
+    of the shard at `address`; none if the curation has none. What was spent at the end of the block is charged."""
     if not is_capped(elsewhere.settings):
         yield {}
         return
-    async with elsewhere.budget.part(parts) as caps_after:
+    async with elsewhere.budget.share(shares) as caps_after:
         before = await tokens_at(address)
         yield caps_after(before)
         more = await tokens_at(address) - before
@@ -267,9 +271,12 @@ def read_asked(address: str, key: str) -> str:
 
 
 async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, caps: Mapping[str, float]) -> State[Any]:
-    """Run the deployment on the shard and wait for its end. If a run of the same `job` is still at work, wait for that
-    one; one that no worker takes up within TAKE_UP_S is withdrawn, and the shard profiled here. Returns the state that
-    it ends in. Raises ConfigError without the deployment, InfraError without an answer."""
+    """Has a flow run of the deployment profile shard `number` within `caps`, and returns the state that the run ends
+    in. `job` says what is to be done; its files are at `address`, where the result is to be.
+
+    If a run of the same job is still at work, waits for that one. A run that no worker takes up within TAKE_UP_S is
+    withdrawn, and this process profiles the shard. Raises ConfigError if there is no such deployment, InfraError if the
+    Prefect server does not answer."""
     settings = elsewhere.settings.with_changes(**caps)
     parameters = {
         "problems": [joined(address, job.problems)],
@@ -281,7 +288,7 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, c
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
             settings.shard_deployment,
             parameters=parameters,
-            timeout=0,
+            timeout=0,  # return at once: the loop below waits
             idempotency_key=await next_key(job.key),  # with the key of a run still at work Prefect returns that one
             flow_run_name=f"shard-{number:04d}",
         )
@@ -291,12 +298,12 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, c
     except httpx.HTTPError as error:  # which the task tries again
         raise InfraError(f"no answer from the Prefect server: {error or type(error).__name__}") from error
     waits_since = time.monotonic()
-    while (state := await state_of(run.id)) is None or not state.is_final():
-        if state is not None and not state.is_scheduled():
+    while (state := await state_of(run.id)) is None or not state.is_final():  # None: no answer
+        if state is not None and not state.is_scheduled():  # a worker has it; it may be scheduled again later
             waits_since = time.monotonic()
         elif time.monotonic() - waits_since > TAKE_UP_S and not elsewhere.turn.locked():
-            async with elsewhere.turn:
-                if await is_withdrawn(run.id):
+            async with elsewhere.turn:  # this process profiles one shard at a time; the others go on waiting
+                if await is_withdrawn(run.id):  # not if a worker has taken it up just now
                     say = elsewhere.display.say
                     say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
                     try:
@@ -421,9 +428,10 @@ class Mirror:
 
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], None]]]:
-    """Yields a folder to work in, the one at `address` if that is local, else a copy, and a function that asks for what
-    is new in a copy to be sent there. It is also sent at the end, even after an error. One process at a time may work
-    in the folder (else DirectoryBusyError); across machines the caller must ensure that."""
+    """Yields a local folder to work in, and a function to call when something was written there. The folder is the one
+    at `address` if that is local; else a copy of it, whose changes are sent to `address` in the background after each
+    such call, and at the end, even after an error. One process at a time may work in the folder (else
+    DirectoryBusyError); across machines the caller must ensure that."""
     original = local_path(address)
     local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     news = asyncio.Event()

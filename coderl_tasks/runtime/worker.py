@@ -160,11 +160,12 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_worker(stop: threading.Event, limit: int) -> int:
-    """Run a worker of the pool, with at most `limit` flow runs at once, until `stop` is set. Returns its exit code. A
-    worker that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S. With a worker its flow
-    runs end, and go on with the next one; a line says so for each."""
+    """Run a worker of the Prefect work pool, with at most `limit` flow runs at once, until `stop` is set. Returns its
+    exit code. A worker that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S. When a
+    worker ends, its flow runs end too, and the next worker starts them again; a line says so for each."""
     lost = LostRuns()
-    # In this context: it has the address of the Prefect server, and a new thread's has not.
+    # A second thread ends the runs of lost workers of all machines. It gets a copy of this context, which has the
+    # address of the Prefect server: a new thread starts without.
     looking = partial(copy_context().run, lost.look_on, stop)
     threading.Thread(target=looking, name="lost-runs", daemon=True).start()
     quick_deaths = 0
@@ -172,10 +173,11 @@ def run_worker(stop: threading.Event, limit: int) -> int:
         while True:
             name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
             started = time.monotonic()
-            lost.own.append(name)
+            lost.own.append(name)  # it is known to live, even if its heartbeats do not arrive
             code = _one_worker(name, stop, limit, environment)
-            # Kill its processes before setting states: a live run could set its own state afterwards. Its name is in
-            # their environment. Repeat until none is left: one may start another between the listing and the kill.
+            # Kill the processes of its flow runs before setting their states: a live one could set its own state
+            # afterwards. They have the worker's name in their environment. Repeat until none is left: one may start
+            # another between the listing and the kill.
             while pids := processes_with(WORKER_VARIABLE, name):
                 for pid in pids:
                     with suppress(ProcessLookupError):
@@ -195,18 +197,20 @@ def run_worker(stop: threading.Event, limit: int) -> int:
                 return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
-def _one_worker(name: str, stop: threading.Event, limit: int, own: dict[str, str]) -> int:
+def _one_worker(name: str, stop: threading.Event, limit: int, metrics_environment: dict[str, str]) -> int:
+    """Run one worker process under this name until it ends or `stop` is set, which ends it; its exit code. What it runs
+    publishes metrics by `metrics_environment`."""
     worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
     # With its type, it starts while the server does not answer, too.
     worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
-    # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
-    # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
     defaults = {
+        # Flow runs print their own progress: of Prefect's lines only errors add to it. All of them are in the UI.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # asks for work more often than by default: the server is on this machine
         "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server answers so while its database is away
     }
-    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name, **own}
+    # LEAN_VARIABLE has its processes import only what they need.
+    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name, **metrics_environment}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)
@@ -268,7 +272,8 @@ class LostRuns:
             print("its flow runs still say Running: `coderl up` ends them once the Prefect server answers", flush=True)
 
     def _ask(self, request: Callable[[PrefectClient], Awaitable[None]]) -> bool:
-        """Whether the server answered the request."""
+        """Sends the request to the Prefect server, one at a time; whether it succeeded. A failure is printed, but not
+        again while it stays the same: the next look tries once more."""
 
         async def asked() -> None:
             async with get_client() as client:
@@ -277,16 +282,16 @@ class LostRuns:
         with self._one_at_a_time:
             try:
                 asyncio.run(asyncio.wait_for(asked(), ANSWER_S))
-            except Exception as error:  # whatever the client raises: the next look must come
+            except Exception as error:  # whatever the client raises: it must not end the thread that looks
                 if not is_outage(error):
-                    if str(error) != self._said:  # at each look it is the same
+                    if str(error) != self._said:
                         print(f"looking for lost flow runs: {error or type(error).__name__}", flush=True)
                     self._said = str(error)
                     return False
                 if self._answered:
                     print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
                 self._answered = False
-                self._heard.clear()  # as no heartbeat reached it
+                self._heard.clear()  # no worker's heartbeat reached it either: measure all silences from here on
                 return False
             if not self._answered:
                 print("the Prefect server answers again", flush=True)
@@ -294,15 +299,19 @@ class LostRuns:
             return True
 
     async def look(self, client: PrefectClient, ended: str | None = None) -> None:
-        """End the runs of workers that are lost, and begin them again; those too that crashed, there or under a worker
-        of ours. At once those of the worker `ended`, the others once they have been seen like this before."""
-        silent_s, allowed_s = {}, {}
-        # The server, or this process, was held up meanwhile.
+        """One look at the work pool: marks the flow runs of lost workers as ended and schedules them again, and
+        schedules those again that crashed under a lost worker or one of this process.
+
+        A worker is lost if it is in `gone` (a worker of this process that has ended), or has sent no heartbeat for too
+        long. Runs of the worker `ended` are dealt with at once, others only if an earlier look saw them in the same
+        state."""
+        silent_s, allowed_s = {}, {}  # by worker: seconds since its last heartbeat, and after how many it is lost
+        # A look this late means that the server, or this process, was held up: then no silence proves anything.
         if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
             self._heard.clear()
         self._looked_at = time.monotonic()
         try:
-            workers = await client.read_workers_for_work_pool(WORK_POOL)  # those heard of last come first
+            workers = await client.read_workers_for_work_pool(WORK_POOL)  # sorted: the last heartbeat first
         except PrefectHTTPStatusError as error:
             if error.response.status_code == HTTPStatus.NOT_FOUND:  # no such pool, as for shards on another one
                 return
@@ -312,7 +321,8 @@ class LostRuns:
             allowed_s[worker.name] = MISSED_HEARTBEATS * (worker.heartbeat_interval_seconds or DEFAULT_HEARTBEAT_S)
         is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own for name in silent_s}
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.gone)
-        # The first of the live workers acts at once, the second one SETTLED_S later, if it is still needed.
+        # Each process with a worker looks, but one should act: that of the first live worker does so at once, that of
+        # the second SETTLED_S later, if it is still needed. A process without a worker comes last.
         later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
         runs = await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
         crashed, lost = await crashed_runs(client), dict(self.gone)
@@ -323,25 +333,29 @@ class LostRuns:
         self._alive, self._at_work = len(alive), Counter((run.state_name or "").lower() for run in runs)
         for run in runs:
             if run.state is not None and (name := worker_of(run)) in lost:
-                # One that is just taken up has its earlier worker's label for a moment.
+                # A run that another worker has just taken up keeps its earlier worker's label for a moment: the first
+                # look at a state only notes it (0 s).
                 seen_s = self._states.for_s(run.id, (run.state.id, name))
-                # Now, as the list may be old: a person may have cancelled it, or it has ended.
+                # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.
                 if (seen_s or name == ended) and await is_still(client, run):
                     cancelled, why = run.state.is_cancelling(), f"its worker {name} {lost[name]}"
                     await end_run(client, run, cancelled=cancelled, why=why)
-                    if not cancelled and run.parent_task_run_id is None:
+                    if not cancelled and run.parent_task_run_id is None:  # else its parent starts another one
                         await self._begin_again(client, run, why)
-        # Their own process was short of memory, or heard of its worker's end before anybody marked the run.
+        # Runs that are marked as crashed already: their process was killed for memory, say, or it noticed its worker's
+        # end before any look did.
         for run in crashed:
             if run.state is None or run.id in self._given_up or (name := worker_of(run)) not in {*self.own, *lost}:
                 continue
+            # Prefect's worker may report a crash twice, and the second report would undo the new schedule.
             is_settled = self._states.for_s(run.id, run.state.id) > SETTLED_S or name == ended
             if is_settled and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
     async def _begin_again(self, client: PrefectClient, run: FlowRun, why: str) -> None:
-        """Let the next free worker take up a run that crashed, and say so here and in the run's log. One that another
-        run started is begun again by that."""
+        """Schedule a run that crashed again, so that the next free worker takes it up, after a pause that grows with
+        the number of crashes; give it up after MOST_CRASHES within a day. `why` is the reason of the crash. Say what
+        follows here and in the run's log."""
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
@@ -352,7 +366,8 @@ class LostRuns:
             )
         else:
             pause_s = min(LONGEST_PAUSE_S, 5.0 * (crashes - 1))
-            # At once is an hour ago: this host's clock may be ahead of the one of the host that takes it up.
+            # "At once" is scheduled for an hour ago: this host's clock may be ahead of that of the worker's host, where
+            # a run of the future is not due.
             at = datetime.now(UTC) + timedelta(seconds=pause_s if pause_s > 0 else -3600)
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             self._begun_again += 1

@@ -46,8 +46,9 @@ def imports_rare(text: bytes) -> bool:
 
 
 def warm_up(rich: bool) -> None:
-    """Load what submissions import, what few of them do only if `rich`, and the names that an interpreter started
-    without `site` lacks (exit, quit, help)."""
+    """Prepare this interpreter to be forked for submissions (untrusted programs), which then start without imports of
+    their own: load the modules that they usually import, and if `rich` also those that few do (numpy); define the names
+    that an interpreter started without `site` lacks (exit, quit, help); share memory with the forks."""
     for name in (*USUAL, *(RARE if rich else ())):
         if importlib.util.find_spec(name) is not None:  # numpy need not be there
             importlib.import_module(name)
@@ -56,9 +57,10 @@ def warm_up(rich: bool) -> None:
     site.sethelper()
     # Lists the folder now: Landlock lets a submission into numpy, but not list what else is installed beside it.
     importlib.machinery.PathFinder.find_spec("numpy")
+    # A submission sees neither the server's command line nor a variable set for the server alone.
     sys.orig_argv[:] = sys.orig_argv[:1]
     os.environ.pop("LD_BIND_NOW", None)
-    # Submissions have no use for these; the functions at work keep what they need.
+    # Submissions must not import the server's modules; functions that run keep what they use of them.
     for name in [name for name in sys.modules if name.partition(".")[0] == "local_servers"]:
         del sys.modules[name]
     # A collection writes to the header of every object, and so would copy every page that forks share. The submission
@@ -86,8 +88,10 @@ def work(
 
 
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
-    """Fork a worker for each message {"index": n} with its three sockets attached, until the control socket closes."""
-    # The kernel collects dead workers; the server notices by their socket.
+    """Fork a worker for each message {"index": n} on the socket `control`, until that closes. A message has three
+    sockets of the new worker attached (jobs in, replies and open files out). The worker isolates itself by `level` and
+    runs submissions; `prepared` are the trusted programs that are loaded already."""
+    # Ignored, so that the kernel collects dead workers; the server notices their end by their sockets.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
@@ -109,11 +113,10 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
 
 
 def main(arguments: dict[str, Any], python_path: list[str]) -> int:
-    """Take on the best level that works, say so on the control socket, and fork workers; the exit status.
-
-    `python_path` is the module search path for submissions.
-    """
-    # Before the first import of a submission's: nothing of the server's own packages is to be found there.
+    """The fork server's process: choose the best level of isolation that works here, say so on the control socket, load
+    what submissions need, and fork workers until the socket closes. Returns the exit status. `arguments` come from the
+    server as JSON; with "probe" the level is only printed. `python_path` is the module search path for submissions."""
+    # Before anything is imported for submissions: they must not find the server's own packages.
     sys.path[:] = python_path
     readable = rootfs.readable_paths(arguments["library"], arguments["packages"])
     setting = isolation.Setting(readable, arguments["scratch"])
@@ -122,7 +125,8 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         print(json.dumps({"level": level, "reason": reason}))
         return 0
     processes.set_command_line(b"coderl-sandbox")
-    # The server's limit follows what is free, and a program's verdict must not: it has limits of its own.
+    # Undo the memory limit that the server sets itself by what is free: a program's verdict must not depend on that.
+    # Submissions get limits of their own.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     isolation.die_with(arguments["parent"], signal.SIGKILL)
@@ -132,7 +136,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     if level is None:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
-    # While the whole file system is there: in the submissions' own there is only what they may read.
+    # Before `isolation.enter`, which may replace the file system by one that has only what submissions may read.
     prepared = [submission.prepared(source) for source in arguments["prepared"]]
     warm_up(arguments["rich"])
     isolation.enter(level, setting)

@@ -36,8 +36,7 @@ _END_SECONDS = 5
 class Scratch:
     """A folder in the system's temporary folder, locked for as long as the server lives.
 
-    The lock is the kernel's, so a server that was killed has none: the next one removes its folder.
-    """
+    The lock is the kernel's, so a server that was killed has none: the next one removes its folder."""
 
     def __init__(self) -> None:
         self.path, self._lock = self._create()
@@ -107,8 +106,7 @@ def environment() -> dict[str, str]:
     """The whole environment of the fork server and, but for LD_BIND_NOW, of every submission: no variable of the
     server's reaches it.
 
-    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every time.
-    """
+    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every time."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
@@ -126,8 +124,7 @@ def isolation_level() -> tuple[str | None, str]:
     """(level, reason): the level of isolation that works here, found by running a program under it (0.1 s, cached).
 
     The level is "namespaces", "landlock", or None where the server would refuse to start; the reason says why it is not
-    a better one and is empty for the best. SetupError if Python itself cannot be started for the trial.
-    """
+    a better one and is empty for the best. SetupError if Python itself cannot be started for the trial."""
     scratch = Scratch()
     try:
         done = subprocess.run(

@@ -69,18 +69,20 @@ def _limits_per_namespace() -> bool:
 
 
 def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.Confinement, str | None]:
-    """What a worker does once for its level: (how it has to confine its submissions, the folder for its runs, None
-    where each has a file system of its own)."""
+    """What a worker, a process that runs submissions one after the other, does once to take on its level of isolation:
+    with namespaces it moves into new ones; otherwise it makes a scratch folder for its runs. `index` is its slot's
+    number, which gives it a user of its own where the server is root. Returns how it has to confine each submission,
+    and the scratch folder (None with namespaces, where each run has a file system of its own)."""
     uid: int | None = None
     scratch: str | None = None
     ordinary = os.getuid() != 0
     if level != NAMESPACES:
         scratch = os.path.join(setting.scratch, f"worker-{os.getpid()}")
         os.mkdir(scratch, 0o711)
-        uid = None if ordinary else _FIRST_UID + index
+        uid = None if ordinary else _FIRST_UID + index  # the user that a submission becomes; only root can change it
     else:
         # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
-        if os.getuid() == 0:
+        if not ordinary:
             _become_unprivileged(index)
         # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
@@ -91,6 +93,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.C
         kernel.unshare(_SLOT_NAMESPACES)
         _map_user(rootfs.NOBODY, outer_uid, outer_gid)
         sethostname("sandbox")
+    # Address space that the warm interpreter uses already: a submission's memory limit comes on top.
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     confinement = submission.Confinement(
@@ -151,7 +154,8 @@ def ending(level: str) -> signal.Signals:
 
 
 def attempt(level: str, setting: Setting) -> str | None:
-    """Run a small program under the level in a process of its own; why it does not work, None if it does."""
+    """Tries a level of isolation: forks a process that takes it on and runs a small probe program as a worker would.
+    Returns why that does not work, None if the probe printed what it was given on stdin."""
     reason = _missing(level, setting)
     if reason is not None:
         return reason
@@ -165,7 +169,7 @@ def attempt(level: str, setting: Setting) -> str | None:
             for end in (jobs, replies, handles):
                 end.close()
             enter(level, setting)
-            own = enter_worker(level, setting, 9_999)
+            own = enter_worker(level, setting, 9_999)  # an index that no slot has
             worker.serve(worker.Slot(*own, their_jobs, their_replies, their_handles, []))
         except BaseException as error:
             os.write(report_write, str(error).encode())
@@ -176,7 +180,9 @@ def attempt(level: str, setting: Setting) -> str | None:
     os.close(report_write)
     said = b""
     try:
+        # 20 s, 512 MiB of memory, 1 MiB of files.
         jobs.sendall(job_files.Terms(20, 512, 1 << 20, prepared=0).message([], _PROBE_CODE, b"probe", []))
+        # The worker hands over the run's folder and the reading ends of its stdout and stderr.
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = worker.DESCRIPTORS.unpack(descriptors)

@@ -97,8 +97,7 @@ def lay_out(workdir: str, files: Mapping[str, memoryview], *, own_disk: bool) ->
     another file, ...).
 
     OSError where the machine is at fault. With `own_disk` it has a tmpfs of the run's own, which is large enough for
-    the contents: then it is full of folders, and the names are at fault.
-    """
+    the contents: then it is full of folders, and the names are at fault."""
     for name, content in files.items():
         try:
             write_file(workdir, name, content)
@@ -188,8 +187,7 @@ def give(workdir: str, uid: int) -> None:
 def remove_tree(root: str) -> None:
     """Remove a folder of this user's with all in it, however deep it is and whatever rights its folders have.
 
-    Nobody else may be at work in it. What is deep is moved up first: neither paths nor recursion get long.
-    """
+    Nobody else may be at work in it. What is deep is moved up first: neither paths nor recursion get long."""
     os.chmod(root, 0o700)
     moved = 0
     while folders := [path for path in _entries(root) if not _unlink_file(path)]:

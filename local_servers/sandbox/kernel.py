@@ -117,8 +117,7 @@ def remount_read_only(target: str) -> None:
 def clone(flags: int) -> int:
     """fork() into new namespaces in one call: 0 in the child, the child's pid in the parent.
 
-    The child becomes pid 1 where `flags` has CLONE_NEWPID. The interpreter's own fork handlers run, as in `os.fork`.
-    """
+    The child becomes pid 1 where `flags` has CLONE_NEWPID. The interpreter's own fork handlers run, as in `os.fork`."""
     api = ctypes.pythonapi
     api.PyOS_BeforeFork()
     pid = _libc.syscall(ctypes.c_long(numbers().clone), ctypes.c_long(flags | _SIGCHLD), *[ctypes.c_long(0)] * 4)

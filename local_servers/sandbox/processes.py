@@ -61,8 +61,7 @@ def kill_all() -> None:
 def reap(pid: int) -> int | None:
     """Collect every child that has ended; the wait status of `pid` once it is among them.
 
-    If `pid` has been stopped it is continued: it would only hold the slot until the time limit.
-    """
+    If `pid` has been stopped it is continued: it would only hold the slot until the time limit."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0] != 0:
@@ -96,8 +95,7 @@ def _proportional_bytes(pid: int) -> int:
 def end_largest_over(limit_bytes: int, spared: Collection[int]) -> None:
     """Kill the largest process below this one, but for those `spared`, if all together hold more than `limit_bytes`.
 
-    It is what a control group's limit does; this serves where there is no control group.
-    """
+    It is what a control group's limit does; this serves where there is no control group."""
     pids = [pid for pid in descendants() if pid not in spared]
     # The cheap count first, which counts a page that n processes share n times. For the exact one the kernel walks all
     # page tables.
@@ -140,11 +138,12 @@ class Killer(NamedTuple):
 
 
 def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, Killer]:
-    """Fork a killer, which forks a child of this process that runs `submission` and never returns: (the child's pid,
-    the killer).
+    """Start a run where no pid namespace ends it: fork a process, the killer, which starts `submission` (it never
+    returns) as a child of this process and can kill all processes of the run at once. Returns (pid of the child, the
+    killer).
 
-    `uid` is the user that only this slot has, None where there is none. OSError if either cannot be started.
-    """
+    `uid` is the user that only this slot has, None where there is none. OSError if either cannot be started."""
+    # Over one pipe the killer reports the child's pid; the end of the other tells the killer to act.
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
     alive_read, alive_write = os.pipe2(os.O_CLOEXEC)
     killer_pid = os.fork()
@@ -159,7 +158,7 @@ def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, 
             os._exit(0)
     os.close(report_write)
     os.close(alive_read)
-    pid = os.read(report_read, 32)
+    pid = os.read(report_read, 32)  # its digits
     os.close(report_read)
     if not pid:  # the killer ended before it reported
         os.close(alive_write)
@@ -168,6 +167,10 @@ def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, 
 
 
 def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: int, alive: int) -> None:
+    """The killer's process: start `submission` as a child of the worker, write its pid to `report`, wait until the
+    worker closes the other end of `alive` or dies, then kill every process that this one may signal. That must be the
+    run alone: Landlock's scope confines signals to it, or the user `uid`, which only this slot has."""
+    # Undo the worker's handlers, which are for the worker.
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -176,7 +179,7 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
     # more, into a scope below this one, so that it cannot signal the killer.
     if not landlock.confine_signals() and uid is None:
         raise OSError("neither Landlock nor a user of its own confines the signals of a run")
-    # The worker's child, not the killer's: the worker waits for its exit status.
+    # CLONE_PARENT makes it the worker's child, not the killer's: the worker waits for its exit status.
     pid = kernel.clone(kernel.CLONE_PARENT)
     if pid == 0:
         submission()

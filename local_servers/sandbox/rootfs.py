@@ -70,13 +70,14 @@ def installed_in(folder: str) -> list[str]:
 
 
 def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
-    """The files that this interpreter maps with all modules of its library loaded, and numpy, and those of a shell: who
-    finds shared libraries is the loader, so it is asked, in a process of its own."""
+    """Returns the files, above all shared libraries, that a Python program or a shell may need: those that this
+    interpreter maps with all extension modules of the folders `library` and numpy (in `packages`) loaded, and those of
+    a shell. Only the dynamic loader knows them, so a forked process loads all and prints its memory map."""
     report_read, report_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            # Else it waits for ever to write what nobody reads, where the server ends before it has read it.
+            # Else, if this process ends early, the child would wait for ever to write what nobody reads.
             os.close(report_read)
             os.dup2(report_write, 1)
             for folder in library:
@@ -90,11 +91,13 @@ def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
                     importlib.import_module("numpy")
             with open("/proc/self/maps", "rb") as file:
                 os.write(1, file.read())
+            # Become a shell that prints its own map: only builtins, as another program would have another map.
             os.execv(SHELL, ["sh", "-c", 'while read -r line; do echo "$line"; done < /proc/self/maps'])
         finally:
             os._exit(0)
     os.close(report_write)
     with open(report_read) as file:
+        # A line is: address, permissions, offset, device, inode, path.
         paths = {fields[5] for line in file if len(fields := line.rstrip("\n").split(None, 5)) == 6}
     os.waitpid(pid, 0)
     return {path for path in paths if path.startswith("/") and os.path.isfile(path)}
@@ -129,11 +132,13 @@ def _place(path: str, is_folder: bool) -> None:
 
 
 def enter(paths: Sequence[str]) -> None:
-    """Build the root file system of these host paths, without what is INSTALLED, and make it this process's.
+    """Build the read-only root file system that submissions see, of these host `paths` (files and folders) and a few
+    devices, without what is INSTALLED below them (other packages), and make it this process's.
 
-    Needs CAP_SYS_ADMIN and a mount namespace of its own. OSError if the kernel refuses a step.
-    """
-    # First: where the host's mounts are shared, those below would appear there too.
+    It is built as a tmpfs over _BUILD_SITE: links, then bind mounts or copies, then files of /etc; then it is made
+    read-only and takes the place of the root. Needs CAP_SYS_ADMIN and a mount namespace of its own. OSError if the
+    kernel refuses a step."""
+    # First: where the host's mounts are shared, those made here would appear there too.
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in [*paths, *DEVICES] if not os.path.islink(path)}
@@ -146,7 +151,7 @@ def enter(paths: Sequence[str]) -> None:
     bound = []
     for path in [*paths, *DEVICES]:
         target = _BUILD_SITE + path
-        if path not in sources:
+        if path not in sources:  # a link: make the same one
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.symlink(os.readlink(path), target)
             continue
@@ -185,10 +190,12 @@ def enter(paths: Sequence[str]) -> None:
 
 
 def mount_private(size_bytes: int) -> None:
-    """Cover /tmp and /proc with fresh ones of this run's namespaces; /tmp holds at most `size_bytes`."""
-    # Inodes too: empty files take no space, and a million of them the kernel's memory.
+    """Give a run, in namespaces of its own, a private /tmp of at most `size_bytes` and a /proc with its own processes
+    only, mounted over those that are there."""
+    # Inodes are limited too: a million empty files take no space, but the kernel's memory.
     options = f"size={size_bytes},nr_inodes=20000,mode=700"
-    # Opened before /tmp is covered, and bound back into it.
+    # Folders below /tmp that a submission needs (a Python installed there) are opened before /tmp is covered, and bound
+    # back into it.
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _below_tmp}
     kernel.mount("run", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     for path, descriptor in kept.items():
@@ -196,7 +203,7 @@ def mount_private(size_bytes: int) -> None:
         kernel.mount(f"/proc/self/fd/{descriptor}", path, flags=kernel.MS_BIND | kernel.MS_REC)
         os.close(descriptor)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
-    for proc_options in ("subset=pid", ""):  # before Linux 5.8 it is all of it or nothing
+    for proc_options in ("subset=pid", ""):  # processes only; before Linux 5.8 it is all of /proc or nothing
         try:
             kernel.mount("proc", "/proc", "proc", flags, proc_options)
             return

@@ -76,7 +76,8 @@ def _text(body: dict[str, Any], name: str) -> bytes:
 
 
 def parse_job(body: Any) -> Job:
-    """The job in the JSON body of /run_code; BadRequest if it is malformed or in another language than Python."""
+    """The job in the JSON body of /run_code: a program, its stdin, `files` to put into its folder (base64 by name), and
+    the names of files to return. BadRequest if it is malformed or in another language than Python."""
     if not isinstance(body, dict) or not isinstance(body.get("code"), str):
         raise BadRequest("the body must be a JSON object with the string `code`")
     if body.get("language") != "python":
@@ -94,7 +95,7 @@ def parse_job(body: Any) -> Job:
         raise BadRequest(f"at most {MAX_FILES} files, with names of {MAX_NAME_BYTES} characters together")
     contents = {}
     for name, content in files.items():
-        if content is None:
+        if content is None:  # Sandbox Fusion allows null, for no file
             continue
         try:
             safe_parts(name, "/tmp")
@@ -127,6 +128,8 @@ def _reply(status: str, message: str = "", outcome: Outcome | None = None, http_
 
 
 async def run_code(request: web.Request) -> web.Response:
+    """POST /run_code: runs a program in a free slot and answers as Sandbox Fusion does. The program's own failure is
+    an answer with status Failed; SandboxError means that it was not run. `_come_back` answers 503 with Retry-After."""
     try:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
@@ -185,14 +188,14 @@ def serve(
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 
     `port` 0 takes any; `concurrency` is the number of programs run at once (default: one more than the cores this
-    process may use, so that no core is free while the kernel takes a run's namespaces down). Prints
-    `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to stderr. `key` is the one that
-    callers need (None: none). SetupError where no isolation is to be had and `allow_unisolated` is not set, and
-    without a key where that is set or `host` is not loopback. `prepared` are the texts of trusted programs that many
-    requests will run, as the grading driver: what one defines is loaded once, a run calls its `main`. SetupError too
-    where programs could read the working directory or one of the `hidden` folders, which are by what they are called.
-    However the server ends, SIGKILL included, its processes end with it.
-    """
+    process may use, so that no core is free while the kernel takes a run's namespaces down). `key` is the one that
+    callers need (None: none). `prepared` are the texts of trusted programs that many requests will run, as the grading
+    driver: what one defines is loaded once, a run calls its `main`. `hidden` are folders, by what they are called, that
+    programs must not be able to read. Prints `ready http://HOST:PORT` as its only line on stdout; the level of
+    isolation goes to stderr. However the server ends, SIGKILL included, its processes end with it.
+
+    SetupError where no isolation is possible and `allow_unisolated` is not set; without a key where that is set or
+    `host` is not loopback; and where programs could read the working directory or a `hidden` folder."""
     check_exposure(host, key)
     if allow_unisolated and key is None:
         raise SetupError(
@@ -209,6 +212,7 @@ def serve(
             admit = admission(key, host, open_paths=("/v1/ping",))
             app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
             app[_POOL] = pool
+            # How the body of a request with a prepared program begins: its code then need not be decoded again.
             app[_KNOWN] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
             app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
             # A client that hangs up frees its slot.

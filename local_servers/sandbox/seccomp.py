@@ -106,17 +106,19 @@ def _by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: by
 
 
 def build_program(namespaces: bool) -> bytes:
-    """The filter as an array of `struct sock_filter` for this machine.
+    """The system call filter of a submission, as an array of `struct sock_filter` (BPF) for this machine.
 
     `namespaces` says whether the submission has namespaces of its own; without them it gets no sockets, and no call
-    that changes another process of the same user.
+    that changes another process of the same user. A filter is a list of guards: a call's number, and the instructions
+    that decide by its arguments. Some calls are `denied` (EPERM), some `idle` (they return 0 and do nothing); what no
+    guard names is allowed. In an instruction the last two numbers say how many to skip if its test is true, or false.
     """
-    column = 0 if os.uname().machine == "x86_64" else 1
+    column = 0 if os.uname().machine == "x86_64" else 1  # of the tables of call numbers
     allow, refuse = _instruction(_RETURN, _ALLOW), _deny()
     denied, idle = _DENIED, _IDLE
 
     def other_than(first: int) -> list[bytes]:
-        """Allow a call whose first argument is another; the others go on behind this."""
+        """Allow a call whose first argument is not `first`; for one with `first`, go on with the next instruction."""
         return [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, first, 1, 0), allow]
 
     guarded = [

@@ -37,8 +37,7 @@ class Confinement(NamedTuple):
     `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
     own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where it is
     off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process
-    limit counts its user's other processes too, and `base_processes` how many those are now.
-    """
+    limit counts its user's other processes too, and `base_processes` how many those are now."""
 
     uid: int | None
     ruleset: int | None
@@ -52,8 +51,7 @@ class Confinement(NamedTuple):
 def prepared(source: str) -> types.ModuleType:
     """A trusted program with all that it defines, for runs that call its `main`. Calls its `warm_up`, if it has one.
 
-    What it does at the end, `if __name__ == "__main__"`, it has not done.
-    """
+    What it does at the end, `if __name__ == "__main__"`, it has not done."""
     module = types.ModuleType("prepared")
     exec(_compiled_apart(source), module.__dict__)
     if hasattr(module, "warm_up"):
@@ -62,8 +60,9 @@ def prepared(source: str) -> types.ModuleType:
 
 
 def _compiled_apart(source: str) -> types.CodeType:
-    """The code of a trusted program, compiled by another process: what a compiler leaves lies scattered over megabytes,
-    which every fork of this process would copy the page tables of, and the code between it on twice as many pages."""
+    """Compiles a trusted program in a forked process and returns its code object, which comes over a pipe. Compiled
+    here, the compiler's leftovers would scatter the code over megabytes of memory, and every later fork of this process
+    would copy more page tables and pages."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     process = os.fork()
     if process == 0:
@@ -88,19 +87,19 @@ def _compiled_apart(source: str) -> types.CodeType:
 
 def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int]) -> None:
     """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no rights.
+    `streams` become its stdin, stdout and stderr.
 
-    The order matters: another user can be taken on while there are capabilities, and /proc written before Landlock
-    closes it; Landlock and seccomp need no_new_privs where there are none.
-    """
+    The order matters: changing the user needs capabilities, which are dropped later; /proc is written before Landlock
+    closes it; Landlock and seccomp come last and, without capabilities, need no_new_privs."""
     # Its own session: signals to its group reach its own processes only.
     os.setsid()
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     # Nothing of the server's, not its sockets nor another run's pipes, may be reached from the submission.
-    kept = 3
-    if confinement.ruleset is not None:
-        kept = os.dup2(confinement.ruleset, 3) + 1
-    os.closerange(kept, _LAST_DESCRIPTOR)
+    first_closed = 3
+    if confinement.ruleset is not None:  # Landlock's, needed below
+        first_closed = os.dup2(confinement.ruleset, 3) + 1
+    os.closerange(first_closed, _LAST_DESCRIPTOR)
     os.chdir(workdir)
     os.umask(0o022)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -108,7 +107,7 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
         kernel.become_user(confinement.uid)
     # Its own /proc/self and /dev/stdin belong to it only while it is dumpable.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-    # Where /proc is empty the kernel chooses its victim by size alone.
+    # If memory runs out, the kernel is to kill this process first. Where /proc is empty it chooses by size alone.
     with contextlib.suppress(FileNotFoundError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(b"1000")
     _set_limits(confinement, limits)
@@ -141,7 +140,9 @@ def _set_limits(confinement: Confinement, limits: Terms) -> None:
 
 
 def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> None:
-    """Make the warm interpreter look like one that was just started with `main_path` as the module `main`."""
+    """Make this interpreter, a fork of one that has run before, look like one that was just started with the program at
+    `main_path` as the module `main`: default signal handlers, sys.argv, sys.path, standard streams on descriptors 0 to
+    2, garbage collection."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
@@ -163,8 +164,9 @@ def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> 
 
 
 def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
-    """Execute a program (its source, or one that is `prepared`) as the main program of this process; the exit status an
-    interpreter would end with."""
+    """Execute a program (its source, or the module of one that is loaded already, whose `main` is called) as the main
+    program of this process, as `python FILE` would: with exit handlers, a last flush, and a traceback on stderr.
+    Returns the exit status that such an interpreter would end with."""
     main_path = os.path.join(workdir, MAIN_FILE)
     main = types.ModuleType("__main__") if isinstance(program, bytes) else program
     _fresh_interpreter(workdir, main_path, main)
@@ -182,13 +184,13 @@ def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
             print(leaving.code, file=sys.stderr)
     except BaseException as error:
         status = 1
-        # The first frame is this function.
+        # Without the first frame of the traceback, which is this function.
         own = error.__traceback__
         error.__traceback__ = None if own is None else own.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
     try:
         if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
+            sys.modules["threading"]._shutdown()  # waits for threads that are no daemons
         atexit._run_exitfuncs()
     except BaseException:
         sys.__excepthook__(*sys.exc_info())

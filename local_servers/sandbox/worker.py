@@ -43,8 +43,7 @@ class Slot(NamedTuple):
 
     `scratch` is the folder, made by the worker, for their working directories; None with namespaces. Jobs come over
     `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` are the programs whose
-    definitions are loaded.
-    """
+    definitions are loaded."""
 
     confinement: Confinement
     scratch: str | None
@@ -65,16 +64,16 @@ def _abandon(*_: object) -> NoReturn:
 
 
 def serve(slot: Slot) -> None:
-    """Serve the jobs that come over the connection, one after the other, until it closes or one of them fails.
+    """A worker's loop: run the jobs that come over the slot's connection, one after the other, until it closes or a job
+    could not be run.
 
-    Without namespaces the server says after each when it has read its files, and what is left of them is removed; and
-    SIGTERM ends what runs, and the worker.
-    """
+    Without namespaces (then there is a scratch folder) the server says after each job when it has read its files, and
+    what is left of them is removed; and SIGTERM ends the run and the worker. With them both happens by itself."""
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _CHILD_SIGNAL)
     if slot.scratch is not None:
         # Without a pid namespace, what a program leaves behind comes to this process, which can end it.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        _signal.signal(_signal.SIGTERM, _abandon)
+        _signal.signal(_signal.SIGTERM, _abandon)  # raises Abandoned
     try:
         while terms := slot.connection.recv(job_files.TERMS_BYTES, MSG_WAITALL):
             if not _serve_one(slot, job_files.Terms.unpack(terms)):
@@ -97,10 +96,14 @@ def _clear(scratch: str) -> None:
 
 
 def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
-    """Run the job that waits on the connection and say how it ended; False if that cannot be said, because what began
-    it failed: then the server must see the end of the stream and run the job elsewhere."""
+    """Run the job that waits on the connection in a new process (`begin`), and send the server how it ended. Returns
+    False if that is not known because the sandbox's own part failed: the worker must then end, so that the server sees
+    the end of the stream and runs the job elsewhere.
+
+    The run notes when the program began. With namespaces the run's first process is pid 1 of its own pid namespace: a
+    prepared program runs in it; any other one is a child of pid 1, which notes the child's wait status too."""
     namespaces = slot.scratch is None
-    # For each run anew: the limit counts what else this user has running just now.
+    # For each run anew: the process limit counts what else this user has running just now.
     if slot.confinement.shares_user:
         slot = slot._replace(confinement=slot.confinement._replace(base_processes=_processes_of(os.getuid())))
     notes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -117,7 +120,7 @@ def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
         if pid == 0:
             begin()
     os.close(notes[1])
-    # Where the program is another process than the first, that one is trusted.
+    # Trusted processes, which are not killed when the run takes too much memory: pid 1, or the killer.
     spared = {pid} if namespaces and not terms.prepared else set[int]() if killer is None else {killer.pid}
     try:
         status, ended, noted = _wait(slot, terms, pid, notes[0], spared)
@@ -127,10 +130,10 @@ def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
             if killer is not None:
                 killer.end_run()
             processes.kill_all()
-    if not noted:  # nothing began: it has said so itself, or it failed
+    if not noted:  # the program did not begin: the run has told the server why and ended with 0, or it failed
         return status == 0
     if namespaces and not terms.prepared and status is not None:
-        if len(noted) == _BEGUN.size:  # the first process died
+        if len(noted) == _BEGUN.size:  # pid 1 died without a note of the program's end
             return False
         (status,) = _ENDED.unpack_from(noted, _BEGUN.size)
     code = None if status is None else os.waitstatus_to_exitcode(status)
@@ -142,8 +145,9 @@ def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
 def _wait(
     slot: Slot, terms: job_files.Terms, pid: int, notes: int, spared: set[int]
 ) -> tuple[int | None, float, bytes]:
-    """Wait for the end of a run's first process, or kill it at the time limit: (its wait status, None after a time-out;
-    when that was; what it noted down)."""
+    """Wait for the end of the run's first process `pid`, or kill it at the time limit. Meanwhile, every _WATCH_SECONDS,
+    end processes of the run (not the `spared` ones) where it takes too much memory or disk. `notes` is the pipe on
+    which the run notes when its program began. Returns (wait status, None after a time-out; when that was; notes)."""
     noted, now = b"", time.monotonic()
     deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
@@ -154,12 +158,12 @@ def _wait(
             noted += os.read(notes, 64)
         if status is not None:
             return status, now, noted
-        if noted:
+        if noted:  # the time limit counts from the program's begin
             deadline = _BEGUN.unpack_from(noted)[0] + terms.timeout_s
             if now >= deadline:
                 break
         elif now >= deadline:
-            deadline = math.inf  # its files are still being laid out
+            deadline = math.inf  # its files are still being laid out: wait for the note
         if now >= next_watch:
             _watch(slot, terms, spared)
             now = time.monotonic()
@@ -206,11 +210,14 @@ def _begin(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> NoRetu
 
 
 def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
+    """The run's first process: receive the job, lay out its files, hand its outputs to the server, become a submission
+    and execute the program. Returns the process's exit status. Notes to the worker on the pipe `notes` when the program
+    began, and, where the program is a child (below), how that ended."""
     namespaces = slot.scratch is None
     if namespaces:
         # All processes of the run end with this one, and it ends with the worker.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL)
-    # Before the job is read: until it becomes the program, nobody is to look into it.
+    # Before the job is read: until this process becomes the program, no other one may read its memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
     if slot.scratch is None:
@@ -223,7 +230,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     if not terms.prepared:
         files[MAIN_FILE] = source
     fault = job_files.lay_out(workdir, files, own_disk=namespaces)
-    if fault is not None:
+    if fault is not None:  # the job is at fault (an impossible file name): tell the server
         slot.replies.send(json.dumps({"unplaceable": fault}).encode())
         return 0
     if slot.confinement.uid is not None:
@@ -231,6 +238,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     streams = _hand_over(slot.handles, workdir, stdin)
     # If the worker ended before this process was bound to it, there is nobody to read this, and it fails.
     os.write(notes, _BEGUN.pack(time.monotonic()))
+    # This is pid 1, which the kernel lets ignore most signals. As its child the program ends as an ordinary one does.
     if namespaces and not terms.prepared:
         pid = os.fork()
         if pid != 0:
@@ -240,7 +248,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     try:
         submission.become(slot.confinement, terms, workdir, streams)
         return submission.run_main(workdir, program)
-    except BaseException:
+    except BaseException:  # of the sandbox's own code: the program's errors end in `run_main`
         sys.__excepthook__(*sys.exc_info())
         return 1
 

@@ -87,8 +87,7 @@ class Output:
 class HandedOver:
     """What a run hands to the server when it begins: its working directory, and the pipes that it writes to.
 
-    It is looked at when the run has ended, or lasts: most are over soon, and what they print fits into a pipe.
-    """
+    It is looked at when the run has ended, or lasts: most are over soon, and what they print fits into a pipe."""
 
     def __init__(self, handles: socket.socket) -> None:
         self._handles = handles
@@ -136,8 +135,7 @@ class HandedOver:
 class WorkerLink:
     """A worker process, by the sockets that jobs go over, answers come from, and runs are handed over by.
 
-    `cleans` says that it has to be told when its run's files have been read.
-    """
+    `cleans` says that it has to be told when its run's files have been read."""
 
     def __init__(self, jobs: socket.socket, replies: socket.socket, handles: socket.socket, cleans: bool) -> None:
         self._jobs, self._replies, self._handles, self._cleans = jobs, replies, handles, cleans

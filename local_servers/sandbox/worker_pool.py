@@ -54,7 +54,8 @@ class ForkServer:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> socket.socket:
-        """The control socket of a live fork server. SetupError where no isolation is to be had."""
+        """Starts the fork server unless it lives, and returns its control socket. SetupError where no isolation is
+        possible, ServerError if its Python does not start."""
         async with self._starting:
             if self.pid is not None and self._control is not None:
                 return self._control
@@ -129,8 +130,7 @@ class SlotGroup:
     v2; none where this process cannot make them.
 
     The limits of a process (RLIMIT_AS) do not add up over a fork bomb's children or the files in a tmpfs; a control
-    group's do. A worker is moved into its slot's group once, so that no run pays for a migration.
-    """
+    group's do. A worker is moved into its slot's group once, so that no run pays for a migration."""
 
     folders: list[Path]
     memory_file: Path | None
@@ -138,7 +138,8 @@ class SlotGroup:
 
     @classmethod
     def create(cls, index: int) -> "SlotGroup":
-        """The groups of slot `index`; none where this process may not make them."""
+        """Makes the control groups of slot `index`: below this process's own, with cgroup v1 one of the controller
+        memory and one of pids, with v2 one of both. Returns a group without folders where this process may not."""
         own = {controller: folder for controller, folder in own_groups().items() if (folder / "cgroup.procs").exists()}
         name = f"{_GROUP_PREFIX}{os.getpid()}-{index}"
         made: list[Path] = []
@@ -146,13 +147,14 @@ class SlotGroup:
             if "memory" in own and "pids" in own:
                 places, memory_name = [own["memory"], own["pids"]], "memory.limit_in_bytes"
             else:
-                # Under v2 a group with processes has no children with limits: the root is the place, for root.
+                # Under v2 a group that has processes cannot have children with limits: this process's own if it was
+                # delegated to it with limits, else the root of all groups, where the rule does not hold.
                 places = [folder for folder in (own.get(""), CGROUPS) if folder is not None and _delegated(folder)][:1]
                 memory_name = "memory.max"
                 if not places:
                     return cls([], None)
             for place in places:
-                _sweep(place)
+                _sweep(place)  # removes groups of servers that are gone
                 (place / name).mkdir()
                 made.append(place / name)
             (made[-1] / "pids.max").write_text(str(_MAX_PROCESSES))
@@ -230,8 +232,7 @@ class WorkerPool:
     async def start(self) -> list[str]:
         """Start the fork servers and say on stderr how they isolate; the host paths that programs may read.
 
-        SetupError where no isolation is to be had.
-        """
+        SetupError where no isolation is to be had."""
         # Both now: the first job is not to wait seconds for imports, and a machine without isolation is told at once.
         await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
         usual = self._fork_servers[False]
@@ -286,11 +287,10 @@ class WorkerPool:
             self._fork_servers[rich].end(worker)
 
     async def run(self, job: Job) -> Outcome:
-        """Run a job in the next free slot; cancelling it ends the run.
+        """Run a job in the next free slot, in its worker process; cancelling it ends the run. If the worker dies or
+        hangs, it is replaced and the job run once more.
 
-        Busy if the queue is full; Unplaceable for a file name that is impossible; ServerError if the job could not be
-        run, twice.
-        """
+        Busy if the queue is full; Unplaceable for a file name that is impossible; ServerError if both tries failed."""
         if self._free.empty() and self._waiting >= self._queue_limit:
             raise Busy(f"all {self._concurrency} slots are busy and {self._waiting} requests wait")
         self._waiting += 1
@@ -298,7 +298,7 @@ class WorkerPool:
             index = await self._free.get()
         finally:
             self._waiting -= 1
-        # Only in programs: data may be of any size.
+        # A "rich" worker has numpy and the like loaded. Only programs are searched for such imports: data may be large.
         programs = (job.code, *(data for name, data in job.files.items() if name.endswith(".py")))
         rich = any(map(fork_server.imports_rare, programs))
         try:

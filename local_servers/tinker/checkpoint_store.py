@@ -123,7 +123,8 @@ class CheckpointStore:
         ttl_seconds: int | None = None,
         user_metadata: dict[str, str] | None = None,
     ) -> CheckpointRecord:
-        """Save what `fill` writes into the empty folder it is given; Refusal 409 if the name is taken."""
+        """Saves the checkpoint `name` of `run`: the files that `fill` writes into the empty folder it is given, and a
+        record of them. A crash leaves the old checkpoint or the new one. Refusal 409 if the name is taken."""
         expires_at = expiry(ttl_seconds)
         record_file = self.root / run.run_id / kind / f"{check_name(name)}.json"
         old = self._living(record_file, warn=overwrite)  # a damaged record is in nobody's way when it is overwritten

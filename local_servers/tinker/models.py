@@ -172,7 +172,9 @@ class TrainingModel:
         )
 
     async def optim_step(self, settings: AdamSettings) -> dict[str, float]:
-        """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest by rules 2 and 3."""
+        """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest if there is no gradient,
+        if a forward_backward since the last step failed (the gradient would lack its part), or if an earlier step broke
+        off half-way."""
         adapter = self._check_usable()
         # The fault goes with the gradient that it is about: what comes after the refusal starts from nothing.
         fault, self._gradient_fault = self._gradient_fault, None

@@ -93,8 +93,7 @@ class PromiseTable:
         """The promise of an earlier submission under this id, None for a new one.
 
         Raises Refusal: what the first submission was refused with; 400 if it was another kind of request, or of other
-        content (`content_of`); 410 if its answer is no longer kept.
-        """
+        content (`content_of`); 410 if its answer is no longer kept."""
         if request_id in self._forgotten:
             raise Refusal(410, f"request {request_id} was answered before and its answer is no longer kept")
         promise = self._promises.get(request_id)

@@ -100,11 +100,10 @@ class RecordedSequences:
             self._forget(sequence_id)
 
     def with_sampler(self, session_id: str, datum: TrainDatum, provenance: Provenance | None) -> TrainDatum:
-        """The datum with the sampler's distributions at its sampled targets.
-
-        `provenance` has passed `check_tiling`. Raises BadRequest if there is none, or if it claims what was not
-        recorded, and for an advantage on a target that was not sampled.
-        """
+        """Returns the datum with the sampler's recorded top-k distributions at its sampled targets, which the loss
+        stable_reinforce reads. `provenance` says from which sampled sequence each span of the datum's tokens comes; its
+        spans cover them all. Raises BadRequest if there is none, or if it claims what was not recorded, and for an
+        advantage on a target that was not sampled."""
         if provenance is None:
             raise BadRequest("stable_reinforce needs provenance: name the sampled sequences with Datum.with_provenance")
         targets, advantages = (datum.loss_inputs.get(name) for name in ("target_tokens", "advantages"))

@@ -42,8 +42,10 @@ def submit(
     *,
     backward: bool = False,
 ) -> web.Response:
-    """Queue the model's request, once by its number. What `prepare` refuses takes its turn too, and spoils the gradient
-    if it was a backward pass. Runs without a pause, so that a resend cannot slip in between."""
+    """Queues a request of a model; a client that sends it again, with the same seq_id, gets the first one's answer.
+    `prepare` checks the request and returns the work to do in its turn. A request that it refuses takes its turn too,
+    and spoils the accumulated gradient if it was a backward pass. Nothing is awaited here, so that a resend cannot come
+    between looking for the first request and queueing it."""
     seq_id = message.seq_id
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
@@ -91,7 +93,8 @@ def _new_model(
 
 @routes.post("/api/v1/create_model")
 async def create_model(request: web.Request) -> web.Response:
-    """A new training run: a LoRA adapter on a base model."""
+    """Makes a training run, a LoRA adapter on a base model. Answers at once with a request id, by which the client
+    fetches the result (the promise) when the adapter is there."""
     state, body = await read(request, types.CreateModelRequest)
     state.sessions.living(body.session_id)
     model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
@@ -199,8 +202,7 @@ async def save_weights(request: web.Request) -> web.Response:
 async def save_weights_for_sampler(request: web.Request) -> web.Response:
     """Sampler weights: under a name on disk, or without one as a sampling session in memory.
 
-    `kind` inflight is answered with a snapshot too, which its contract (those weights or newer ones) allows.
-    """
+    A request of `kind` inflight asks for these weights or newer ones: it gets a snapshot of these too."""
     state, body = await read(request, types.SaveWeightsForSamplerRequest)
     model = state.model(body.model_id)
 

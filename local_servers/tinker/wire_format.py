@@ -126,8 +126,7 @@ def forward_backward_output(output: LossOutput) -> bytes:
 def sample_spec(request: types.SampleRequest, eos_tokens: list[int], context_length: int) -> SampleSpec:
     """The engine's form of a sampling request; BadRequest for what is not offered.
 
-    `stop` of None stops at the model's end-of-sequence tokens; anything else stops at exactly what it lists.
-    """
+    `stop` of None stops at the model's end-of-sequence tokens; anything else stops at exactly what it lists."""
     for field in ("topk_sample_logprobs", "prompt_alt_tokens_k"):
         if getattr(request, field):
             raise BadRequest(f"{field} is not offered here")

@@ -83,8 +83,7 @@ class Snapshot:
 
     The weights that they make are several times as large: each float32 matrix is merged, and products keep forms of
     their own. So they live only as long as somebody holds them, and are made again, with the same bits, when they are
-    asked for.
-    """
+    asked for."""
 
     def __init__(self, base: Weights, factors: Weights) -> None:
         self.factors = factors
@@ -252,8 +251,7 @@ def check_settings(settings: AdamSettings) -> None:
 def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
     """One step on the adapter's gradients, which it clears. Returns the gradient's norm before and after clipping.
 
-    Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before, without them.
-    """
+    Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before, without them."""
     check_settings(settings)
     grads, adapter.grads = adapter.grads, None
     if grads is None:

@@ -21,8 +21,7 @@ class GroupCache:
     """Keys and values of a prompt shared by G samples, and of what each sample has generated so far.
 
     Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
-    The tensors' shapes depend on the request's own tokens only; they are float32, as all activations are.
-    """
+    The tensors' shapes depend on the request's own tokens only; they are float32, as all activations are."""
 
     def __init__(
         self, n_layers: int, n_kv_heads: int, head_dim: int, prompt_length: int, n_samples: int, device: torch.device
@@ -108,14 +107,14 @@ def prefill(
 def decode(
     cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """One token of each of G samples attends to the shared prompt and its own past: q (G, H, d), k, v (G, KV, d).
+    """The attention of one new token of each of G samples to the shared prompt and the sample's own past; stores the
+    token's key and value. q (G, H, d), k, v (G, KV, d) -> (G, H, d), for H query heads and KV key heads.
 
     The prompt's keys are read once for all samples: scores over the prompt and over the sample's own part are
-    computed apart and normalised together.
-    """
+    computed apart and normalised together."""
     (n_samples, n_heads, d), kv = q.shape, k.shape[1]
     group = n_heads // kv
-    now = cache.generated
+    now = cache.generated  # the token's position after the prompt
     cache.sample_k[layer][:, :, now] = k
     cache.sample_v[layer][:, :, now] = v
     own_k, own_v = cache.sample_k[layer][:, :, : now + 1], cache.sample_v[layer][:, :, : now + 1]

@@ -108,8 +108,7 @@ class _RoundedProduct(torch.autograd.Function):
     """x (1, R, in) times [W, ...] + [B A, ...], not merged -> (1, R, sum of `outputs`) of `dtype`, with the gradients
     of x and of each A and B, which come as a, ..., b, ...: products of the dtype of the weight.
 
-    `before` is applied to x first, and again in the backward pass, so that its result is not kept.
-    """
+    `before` is applied to x first, and again in the backward pass, so that its result is not kept."""
 
     @staticmethod
     def forward(
@@ -331,7 +330,9 @@ class BaseModel:
     """A causal LM; `weights` are the base weights. Forward passes may run in several threads."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Loads the folder. Raises SetupError for an architecture outside the limits above, and OutOfMemory."""
+        """Loads the Hugging Face model in `folder`, replaces its linear layers and attention by our own forms, and
+        tries on a few tokens that the logits are still those of transformers' form. Raises SetupError for an
+        architecture that is not supported or gives other logits, OutOfMemory if the model does not fit."""
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
         self.needed_bytes = _needed_bytes(folder, device, dtype)
@@ -349,6 +350,7 @@ class BaseModel:
         self._binding = _Binding()
         self._backbone: Any = model.get_decoder()
         self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight.float()}
+        # First the trial's reference, by transformers' own form: `rounded` in `dtype`, `expected` in float32.
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
         model.set_attn_implementation("eager")
         with torch.no_grad():
@@ -357,6 +359,7 @@ class BaseModel:
         if embedding.weight is model.get_output_embeddings().weight:  # one table for both: float32 has its numbers
             embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
         expected = _exact_logits(model, tokens)
+        # Then the replacements. `_fit_slots` puts a slot in place of each linear layer, its matrix into `weights`.
         model.set_attn_implementation("coderl_rows")
         self._fit_slots(self._backbone, "model")
         self.n_weights = sum(weight.numel() for weight in self.weights.values())
@@ -365,7 +368,7 @@ class BaseModel:
         self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
         self._product: RowExactProduct | None = None
         self._refuse_other_results(tokens, expected)
-        # Elsewhere many small products cost more than the promise is worth.
+        # `_product` gives a row the same bits in any batch. On a GPU its many small products would cost too much.
         if device.type == "cpu":
             self._product = self._row_exact_product(tokens)
         if dtype == torch.bfloat16:
@@ -412,6 +415,8 @@ class BaseModel:
             slot.group = group
 
     def _refuse_unknown_parts(self) -> None:
+        """Raises SetupError for parts that the local engine cannot compute, or would compute in another way that the
+        trial (a few tokens, perhaps in bfloat16) does not show."""
         kind = self.config.model_type
         layer_types = getattr(self.config, "layer_types", None)
         window = getattr(self.config, "sliding_window", None) or self.context_length
@@ -422,7 +427,6 @@ class BaseModel:
         rope = getattr(self.config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") in _LENGTH_DEPENDENT_ROPE:
             raise SetupError(f"{self.folder}: rotary scaling {rope['rope_type']} is not supported by the local engine")
-        # Named, as the comparison in bfloat16 is too coarse to notice.
         if any(getattr(self.config, f"{what}_logit_softcapping", None) for what in ("attn", "final")):
             raise SetupError(f"{self.folder}: {kind} caps its logits: the local engine does not")
         if not hasattr(self._backbone, "rotary_emb"):
@@ -505,12 +509,14 @@ class BaseModel:
         row_exact: bool,
         exact: bool = False,
     ) -> torch.Tensor:
-        """Final hidden states (R, hidden) of packed rows: `tokens` and `positions` are (R,) int64.
+        """Final hidden states (R, hidden) of packed rows, the tokens of one or more sequences: `tokens` and `positions`
+        are (R,) int64, `attention` knows which rows see which.
 
-        Row-exact rows must come in whole tiles (`padded_rows`). Differentiable in `weights` otherwise. With `exact` the
-        products are float32, whatever the dtype of the weights, which are then taken without factors.
-        """
-        bound = self._binding.__dict__  # this thread's
+        With `row_exact` a row has the same bits in any batch; rows must then come in whole tiles (`padded_rows`).
+        Otherwise the result is differentiable in `weights`. With `exact`, for the trial of a new model, products are
+        float32, whatever the dtype of the weights, and LoRA factors are left out."""
+        # The layers read their weights and mode from this object, which is thread-local: they have no such arguments.
+        bound = self._binding.__dict__
         bound.update(weights=weights, product=self._product if row_exact else None, exact=exact, ready={})
         embedded = self._backbone.get_input_embeddings()(tokens).float()
         try:

@@ -40,8 +40,7 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit, 0 for
     every token, would say nothing. Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set
     that holds `top_p`, renormalised, and inverted at `uniforms` (G,); the log-probabilities are those before the cut.
-    Raises BadRequest for logits that are no numbers.
-    """
+    Raises BadRequest for logits that are no numbers."""
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
@@ -77,11 +76,11 @@ def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
 
 
 def _invert(probs: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
-    """The index (G,) at which the cumulative sum of probs (G or 1, V) passes each uniform (G,) times its total.
+    """Samples by inverting the distribution: the index (G,) at which the cumulative sum of probs (G or 1, V) passes
+    each uniform (G,) times its total.
 
-    Blocks are summed first, so that a single block of a row is summed up token by token. Raises BadRequest where the
-    total is no number.
-    """
+    Sums of blocks are searched first, then the tokens of the one block that is found: that is cheaper than a cumulative
+    sum of all tokens. Raises BadRequest where the total is no number."""
     n_samples = len(uniforms)
     probs = F.pad(probs, (0, -probs.shape[1] % _SUMMED)) if probs.shape[1] % _SUMMED else probs
     blocks = probs.view(len(probs), -1, _SUMMED)

@@ -48,8 +48,7 @@ class Engine:
         `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024. `threads` is how many threads
         share one operation, for the whole process, and part of what decides the bits. One is best, as sampling deals
         its requests and training its micro-batches to the cores: two gain little on idle cores, and on busy ones every
-        operation waits for the slower thread (sampling on nano took ten times as long).
-        """
+        operation waits for the slower thread (sampling on nano took ten times as long)."""
         torch.set_num_threads(threads)
         self.folder = folder
         self._model = BaseModel(folder, torch.device(device), getattr(torch, dtype))

@@ -84,12 +84,13 @@ def group_by_prefix(sequences: list[np.ndarray]) -> list[tuple[int, list[int]]]:
 
 
 def bucket_by_length(lengths: list[int], prefix: int, most_keys: int) -> list[list[int]]:
-    """Places of suffixes of these lengths, longest first, in buckets with little padding.
+    """Groups suffixes of one prefix, given their `lengths`, into buckets, each of which is padded to its longest and
+    computed at once. Returns indices into `lengths` per bucket, longest first; empty suffixes are left out.
 
-    Each suffix of a bucket has its own copy of the prefix's keys: `most_keys` bounds the keys of a bucket of several.
-    """
+    A bucket has little padding. Each of its suffixes gets a copy of the prefix's keys: `most_keys` bounds the keys of a
+    bucket of several."""
     buckets: list[list[int]] = []
-    filled = 0
+    filled = 0  # tokens without padding in the last bucket
     for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         length = lengths[place]
         if length == 0:
@@ -148,15 +149,16 @@ class _Packer:
 
 
 def pack(sequences: list[np.ndarray], max_tokens: int, usual_tokens: int) -> list[MicroBatch]:
-    """Micro-batches of about `usual_tokens` rows, more for long prefixes, and at most about `max_tokens`.
+    """Packs token sequences into micro-batches; those with a common prefix (completions of one prompt) share its rows.
 
-    One sequence alone may be longer. A function of the content alone.
-    """
+    A micro-batch has about `usual_tokens` rows, more for long prefixes, and at most about `max_tokens`; one sequence
+    alone may be longer. The same sequences are packed the same in whatever order they come."""
     batches = []
     packer = _Packer()
     for prefix, members in group_by_prefix(sequences):
         budget = min(max_tokens, max(usual_tokens, _PREFIX_MULTIPLE * prefix))
         while members:
+            # Take as many members as fit into the budget together with their prefix, at least one.
             taken, size = 0, prefix
             while taken < len(members):
                 suffix = len(sequences[members[taken]]) - prefix
@@ -194,7 +196,9 @@ class TreeAttention:
     def _bucket(
         self, bucket: Bucket, prefix: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """The suffixes of a bucket; the query heads that share a key head are folded into its query positions."""
+        """Attention of the suffixes of a bucket, each to the prefix and itself: (rows of the bucket, H, d). `prefix`
+        says which rows of q (R, H, d), k and v (R, KV, d) are the prefix's. Queries are taken in blocks of positions,
+        so that masks stay small; the query heads that share a key head are folded into its query positions."""
         n, length = bucket.count, bucket.length
         (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv
@@ -205,6 +209,7 @@ class TreeAttention:
             stop = min(start + _QUERY_BLOCK, length)
             seen = prefix.stop - prefix.start + stop
             inputs = _suffix_queries(q, rows, n, kv, start, stop), keys[:, :, :seen], values[:, :, :seen]
+            # How the backward pass makes the copies of `inputs` again, which would take too much memory if kept.
             again = (
                 partial(_suffix_queries, q.detach(), rows, n, kv, start, stop),
                 partial(_suffix_keys, k.detach(), prefix, rows, n, seen),

@@ -45,8 +45,7 @@ class RowExactProduct:
 
     A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
     machine: of the sizes in `_GEMM_ROWS` those are taken that give a row the same bits. They are tried and not looked
-    up, as the library's version and the processor decide which kernels run.
-    """
+    up, as the library's version and the processor decide which kernels run."""
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[torch.Size, torch.dtype], tuple[int, ...]] = {}
@@ -74,8 +73,7 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     """The matrix, or its transpose, for `gemm`: a bfloat16 one in the order that oneDNN's kernels want.
 
     Each product would bring it into that order again: at 64 rows that takes two thirds of the time. So it is kept, as
-    an attribute of the matrix. Matrices that are not `packable` are taken as they are.
-    """
+    an attribute of the matrix. Matrices that are not `packable` are taken as they are."""
     if not packable(weight):
         return weight.t() if transposed else weight
     name = "packed_transposed" if transposed else "packed"

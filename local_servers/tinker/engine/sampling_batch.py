@@ -45,11 +45,12 @@ class RunningRequest:
     """One sampling request on its way: its cache, its draws, and the samples that still run."""
 
     def __init__(self, model: BaseModel, weights: Weights, spec: SampleSpec, tokenizer: Any | None) -> None:
+        """`spec` has been checked. `tokenizer` (None: the model has none) is for stop strings. Lists are per sample."""
         self.weights = weights
         self.spec = spec
         self.error: Exception | None = None
         n, length = spec.num_samples, len(spec.prompt)
-        limit = min(spec.max_tokens, model.context_length - length)
+        limit = min(spec.max_tokens, model.context_length - length)  # 0: only the prompt's log-probabilities
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, range(spec.first_sample, spec.first_sample + n))
         shape = model.n_layers, model.n_kv_heads, model.head_dim
@@ -57,8 +58,9 @@ class RunningRequest:
             SlotCache(length) if n == 1 else GroupCache(*shape, length, n, model.device)
         )
         self.prompt = np.array(spec.prompt)
-        self.prefix: tuple[Callable[[], list[torch.Tensor]], int] | None = None  # of the prompt, computed by another
-        self.drawn_from: torch.Tensor | None = None
+        # Keys and values of so many first prompt tokens that another request has computed, to be copied; None: none.
+        self.prefix: tuple[Callable[[], list[torch.Tensor]], int] | None = None
+        self.drawn_from: torch.Tensor | None = None  # logits of the last step, from which the next tokens are drawn
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
         self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
@@ -230,14 +232,15 @@ class SamplingBatch:
         self.requests: list[RunningRequest] = []
 
     def step(self) -> list[RunningRequest]:
-        """Runs one step and returns the requests that it finished, or that failed (`error` is then set)."""
+        """Runs one step, which computes a chunk of the prompt or one token per sample of as many requests as fit.
+        Returns the requests that it finished, or that failed (`error` is then set)."""
         chosen = self._choose()
         by_weights: dict[int, list[RunningRequest]] = {}
         for request in chosen:
             try:
-                request.reserve(self._slots)
+                request.reserve(self._slots)  # memory for what this step adds to its cache
                 by_weights.setdefault(id(request.weights), []).append(request)
-            except Exception as error:  # this one's alone
+            except Exception as error:  # of this request alone: the others run
                 request.error = error
         # Together only where the weights are the same object: a step of the old policy and one of the new may run side
         # by side.
@@ -249,6 +252,7 @@ class SamplingBatch:
             list(self._pool.map(self._run, parts))
         finished = [request for request in chosen if request.done]
         for request in finished:
+            # Keep the keys and values of its prompt for later prompts that begin with the same tokens.
             if isinstance(request.cache, SlotCache) and request.error is None and not request.wants_prompt_logprobs:
                 self._kept.add(request.weights, request.prompt, request.cache.tensors(len(request.prompt)))
         self.requests = [request for request in self.requests if not request.done]
@@ -289,9 +293,10 @@ class SamplingBatch:
         return False
 
     def _dealt(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
-        """The requests in as many parts as there are threads, with about as many rows each; in fewer where there is
-        little to do."""
+        """Deals the requests out to threads: as many parts as there are threads, with about as many rows each; fewer
+        where there is so little to do that a thread costs more than it saves."""
         rows = sum(request.rows for request in requests)
+        # How many threads the step is worth: by its multiplications, and in bfloat16 by its rows.
         worth = 2 * self._model.n_weights * rows / _THREAD_OPERATIONS
         if self._model.dtype == torch.bfloat16:
             worth = min(worth, rows / _THREAD_ROWS)
@@ -300,8 +305,9 @@ class SamplingBatch:
             return [requests]
         parts: list[list[RunningRequest]] = [[] for _ in range(count)]
         loads = [0] * count
-        # Those with neighbours in slots last and in their order, each part filled to its share: a call does the
-        # attention of neighbours, and that of what lies between them.
+        # Requests with a cache of their own first, each to the part with the least rows. Then those in slots of shared
+        # blocks (`place`), in the order of their slots and each part filled to its share: one call does the attention
+        # of neighbouring slots, and would compute in vain what lies between distant ones.
         for request in sorted(requests, key=lambda request: request.place or (0, -request.rows)):
             part = loads.index(min(loads))
             if request.place is not None:
@@ -350,18 +356,19 @@ class SamplingBatch:
                 request.error = error
 
     def _forward(self, requests: list[RunningRequest]) -> tuple[torch.Tensor, ...]:
-        """The logits that each request wants of one forward pass. Changes nothing that a second pass would not change
-        in the same way."""
+        """Runs one forward pass over the next rows of all `requests`, which have the same weights. Returns per request
+        the logits that it wants of its rows (those to draw from, or all of a prompt). If the pass fails, it can be
+        repeated for each request: what it has changed is then changed in the same way."""
         tokens: list[int] = []
         positions: list[int] = []
         segments = []
         logit_rows: list[int] = []
-        spans = []
+        n_logits = []  # per request
         for request in requests:
             start = len(tokens)
             segments.append(Segment(start, start + request.rows, request.cache, request.prefilling))
             wanted = request.logit_rows()
-            spans.append(wanted.stop - wanted.start)
+            n_logits.append(wanted.stop - wanted.start)
             logit_rows += range(start + wanted.start, start + wanted.stop)
             its_tokens, its_positions = request.inputs()
             tokens += its_tokens
@@ -376,4 +383,4 @@ class SamplingBatch:
             SampleAttention(segments),
             row_exact=True,
         )
-        return self._model.exact_logits(weights, hidden[logit_rows]).split(spans)
+        return self._model.exact_logits(weights, hidden[logit_rows]).split(n_logits)

@@ -107,8 +107,9 @@ class _Worker:
     def __init__(
         self, engine: Engine, max_cache_bytes: int, threads: int, take_back: Callable[[list[Submitted]], None]
     ) -> None:
+        """Starts the process, which loads the engine's model. If it dies, `take_back` gets its unfinished requests."""
         self.alive = True
-        self.tokens = 0
+        self.tokens = 0  # the most that its unfinished requests may take
         self._base = engine.sampler_weights(None)
         self._take_back = take_back
         self._numbers = itertools.count()
@@ -230,7 +231,10 @@ def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
 
 
 def _work(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
-    """A worker process: answers what it is asked on the socket `descriptor`, until that is closed."""
+    """A worker process that samples for the server. It reads two kinds of messages from the socket `descriptor`, until
+    that is closed: ("snapshot", key, keys to drop, LoRA factors) are weights to hold, ("sample", number, key, spec) is
+    a request for these weights; any other kind cancels the request whose number follows. It answers (number, result or
+    error). The arguments are texts, as they come from the command line."""
     keep_freed_memory()
     transformers_logging.disable_progress_bar()
     connection = Connection(int(descriptor))

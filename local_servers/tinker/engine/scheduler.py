@@ -35,8 +35,7 @@ class SamplingScheduler:
     """Continuous batching: a request joins the running batch at the next step; how they meet changes no result.
 
     Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`. What they could grow
-    to counts, not what they hold now, so that the limit still holds when all of them are at their longest.
-    """
+    to counts, not what they hold now, so that the limit still holds when all of them are at their longest."""
 
     def __init__(self, engine: Engine, *, max_cache_bytes: int | None = None, threads: int | None = None) -> None:
         """`max_cache_bytes` is `Engine.cache_room` unless it is given; `threads` run the requests of a step, by default

@@ -219,6 +219,13 @@ class SlotAttention:
     """Attention of the rows of a step that are requests' for one sample; also fills their caches."""
 
     def __init__(self, segments: list[tuple[range, SlotCache]]) -> None:
+        """Plans a step, the same for each layer: where the new keys and values go, and which attention calls there are.
+
+        A segment is the step's rows of one request, and its cache: the positions that follow those that it holds. A
+        cache is one slot of a block `Slots`, in which a cell is one position of one slot. Rows whose attention has the
+        same shape (block, keys, width of queries) go into one call. That shape may depend on positions alone, so that a
+        row's bits do not depend on what runs beside it: a new token sees its slot's whole capacity; prompt rows are cut
+        at multiples of CHUNK, and see all keys up to the end of their chunk."""
         cells: dict[Slots, tuple[list[int], list[int]]] = {}
         parts: dict[tuple[Slots, int, int], list[_Rows]] = {}
         for rows, cache in segments:
@@ -228,7 +235,7 @@ class SlotAttention:
             its_cells, its_rows = cells.setdefault(slots, ([], []))
             its_cells += range(cell, cell + len(rows))
             its_rows += rows
-            if cache.prompt_filled == cache.prompt_length:
+            if cache.prompt_filled == cache.prompt_length:  # the prompt is computed: these are new tokens
                 parts.setdefault((slots, slots.capacity, 1), []).append(_Rows(cache, rows, first))
                 continue
             while rows:
@@ -237,6 +244,7 @@ class SlotAttention:
                 parts.setdefault((slots, stop, CHUNK), []).append(_Rows(cache, now, first))
                 first = stop
         device = next(iter(cells)).tensors[0].device
+        # A call computes all slots from its first to its last, unused ones in vain: on the CPU `_runs` splits it there.
         most_unused = _MOST_UNUSED if device.type == "cpu" else math.inf
         self._cells = [
             (slots, torch.tensor(its_cells, device=device), torch.tensor(its_rows, device=device))
@@ -285,7 +293,9 @@ class KeptPrompts:
         self._prompts: list[_Prompt] = []
 
     def add(self, weights: Weights, tokens: np.ndarray, tensors: list[torch.Tensor]) -> None:
-        """Keeps a copy, in place of prompts that this one goes on from; not where there is no memory for it."""
+        """Keeps a copy of `tensors`, the keys and values of the prompt `tokens` by these weights, so that later prompts
+        that begin alike can take them. Drops kept prompts that are a beginning of this one, those of weights that are
+        gone, and the oldest if there are too many. Keeps none if memory is short."""
         need = sum(tensor.nbytes for tensor in tensors)
         if need > self._max_bytes:
             return
@@ -303,7 +313,8 @@ class KeptPrompts:
         except OutOfMemory:
             self._prompts.clear()
             return
-        # The base model's live as long as the server.
+        # Weights of a training step are freed when nobody samples from them any more: do not hold them here. Those of
+        # the base model live as long as the server.
         holder: Callable[[], Weights | None] = (
             weakref.ref(weights) if isinstance(weights, SnapshotWeights) else lambda: weights
         )

@@ -91,15 +91,17 @@ class _Unembedding:
 
     @torch.no_grad()
     def backward(self, slopes: torch.Tensor, unembedding: torch.Tensor, unembed_grads: Weights) -> torch.Tensor:
-        """The gradient of sum(slopes * target log-probabilities) for the hidden states, by products with `unembedding`
-        and of its dtype; adds those of the unembedding's factors to `unembed_grads`, if they are trained. Takes what
-        was kept."""
+        """Returns the gradient of sum(slopes * target log-probabilities) for the hidden states (R, hidden); `slopes`
+        (pairs,) are the loss's derivatives. Its products are with `unembedding`, and of its dtype. Adds the gradients
+        of the unembedding's LoRA factors A and B to `unembed_grads`, if these are trained. Uses up what
+        `target_logprobs` kept; log-probabilities that were too many to keep are computed again."""
         dtype = unembedding.dtype
         a, b = (self._weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
         grad = torch.zeros_like(self._hidden)
         kept = iter(self._kept or ())
         for start, _, pairs in self._targets.chunks(len(self._hidden), self._vocab):
-            # Completions whose advantage is 0, and prompts, cost no row of the products.
+            # Rows with slope 0, as of prompts and of completions with advantage 0, are left out of the products. A row
+            # may have several pairs: `place` is each pair's among the rows that are left.
             live = slopes[pairs] != 0
             rows, place = self._targets.rows[pairs][live].unique_consecutive(return_inverse=True)
             x, its_slopes = self._hidden[rows], slopes[pairs][live]
@@ -137,7 +139,9 @@ class _Lane:
         }
 
     def run(self, batch: MicroBatch, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> _Losses:
-        """Log-probabilities and losses of the batch's datums by index; adds its gradients."""
+        """Returns log-probabilities and losses of the batch's datums, by their index in `datums`; with a backward pass
+        adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
+        derivatives by these (`slopes`) then go back through the unembedding and the layers."""
         device = self._model.device
         with torch.set_grad_enabled(self._backward):
             hidden = self._model.hidden(
@@ -147,6 +151,7 @@ class _Lane:
                 TreeAttention(batch.groups),
                 row_exact=False,
             )
+        # Per datum the positions and tokens whose log-probabilities the loss reads; `rows` are these positions' rows.
         wanted = [scored_tokens(loss, datums[index], config) for index, _ in batch.datum_rows]
         rows = np.concatenate([its_rows[at] for (_, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True)])
         tokens = np.concatenate([tokens for _, tokens in wanted])
@@ -196,7 +201,8 @@ def run_datums(
     *,
     backward: bool,
 ) -> LossOutput:
-    """The losses of valid datums; with `backward`, their gradients are added to the adapter's."""
+    """Returns log-probabilities and losses of `datums`, which have been checked; with `backward`, their gradients are
+    added to the adapter's. Micro-batches are dealt out to LANES lanes, which run in threads and sum their gradients."""
     config = checked_config(loss, loss_config)
     batches = pack([datum.tokens for datum in datums], _MOST_ROWS, _usual_rows(model))
     weights = adapter.applied(model.weights)
