@@ -296,7 +296,7 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, c
         missing = f"there is no deployment {settings.shard_deployment}"
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
     except httpx.HTTPError as error:  # which the task tries again
-        raise InfraError(f"no answer from the Prefect server: {error or type(error).__name__}") from error
+        raise InfraError(f"no answer from the Prefect server: {str(error) or type(error).__name__}") from error
     waits_since = time.monotonic()
     while (state := await state_of(run.id)) is None or not state.is_final():  # None: no answer
         if state is not None and not state.is_scheduled():  # a worker has it; it may be scheduled again later

@@ -280,23 +280,23 @@ class LostRuns:
                 await request(client)
 
         with self._one_at_a_time:
+            answered, failure = True, ""
             try:
                 asyncio.run(asyncio.wait_for(asked(), ANSWER_S))
             except Exception as error:  # whatever the client raises: it must not end the thread that looks
-                if not is_outage(error):
-                    if str(error) != self._said:
-                        print(f"looking for lost flow runs: {error or type(error).__name__}", flush=True)
-                    self._said = str(error)
-                    return False
+                answered, failure = not is_outage(error), str(error) or type(error).__name__
+            if answered:
+                if not self._answered:
+                    print("the Prefect server answers again", flush=True)
+                if failure not in ("", self._said):
+                    print(f"looking for lost flow runs: {failure}", flush=True)
+                self._said = failure
+            else:
                 if self._answered:
-                    print(f"the Prefect server does not answer: {error or type(error).__name__}", flush=True)
-                self._answered = False
+                    print(f"the Prefect server does not answer: {failure}", flush=True)
                 self._heard.clear()  # no worker's heartbeat reached it either: measure all silences from here on
-                return False
-            if not self._answered:
-                print("the Prefect server answers again", flush=True)
-            self._answered = True
-            return True
+            self._answered = answered
+            return not failure
 
     async def look(self, client: PrefectClient, ended: str | None = None) -> None:
         """One look at the work pool: marks the flow runs of lost workers as ended and schedules them again, and

@@ -138,7 +138,8 @@ def sample_spec(request: types.SampleRequest, eos_tokens: list[int], context_len
         raise BadRequest("the prompt has chunks that are not tokens; only tokens are supported") from error
     last_n = request.prompt_logprobs_last_n
     if last_n is not None and not (request.prompt_logprobs and 1 <= last_n <= len(prompt) - 1):
-        raise BadRequest(f"prompt_logprobs_last_n is {last_n}: from 1 to {len(prompt) - 1}, with prompt_logprobs")
+        most = f"from 1 to {len(prompt) - 1}" if len(prompt) > 1 else "none, as the prompt has one token or none"
+        raise BadRequest(f"prompt_logprobs_last_n is {last_n}: {most}, with prompt_logprobs")
     params = request.sampling_params
     stop_tokens, stop_strings = _stops(params.stop, eos_tokens)
     return SampleSpec(

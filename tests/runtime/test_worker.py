@@ -136,6 +136,28 @@ async def test_an_outage_of_the_server_loses_no_worker(
     assert capfd.readouterr().out.count("the Prefect server does not answer") == 1
 
 
+def test_a_refused_request_is_said_once_until_one_succeeds_and_the_server_counts_as_up(
+    prefect_api: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def refused(client: PrefectClient) -> None:
+        raise ValueError("odd")
+
+    async def fine(client: PrefectClient) -> None: ...
+
+    lost = LostRuns(own=[])
+    with used(f"http://127.0.0.1:{free_port()}/api"):
+        assert not lost._ask(lost.look)
+    assert [lost._ask(request) for request in (refused, refused, fine, refused)] == [False, False, True, False]
+    assert [line.partition(":")[0] for line in capfd.readouterr().out.splitlines()] == [
+        "the Prefect server does not answer",
+        "the Prefect server answers again",
+        *["looking for lost flow runs"] * 2,
+    ]
+    assert {metric.name: metric.samples[0].value for metric in lost.counted() if metric.samples}[
+        "coderl_prefect_up"
+    ] == 1
+
+
 async def test_a_run_whose_process_crashed_is_begun_again_a_number_of_times(
     client: PrefectClient,
     take_up: TakeUp,
