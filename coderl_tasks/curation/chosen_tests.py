@@ -40,8 +40,7 @@ async def quick_answers(
     problem: Problem, code: str, inputs: Sequence[str], judge: Judge, limit_s: float, name: str = ""
 ) -> list[Answer | None]:
     """A program's answers to `inputs`; None where it took more than `limit_s` CPU seconds, or was not run. `name` is
-    the function that is called, with the arguments that an input holds, as JSON or as Python writes a tuple. Raises
-    InfraError."""
+    the function to call, with an input's arguments as JSON or as Python writes a tuple. Raises InfraError."""
     asked = {"code": code, "name": name, "inputs": list(inputs), "kind": problem.kind, "limit_s": limit_s}
     asked |= {"longest": _LONGEST, "out_of_time": _OUT_OF_TIME, "all_s": (all_s := max(2.0, 6 * limit_s))}
     whole = Test(json.dumps(asked), "")
@@ -129,7 +128,7 @@ def features(records: Sequence[Record], answer: str) -> set[str]:
         f"cases {len(records)}",
     }
     for record in records:
-        fields = [_kinds(value) for value in record]
+        fields = [_value_features(value) for value in record]
         # Few programs that are wrong for an empty value, or for 0, are wrong for any other.
         edges = {number for number, value in enumerate(record) if not value and not isinstance(value, bool)}
         found |= {f"edge {number}" for number in edges}
@@ -151,12 +150,15 @@ def _order(one: Any, other: Any) -> str:
     return "unlike"
 
 
-def _kinds(value: Any) -> set[str]:
-    """What kind of value a value is."""
+def _value_features(value: Any) -> set[str]:
+    """Coarse features of one value of an input, as short texts that are only compared: of a number its sign, digits and
+    parity; of a list or text its length, its order, where its extremes lie, and the features of its elements. Tests are
+    chosen to cover features that the given tests lack. Counts are capped, so that there are few features."""
     if isinstance(value, bool) or value is None:
         return {str(value)}
     if isinstance(value, int | float):
-        return {f"{(value > 0) - (value < 0)} of {min(len(str(abs(value))), 4)}", f"rest {value % 2}"}
+        sign = (value > 0) - (value < 0)
+        return {f"{sign} of {min(len(str(abs(value))), 4)}", f"rest {value % 2}"}
     if not isinstance(value, list | tuple | str | dict):
         return {type(value).__name__}
     items = list(value)
@@ -173,10 +175,9 @@ def _kinds(value: Any) -> set[str]:
                 f"repeated {ordered[0] == ordered[1]} {ordered[-1] == ordered[-2]} {len(set(items)) < len(items)}"
             )
     if isinstance(value, dict):
-        return found | {f"value {kind}" for each in value.values() for kind in _kinds(each)}
-    return found | {
-        f"has {kind}" for each in items if not isinstance(each, str) or len(each) > 1 for kind in _kinds(each)
-    }
+        return found | {f"value {kind}" for each in value.values() for kind in _value_features(each)}
+    inner = [each for each in items if not isinstance(each, str) or len(each) > 1]  # not the characters of a text
+    return found | {f"has {kind}" for each in inner for kind in _value_features(each)}
 
 
 def _end(items: Sequence[Any], item: Any) -> str:

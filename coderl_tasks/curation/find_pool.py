@@ -116,14 +116,14 @@ class NamedProblems:
 
 def named_problems(name: str, limit: int = -1) -> NamedProblems:
     """The problems, solutions included, of the pool that `name` names or of a data file or folder here, of at most
-    `limit` rows (-1: all). Raises ConfigError, with the near names, if there is neither, or no problem with tests to
-    run, and DataError for data that cannot be read."""
+    `limit` rows (-1: all), and what a pool's curation recorded of these solutions. Raises ConfigError, with the near
+    names, if there is neither, or no problem with tests to run, and DataError for data that cannot be read."""
     path = find_local(str(POOLS / name)) or find_local(name)
-    is_pool = path is None or path.name == POOL_FILE or path.parent == POOLS.resolve()
-    if path is not None and not is_pool and not any((path / mark).is_file() for mark in (POOL_FILE, MANIFEST_FILE)):
+    has_pool_file = path is not None and any((path / file).is_file() for file in (POOL_FILE, MANIFEST_FILE))
+    if path is not None and not (has_pool_file or path.name == POOL_FILE or path.parent == POOLS.resolve()):
         loaded = load_problems(str(path), role="train", limit=limit)
         found = NamedProblems(path.stem, loaded.problems, unusable=loaded.unusable)
-    else:
+    else:  # a pool, or an unfinished or missing one: for these `find_pool` raises the error
         pool = find_pool(name)
         loaded = load_problems(str(pool.file), role="train", limit=limit)
         folder = pool.file.parent if pool.manifest else None

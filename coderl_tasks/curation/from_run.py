@@ -70,8 +70,9 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 
 
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
-    """`settings`, with what is not given filled in from the run `from_run` and its pool. ConfigError if there is no
-    such run, if it has no checkpoint to sample from, or if a given setting of SAME_AS_RUN differs from the run's."""
+    """Fills in the settings that the user did not give: model, data and sampling are the run's (`from_run`), and what
+    else decides a pool's content is that of the pool it was trained on. Raises ConfigError if there is no such run, if
+    it has no checkpoint to sample from, or if a given setting of SAME_AS_RUN differs from the run's."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
     prefix = f"from_run={settings.from_run}"
@@ -148,9 +149,9 @@ class Told:
 
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
-    """Pass counts and profile rows of `problems` (with tests) by the rollouts of the policy's run up to its step; older
-    rollouts weigh less. Problems that the run did not sample, or had with other tests or another comparator, are left
-    out."""
+    """Estimates the policy's pass rates on `problems` (with tests) from rollouts that its run recorded: pass counts and
+    profile rows. Reads the steps up to the policy's; a rollout `age` steps older weighs 1 / (1 + age / HALF_AGE).
+    Leaves out problems that the run did not sample, or graded with other tests or another comparator."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [file for file in scored_files(Path(policy.run)) if int(file.parent.name) <= policy.step]
@@ -161,25 +162,25 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
     counts, rows = {}, []
-    graded_by = _comparators(Path(policy.run))
+    run_comparators = _comparators(Path(policy.run))  # empty if the run's pool is gone: then taken to be the same
     for problem in problems:  # one at a time: with their tests they may not all fit into memory
         rollouts = by_problem.get((problem.problem_id,))
-        if graded_by.get(problem.problem_id, problem.comparator) != problem.comparator:
+        if run_comparators.get(problem.problem_id, problem.comparator) != problem.comparator:
             continue
-        if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:  # 0 tells nothing
+        # Another number of tests: the run had other ones. A recorded 0 tells nothing of them.
+        if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:
             continue
         weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
         pass_weights = weights[(rollouts["correctness_score"] == 1.0).to_numpy()]
         if n := round(math.fsum(weights)):  # otherwise they are too old to count
             counts[problem.problem_id] = round(n * math.fsum(pass_weights) / math.fsum(weights)), n
-            row = profile_frame([problem], rollouts, prices).row(0, named=True)
+            row = profile_frame([problem], rollouts, prices).row(0, named=True)  # unweighted: lengths, formats
             rows.append(row | rates(*counts[problem.problem_id]) | nothing_spent)
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
 
 
 def _comparators(run: Path) -> dict[str, str]:
-    """The comparators of the pool that `run` was trained on, by problem id, as far as that is there: rollouts were
-    graded by them."""
+    """The comparators by which rollouts of `run` were graded, by problem id; empty if its pool is gone."""
     file = Path(str((recorded_config(run) or {}).get("pool", "")))
     names = ("problem_id", "comparator")
     if not file.is_file() or not {*names} <= scan_parquet(file).collect_schema().keys():

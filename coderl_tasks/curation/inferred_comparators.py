@@ -123,26 +123,28 @@ class _Evidence:
 async def infer_comparator(
     problem: Problem, codes: Sequence[str], judge: Judge, seed: int, *, disagree: bool
 ) -> Inference | None:
-    """The comparator of a problem with these references, by the rules above; None if nothing suggests that it needs
-    another one: they do not `disagree` with the tests, and the statement says nothing. `problem` has a time limit that
-    its references keep. Raises InfraError if a program cannot be run."""
+    """Infers which laxer comparator than the default a problem needs, if any: "any order", say. `codes` are its
+    reference solutions; `disagree` says that one of them fails tests by its answers. The result is None if neither they
+    nor the statement suggest another comparator, and undecided (a comparator of "") if the evidence conflicts or is too
+    little. The problem's time limit has to be enough for its references. Raises InfraError if one cannot be run."""
     evidence = _Evidence(problem.whole(), said_of_answers(problem.statement))
     if not (disagree or evidence.named_freedoms()):
         return None
     distinct = list({shape(code): code for code in codes}.values())
-    found = await asyncio.gather(*(judge.outputs(problem, code) for code in distinct))
-    whole = [place for place, answers in enumerate(found) if len(answers) == len(problem.tests)]
-    if not whole:
+    outputs = await asyncio.gather(*(judge.outputs(problem, code) for code in distinct))
+    pairs = zip(distinct, outputs, strict=True)
+    complete = [(code, answers) for code, answers in pairs if len(answers) == len(problem.tests)]  # answer every test
+    if not complete:
         return None
-    evidence = replace(
-        evidence, references=[found[each] for each in whole], programs=[distinct[each] for each in whole]
-    )
+    programs, references = zip(*complete, strict=True)
+    evidence = replace(evidence, references=references, programs=programs)
+    # What the statement allows, and the references whose answers the default comparator does not accept.
     named, deviating = evidence.named_freedoms(), evidence.deviating()
     names = _candidates(evidence, named, bool(deviating))
     if not names:
         disagreeing = named and deviating  # under the default too
         return Inference("", f"the references do not agree as {', '.join(named)}") if disagreeing else None
-    name = names[0]
+    name = names[0]  # if there are more, `_against` says that no comparator allows all of them
     if against := _against(evidence, names, named) or _missing(evidence, name):
         return Inference("", against)
     passing = await _passing_wrong_program(evidence, name, judge, seed)
@@ -229,27 +231,31 @@ def _order_is_the_answer(evidence: _Evidence) -> bool:
 
 
 async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, seed: int) -> str:
-    """A program that is known to be wrong (rule 4) and passes under the comparator, in words; "" if none does."""
+    """Whether the comparator `name` accepts a wrong program: returns which one, in words, or "" if it accepts none.
+    Tried are the problem's known-wrong programs, and mutants of the references. A mutant that passes is taken as wrong
+    if its answers differ from the expected ones in another way than any reference's do: they break a relation, finer
+    than the comparator, that holds for all references. For one line in any order there is no such relation."""
     problem = replace(evidence.problem, comparator=name)
     for number, code in enumerate(problem.wrong_solutions, 1):
         if (await graded(judge, problem, code)).passed and not (await graded(judge, evidence.problem, code)).passed:
             return f"known-wrong program {number}"
     relations = () if evidence.one_line and name in UNORDERED else _FINER.get(name.partition(":")[0], ())
-    kept = [each for each in relations if all(_holds(each, evidence.expected, one) for one in evidence.references)]
-    if not kept:  # a mutant differs as the references do, or fails
+    holding = [each for each in relations if all(_holds(each, evidence.expected, one) for one in evidence.references)]
+    if not holding:  # then nothing tells a wrong mutant that passes from a right one
         return ""
     drawn = [mutants(code, seed_for(seed, "mutants", problem.problem_id), MOST_MUTANTS) for code in evidence.programs]
-    turns = [code for turn in range(MOST_MUTANTS) for of_one in drawn for code in of_one[turn : turn + 1]]
-    limit_s = min(problem.time_limit_s or judge.timeout_s, MUTANT_LIMIT_S)
+    by_turns = [code for turn in range(MOST_MUTANTS) for of_one in drawn for code in of_one[turn : turn + 1]]
+    limit_s = min(problem.time_limit_s or judge.timeout_s, MUTANT_LIMIT_S)  # a mutant may never end
     problem = replace(problem, time_limit_s=limit_s)
 
     async def is_wrong(code: str) -> bool:
         if not (await graded(judge, problem, code)).passed:
             return False
         answers = await judge.outputs(problem, code)
-        return len(answers) == len(problem.tests) and not all(_holds(each, evidence.expected, answers) for each in kept)
+        is_complete = len(answers) == len(problem.tests)
+        return is_complete and not all(_holds(each, evidence.expected, answers) for each in holding)
 
-    wrong = await asyncio.gather(*map(is_wrong, turns[:MOST_MUTANTS]))
+    wrong = await asyncio.gather(*map(is_wrong, by_turns[:MOST_MUTANTS]))
     return "a wrong mutant of a reference" if any(wrong) else ""
 
 

@@ -124,8 +124,7 @@ class _Search:
         )
 
     def case_formats(self, inputs: Sequence[list[str]]) -> Iterator[tuple[_Item, ...]]:
-        """Formats of one case: first those of as many lines in every case, then those that begin with a number of
-        lines."""
+        """Formats of one case: first with as many lines in every case, then those that begin with a number of lines."""
         per_case = {(len(lines) - 1) / int(lines[0]) for lines in inputs}
         # Cases of one line are a list of lines as well, and as such may have more in common.
         if len(per_case) == 1 and (size := per_case.pop()).is_integer() and 1 < size <= _MOST_TOKENS:
@@ -137,12 +136,13 @@ class _Search:
                 yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
 
     def continued(self, at: Sequence[_Position], items: tuple[_Item, ...] = ()) -> Iterator[tuple[_Item, ...]]:
-        """The formats that begin with `items`, which end in each input at a position, the simplest first."""
+        """Yields every sequence of items that begins with `items` and parses all inputs to their end, the simplest
+        first. `at` says of each input where `items` end in it. Depth first: each item that may follow is tried."""
         ended = [place == len(lines) for lines, place, _ in at]
         if all(ended):
             yield items
             return
-        if any(ended) or len(items) > _MOST_TOKENS:
+        if any(ended) or len(items) > _MOST_TOKENS:  # one input ends here and another does not
             return
         for item in self.next_items(at, is_first=not items):
             self.attempts += 1
@@ -151,19 +151,22 @@ class _Search:
             after = []
             for lines, place, numbers in at:
                 taken = _take(item, lines, place, numbers)
-                if taken is None:
+                if taken is None:  # this input does not have the item here
                     break
                 fields, place = taken
                 numbers = (*numbers, *(each if isinstance(each, str) else "" for each in fields))
                 after.append(_Position(lines, place, numbers))
-            else:
+            else:  # every input has it
                 yield from self.continued(after, (*items, item))
 
     def next_items(self, at: Sequence[_Position], is_first: bool) -> Iterator[_Item]:
+        """Yields the items that may come next in all inputs (next line of each: `at`), the likeliest first: lines that
+        an earlier number counts, one line as an array, a counted row or a row, and last all remaining lines. The order
+        matters: the first sequence of items that parses all inputs is taken."""
         lines = [each.lines[each.place] for each in at]
         separator = _separator(lines)
         sizes = {len(line.split(separator)) for line in lines}
-        # Lines that an earlier number counts, where it counts more than one.
+        # Each earlier number may count lines, or one less (edges of a tree), or one more. A count of 1 says little.
         for count in range(len(at[0].numbers)):
             if not all(_INTEGER.fullmatch(each.numbers[count]) for each in at):
                 continue
@@ -177,7 +180,7 @@ class _Search:
         is_counted = all(_is_counted(line.split(separator)) for line in lines)
         is_last = all(each.place + 1 == len(each.lines) for each in at)
         is_array = is_last and self.says_list and not is_counted and max(sizes) > 2
-        is_row = len(sizes) == 1 and max(sizes) <= _MOST_TOKENS
+        is_row = len(sizes) == 1 and max(sizes) <= _MOST_TOKENS  # longer lines are arrays
         if is_array:
             yield _Item("array", separator=separator)
         if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
@@ -217,10 +220,11 @@ def _is_counted(tokens: Sequence[str]) -> bool:
 
 
 def _split(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[list[Any]] | None:
-    """The fields of each case as texts and lists of texts; None if the lines do not fit."""
+    """Parses the lines of one input by a format, `items`: returns each case's fields (a token or a list each); None if
+    they do not fit. `has_cases`: the first line says how many cases follow; otherwise the input is one case."""
     if not lines:
         return None
-    place, cases = 0, 1
+    place, cases = 0, 1  # `place` is the next line to read
     if has_cases:
         if not _INTEGER.fullmatch(lines[0]):
             return None
@@ -239,15 +243,16 @@ def _split(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[li
 
 
 def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
-    """The fields of an item that begins at a line, and the line after it."""
+    """Parses one item of a format at line `place`: returns its fields (a token or a list each) and the number of the
+    next line, or None if the lines do not fit. A token among the `fields` before it may say how many lines it has."""
     if item.kind == "lines":
         assert item.each is not None
-        count = len(lines) - place
+        count = len(lines) - place  # all that remain
         if item.count is not None:
-            said = fields[item.count]
-            if not isinstance(said, str) or not _INTEGER.fullmatch(said):
+            count_text = fields[item.count]
+            if not isinstance(count_text, str) or not _INTEGER.fullmatch(count_text):
                 return None
-            count = int(said) + item.more
+            count = int(count_text) + item.more  # `more` is -1, 0 or 1
         if count < 0 or place + count > len(lines):
             return None
         rows: list[Any] = []
@@ -256,12 +261,13 @@ def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> t
             if taken is None:
                 return None
             row = taken[0]
+            # Of a counted row only the list of its tokens: the number in front follows from it.
             rows.append(row[-1] if len(row) == 1 or item.each.kind == "counted" else row)
         return [rows], place + count
     if place >= len(lines):
         return None
     tokens = lines[place].split(item.separator)
-    if "" in tokens:
+    if "" in tokens:  # two separators in a row: it separates something else
         return None
     if item.kind == "counted":
         return ([tokens[0], tokens[1:]], place + 1) if _is_counted(tokens) else None

@@ -175,8 +175,9 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
-    """`profile` with the most probable `difficulty`, and LABEL_COLUMNS; null where nothing was graded. `own` has, by
-    problem_id, the prior distributions (J,) of problems for which the group's is not used."""
+    """`profile` with each problem's most probable `difficulty`, the probability of each difficulty, and its pass rate's
+    posterior (LABEL_COLUMNS); null where nothing was graded. The prior of a pass rate is that of the problem's group
+    (its split, and how long its prompt is), but for problems in `own`: prior distributions (J,) by problem_id."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
     group_posterior = cache(lambda group, k, n: posterior(distributions[group], k, n))  # few differ
@@ -200,8 +201,9 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
 def rules_for_labels(
     profile: pl.DataFrame, prior: Prior, plan: SamplingPlan, rule: StoppingRule, budget: float
 ) -> tuple[dict[str, StoppingRule], float]:
-    """Plans `budget` further samples where they make labels surest. Returns the stopping rules of the problems to
-    sample further, by problem_id, and how many samples they are expected to take. Problems out of the band get none.
+    """Plans `budget` further samples where they make labels (difficulties) surest. Returns the stopping rules of the
+    problems to sample further, by problem_id, and how many samples they are expected to take. Problems out of the band
+    get none. A rule's `doubtful` are the states, as (passes, samples), in which it takes another round.
 
     `profile` is the result of sampling by `plan` and `rule`. For a price per sample, backward induction over rounds
     decides at each (passes, samples): continue if the label's probability is expected to grow by more than the round
@@ -226,6 +228,7 @@ def rules_for_labels(
     (within, within_samples), (beyond, beyond_samples) = further.states_worth(high), further.states_worth(low)
     total = expected(high)
     rules = {}
+    # A price decides alike for all problems in one state. The rest of the budget is given problem by problem.
     for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
         extra = beyond_samples[in_band[name]] - within_samples[in_band[name]]
         goes_further = total + extra <= budget

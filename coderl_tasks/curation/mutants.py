@@ -1,10 +1,10 @@
-"""Mutants of a program: copies with one small mistake each, most of which are wrong programs; and what of a program can
-be wrong at all."""
+"""Mutants of a program: copies with one small mistake each, most of them wrong; and what of it can be wrong at all."""
 
 import ast
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from operator import setitem
 
 from coderl_tasks.problems.assertion_tests import NOT_PYTHON
@@ -26,7 +26,8 @@ _UNORDERED_ARGUMENTS = frozenset({"max", "min", "gcd", "lcm", "isclose"})
 
 
 def mutants(code: str, seed: int, most: int) -> list[str]:
-    """At most `most` different mutants of `code`, drawn by `seed`; none of a program that does not compile."""
+    """At most `most` different mutants of `code`, copies with one small mistake, drawn by `seed`; none of a program
+    that does not compile."""
     try:
         tree = ast.parse(code)
     except NOT_PYTHON:
@@ -36,8 +37,8 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
     for number in random.Random(seed).sample(range(n_changes), n_changes):
         if len(found) == most:
             break
-        copy = ast.parse(code)
-        next(change for place, change in enumerate(_changes(copy)) if place == number)()
+        copy = ast.parse(code)  # a change alters the tree that it belongs to, so each mutant needs its own
+        next(islice(_changes(copy), number, None))()  # makes the change
         try:
             text = ast.unparse(ast.fix_missing_locations(copy))
             compile(text, "mutant", "exec")
@@ -58,19 +59,20 @@ def live_code(code: str, entry_point: str = "") -> str:
         return code
     if entry_point:
         tree.body = [node for node in tree.body if not _is_script_part(node)]
-    while True:
-        loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {entry_point}
-        live = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name in loaded]
+    while True:  # again, as a function that went may have been the only one to name another
+        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {entry_point}
+        live = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name in named]
         if len(live) == len(tree.body):
             break
         tree.body = live
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            stated = [
+            body[:] = [
                 part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
             ]
-            body[:] = stated or [ast.Pass()] * (not isinstance(node, ast.Module))
+            if not body and not isinstance(node, ast.Module):  # only a docstring: a body needs a statement
+                body.append(ast.Pass())
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -99,7 +101,8 @@ def _is_script_part(node: ast.stmt) -> bool:
 
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:
-    """Every small mistake that can be made in `tree`, as functions that make it there."""
+    """Yields for every small mistake that can be made in `tree`, always in the same order, a function that makes it
+    there: another operator or constant, a negated condition, arguments in another order, a statement left out."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for place, operator in enumerate(node.ops):

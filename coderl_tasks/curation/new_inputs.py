@@ -82,20 +82,25 @@ class _Inputs:
     """What the given records have in common, and how others like them are made."""
 
     def __init__(self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment) -> None:
+        """Infers from the given `records` (one value per field) and the `statement` what new records must satisfy:
+        `lengths`, `common` and `relations` hold the constraints that all given records satisfy. `treatment` is what
+        right programs do with their input. `seeds` are the records to mutate."""
         self.records = records
         self.treatment = treatment
-        # Asked for each value of each record that is tried, and always the same.
+        # Domains of values, by place and type. Cached: asked for each value of each record that is tried.
         self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
         self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
         self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
         self.characters: Callable[[Place], set[str]] = cache(self._characters)
+        # Integers that the statement or a right program names, and their neighbours: programs may tell these apart.
         named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
         self.stated = tuple(named)
         named += [each for each in treatment.constants if isinstance(each, int)]
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
         self.rng = rng
-        self.rows = _rows(records)
+        self.rows = _rows(records)  # places of short lists of one length, whose positions differ in meaning
         self.has_fields_only = not any(isinstance(value, list | tuple | dict) for value in records[0])
+        # All given values by place: of a field, of the elements of a field's list, and so on.
         self.given: dict[Place, list[Any]] = {}
         for record in records:
             for place, value in _walk(record, self.rows):
@@ -105,8 +110,7 @@ class _Inputs:
         self.bounds = stated_bounds(statement)
         self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
         pairs = list(permutations(range(len(records[0])), 2))
-        # Each list is what its test holds for: (field, other field, difference), (place, name, test), and (test, field,
-        # other field).
+        # (field, other, difference): the field's integer, or its list's length, is the length of the other field.
         self.lengths = [
             (field, other, more)
             for field, other in pairs
@@ -116,12 +120,14 @@ class _Inputs:
         # A number that says how many elements follow may be any number of them that is allowed.
         self.counts = {(field,) for field, *_ in self.lengths if isinstance(records[0][field], int)}
         self.counted = {(other,) for field, other, _ in self.lengths if (field,) in self.counts}
+        # (place, name, test): a property of the values at one place, such as being sorted.
         self.common = [
             (place, name, test)
             for place, given in self.given.items()
             for name, test in _properties(given, self.said.names_parity).items()
             if all(map(test, given)) and not self._is_by_chance(place, name, given)
         ]
+        # (test, field, other field): such as "at most".
         self.relations = [
             (test, one, other)
             for test in self._tests_of_pairs()
@@ -142,7 +148,8 @@ class _Inputs:
         return [test for name, test in _OF_PAIRS.items() if name not in left_out]
 
     def _is_by_chance(self, place: Place, name: str, given: Sequence[Any]) -> bool:
-        """Whether the values at a place may be in order, or all different, though the statement asks for neither."""
+        """Whether all `given` values at a place may have the property `name` (sorted, even, ...) by chance, so that it
+        is no constraint: the statement does not speak of it, and unrelated values have it with more than _CHANCE."""
         if name in ("rectangle", "square"):
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
         if name == "first is less":
@@ -153,14 +160,16 @@ class _Inputs:
         is_ordered = name in ("sorted", "falling")
         if not is_ordered and name not in ("distinct", "differing neighbours"):
             return False
-        different = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
+        # Lists of one element are always sorted and distinct, and equal lists count once.
+        telling = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
         asks = self.said.orders if is_ordered else self.said.differs
-        if asks and different:
+        if asks and telling:
             return False
-        if is_ordered:
-            return math.prod(1 / math.factorial(min(len(each), 20)) for each in different) > _CHANCE
+        if is_ordered:  # one of n! orders
+            return math.prod(1 / math.factorial(min(len(each), 20)) for each in telling) > _CHANCE
         n_values = self._n_values(place, given)
-        return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in different) > _CHANCE
+        # About the chance that as many draws from `n_values` values are all different (birthday problem).
+        return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in telling) > _CHANCE
 
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
         """How many different elements lists, or characters strings, at a place may have."""
@@ -201,18 +210,20 @@ class _Inputs:
         return [each for each in self.given.get(place, ()) if type(each) is kind]
 
     def _range(self, place: Place, kind: type) -> tuple[Any, Any]:
-        """The lowest and the highest number of a type at a place."""
+        """The lowest and the highest number of a type that new records may have at a place (a field of the record, or
+        the elements of a list in one). Starts from the given values' range, and widens it where the statement, or what
+        right programs do with numbers (`treatment`), allows that; bounds that the statement names narrow it last."""
         given = self.alike(place, kind)
         low, high = min(given), max(given)
         is_field, is_only = len(place) == 1, len(place) == len(self.records[0]) == 1
-        # Only 0 and 1, or always 0: a switch, where the statement does not speak of numbers.
+        # Only 0 and 1, or always 0: a switch, where the statement does not speak of numbers. It has no other values.
         is_number = is_field and self.treatment.is_plain and self.said.speaks_of_numbers
         is_switch = (len(set(given)) > 1 and {0, 1} >= set(given)) or (is_field and not is_only and set(given) == {0})
         if is_switch and not is_number:
             return low, high
         if isinstance(low, int) and isinstance(high, int):
             low = self._lowest(is_field, low, high, {len(str(each)) for each in given})
-            if low < 0:
+            if low < 0:  # as far above 0 as below
                 low, high = min(low, -high), max(high, -low)
             if not is_field:  # elements of lists may be any that the programs tell apart, which costs no time
                 near = [each for each in self.named if abs(each) <= _NEAR]
@@ -224,13 +235,14 @@ class _Inputs:
                 low, high = min([low, *near]), max([high, *near])
             if self.treatment.is_plain or (low < 0 and not is_field):
                 high, low = self._farther(low, high)
-        elif low < 0 or (self.treatment.is_plain and not self.said.limits_signs):
+        elif low < 0 or (self.treatment.is_plain and not self.said.limits_signs):  # decimals
             low = min(low, -high)
-        if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):
+        if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):  # small ones cost little when doubled
             high = max(2 * high, _SMALL) if is_only else 2 * high
             low = -high if low < 0 else low
         if is_only and self.said.is_open:  # to the third multiple of what is named: a program may tell them apart
             high = max([high, *(3 * each for each in self.stated if 1 < each <= _SMALL * 2)])
+        # Which value a stated bound is of is not known: those that hold for all given values are taken to be of these.
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
@@ -376,6 +388,8 @@ class _Inputs:
         return self.rng.choice([each for each in choices if low <= each <= high] or [value])
 
     def _string(self, place: Place, value: str) -> str:
+        """A mutation of a string, drawn at random: its words or characters exchanged, a given string's end, one letter
+        repeated, a palindrome, another case. It may still break constraints: the caller checks them."""
         rng, given = self.rng, self.alike(place, str)
         if len(value) > MOST_ELEMENTS:
             return rng.choice(given)
@@ -383,11 +397,11 @@ class _Inputs:
             return ""
         characters = sorted(self.characters(place))
         separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
-        more = [word for each in given for word in each.split(separator) if word] + self.quoted
-        # Words that the statement names are a vocabulary.
-        if separator is not None and (rng.random() < 0.5 or {*more, ""} == {*self.quoted, ""}):
+        vocabulary = [word for each in given for word in each.split(separator) if word] + self.quoted
+        # Always whole words if the statement quotes every word that there is: others would be no input.
+        if separator is not None and (rng.random() < 0.5 or {*vocabulary, ""} == {*self.quoted, ""}):
             words = value.split(separator) if value else []
-            return separator.join(self._elements(words, lambda: rng.choice(more)))
+            return separator.join(self._elements(words, lambda: rng.choice(vocabulary)))
         choice = rng.randrange(10)
         if choice == 0:
             return value[: rng.randrange(len(value) + 1)] + rng.choice(given)[rng.randrange(len(value) + 1) :]
@@ -395,7 +409,7 @@ class _Inputs:
             return rng.choice(value) * len(value)
         if choice == 2:
             return value + value[::-1]
-        if choice == 3:
+        if choice == 3:  # a palindrome of the same length
             half = len(value) // 2
             return value[: half + len(value) % 2] + value[:half][::-1]
         if choice == 4 and value.swapcase() != value:
@@ -403,7 +417,7 @@ class _Inputs:
             return value[:at] + value[at:].swapcase() if rng.random() < 0.5 else value.swapcase()
         if not characters:
             return value
-        return "".join(self._elements(list(value), lambda: rng.choice(characters)))
+        return "".join(self._elements(list(value), lambda: rng.choice(characters)))  # the other choices: characters
 
     def _dict(self, place: Place, value: dict[Any, Any], record: Record) -> dict[Any, Any]:
         rng, changed = self.rng, dict(value)
@@ -418,10 +432,12 @@ class _Inputs:
         return changed
 
     def _list(self, place: Place, values: list[Any], record: Record) -> list[Any]:
+        """A mutation of the list `values`, drawn at random: one element changed, elements dropped, repeated or added,
+        sorted, or a new list of another length. New elements are given ones of this place, half of them changed."""
         rng, inner = self.rng, (*place, "*")
         if self.may_be_empty and rng.random() < _EMPTY:
             return []
-        if place in self.rows or (values and rng.random() < 0.3):
+        if place in self.rows or (values and rng.random() < 0.3):  # a row's length is fixed, so one element changes
             if not values:
                 return values
             number = rng.randrange(len(values))
@@ -437,13 +453,14 @@ class _Inputs:
 
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
-        if rng.random() < 0.1:  # all of one random size
+        if rng.random() < 0.1:
             size = rng.randint(*self.sizes(place, type(self.given[place][0]))) if place in self.given else len(values)
             return [element() for _ in range(size)]
         return self._elements(values, element)
 
     def _elements(self, values: list[Any], element: Callable[[], Any]) -> list[Any]:
-        """`values` with elements dropped, repeated, exchanged, made equal, replaced or added."""
+        """`values` with one random change: an element added, dropped, replaced, repeated or made equal to another one;
+        or all shuffled, cut off, made equal or reversed. `element` makes a new element. May change `values` itself."""
         rng, choice = self.rng, self.rng.randrange(9)
         place = rng.randrange(len(values)) if values else 0
         if not values or choice == 0:
@@ -526,24 +543,26 @@ def _is_length(record: Record, field: int, other: int, more: int) -> bool:
 
 
 def _properties(given: Sequence[Any], speaks_of_parity: bool) -> dict[str, Property]:
-    """What the values at one place may have in common."""
+    """The properties, name to test, that are worth testing on the `given` values of one place: those that hold for all
+    of them become constraints of new values. Which there are depends on the values' type; those that a few values have
+    by chance (all numbers are even, say) are left out."""
     kinds = {type(value) for value in given}
-    is_chance = len({repr(value) for value in given}) < _FEW  # that all numbers are even, say
+    is_chance = len({repr(value) for value in given}) < _FEW
     if kinds == {int}:
         return {} if is_chance else _OF_INTEGERS
     if not kinds <= {list, tuple} and kinds != {str}:
         return {}
     found = _OF_STRINGS if kinds == {str} else _OF_LISTS
-    found = found if is_chance and not speaks_of_parity else found | _OF_LENGTHS
+    found = found if is_chance and not speaks_of_parity else found | _OF_LENGTHS  # even or odd lengths
     if kinds != {str}:
         return found
     # A text of one character tells nothing of the order of characters.
     if sum(len(set(value)) > 1 for value in given) > 1:
         found = found | _OF_CHARACTERS
     forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]
-    if len(forms) == 1 and not (form := forms.pop()).isalnum():
+    if len(forms) == 1 and not (form := forms.pop()).isalnum():  # such as 99:99, a time
         found = found | {"form": lambda value: _form(value) == form}
-    if len(vocabulary := set(words)) <= len(words) / 2:
+    if len(vocabulary := set(words)) <= len(words) / 2:  # words repeat: they are likely all that there are
         found = found | {"vocabulary": lambda value: set(value.split()) <= vocabulary}
     return found
 

@@ -91,8 +91,7 @@ _OF_AN_ANSWER = re.compile(rf"\b(?:{_ANSWER}|{_PRINT}|accepted|correct)\b", re.I
 class Said:
     """What a statement says of an answer, each as its words, "" where it says nothing: that it may be in any order, or
     in any letter case; that elements may be repeated; that some order is asked for, or may be; that one input holds
-    several cases; that several answers are right. `tolerance` is the comparator of the error that it allows, "" for
-    none or for more than one."""
+    several cases; that several answers are right. `tolerance` is the comparator of the one error that it allows."""
 
     any_order: str
     any_case: str
@@ -104,19 +103,21 @@ class Said:
 
 
 def said_of_answers(statement: str) -> Said:
-    """What `statement` says of answers."""
+    """Finds the phrases with which a problem's statement says what does not matter in an answer (order, letter case,
+    repetitions, small errors), and those against it (an order that it demands, several right answers); "" if none."""
     text = " ".join(statement.split())
     any_order, any_case, repeats = _first(_ANY_ORDER, text), _first(_ANY_CASE, text), _first(_REPEATS, text)
     free = [each for each in _sentences(text) if _first(_ANY_ORDER, each)]
-    # "The order of the rows and the order in a row do not matter": more is free than one order, or less.
+    # "The order of the rows and the order in a row do not matter": no comparator allows just that, so `several` has it.
     several = next((each for each in free if len(re.findall(r"\border\b", each, re.IGNORECASE)) > 1), "")
     several = several or next(filter(None, (_first(_PARTLY, each) for each in free)), "")
     if not any_order and not re.search(r"\bsets?\b", repeats):
         repeats = ""  # a path that visits a vertex twice is no set
+    # An order is demanded only where output is spoken of, and not by the phrases that were just found.
     rest = text.replace(any_order, " ").replace(any_case, " ") if any_order or any_case else text
-    printing = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
-    asking = (*_ORDERED, *_ARRANGED, *(() if any_order else _PERHAPS_ORDERED))
-    demands = [_first(_ORDERED, any_order), *(_first(asking, each) for each in printing)]
+    about_output = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
+    order_patterns = (*_ORDERED, *_ARRANGED, *(() if any_order else _PERHAPS_ORDERED))
+    demands = [_first(_ORDERED, any_order), *(_first(order_patterns, each) for each in about_output)]
     return Said(
         any_order,
         any_case,

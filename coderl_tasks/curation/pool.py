@@ -148,7 +148,7 @@ def build_pool(
     showed, `audits` (AUDIT_SCHEMA) what an audit found, whose AUDIT_COLUMNS the pool then has too. `profile`
     (PROFILE_SCHEMA, its labels by `prior`) has one row per other problem of `loaded`, else ValueError. Without a
     profile there is no band, and PROFILE_COLUMNS are null. With `screened`, the chance that a problem is learnable
-    decides instead of its pass rate.
+    decides instead of its pass rate. `mix` says how many problems of which difficulty and split to take.
     """
     all_drops = list(drops)
     remaining = {problem.problem_id: problem for problem in loaded.problems}
@@ -165,9 +165,10 @@ def build_pool(
     left_out, short = select(candidates.filter(pl.col("problem_id").is_in([*remaining])), mix)
     all_drops += [Drop.of(remaining.pop(name), "mix", *left_out[name]) for name in [*remaining] if name in left_out]
     chosen = list(remaining.values())
-    found = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
+    # The pool's further columns: what the audit, the check of solutions and the profile say of each problem.
+    tables = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
     known: dict[str, dict[str, Any]] = {}
-    for row in chain(*found, measured.values()):
+    for row in chain(*tables, measured.values()):
         known.setdefault(row["problem_id"], {}).update(row)
     rows = [known.get(problem.problem_id, {}) for problem in chosen]
     columns = PROFILE_COLUMNS | ANSWER_COLUMNS | ({} if audits is None else AUDIT_COLUMNS)
@@ -215,12 +216,12 @@ def write_pool(
     inputs: Mapping[str, Any] | None = None,
     whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
-    """Writes a finished pool to `folder` and returns its manifest, which records `settings` (with `model_name`),
-    `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has only outlines of its problems,
-    `whole` has them with their tests, for pool.parquet."""
+    """Writes a finished pool (its problems, drops and profile) to `folder` and returns its manifest, which records
+    `settings` (with `model_name`), `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has
+    only outlines of its problems, without tests, `whole` reads them from disk with their tests, for pool.parquet."""
     make_folder(folder)
     for name in TABLES:
-        if name == "pool" and whole is not None:  # `pool.pool` has no tests then
+        if name == "pool" and whole is not None:  # `pool.pool` has no tests then, so only its other columns are used
             problems = whole.only(pool.pool["problem_id"].to_list())
             problems.write(folder / "pool.parquet", pool.pool.select(pl.exclude(PROBLEM_SCHEMA.keys())))
         else:
@@ -234,8 +235,8 @@ def write_pool(
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent.
-    Without a profile, band and difficulties are left empty; without prices, so is the cost."""
+    """The manifest, without the hashes of files: model, settings, counts by split, difficulty and drop reason, samples
+    and tokens spent. Without a profile, band and difficulties are left empty; without prices, so is the cost."""
     low, high = pool.band or (None, None)
     profile = pool.profile
     of_run = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
@@ -279,11 +280,11 @@ def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
-    """Raises EmptyPoolError, with the reasons, if the pool is empty. `if_too_hard` is advice for too hard problems."""
+    """Raises EmptyPoolError, with reasons and advice, if the pool is empty. `if_too_hard` is advice where most are."""
     if pool.pool.height:
         return
     reasons = pool.drops_in_words()
-    if pool.dropped.filter(stage="mix").height:  # something was left before the mix
+    if pool.dropped.filter(stage="mix").height:  # problems lay in the band, and the mix took none of them
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
     if pool.band is None:  # without a profile
@@ -301,9 +302,10 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
 
 
 def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
-    """Which `candidates` the mix leaves out: (reason, detail) by problem id, where the reason is not_in_mix (their cell
-    has no share) or over_share (it is full); and by cell ("hard", "hard/taco", ""), how many problems it lacks.
-    `candidates` has problem_id, split, difficulty, and, if labels are uncertain, the probability of each difficulty."""
+    """Decides which `candidates` a mix leaves out. A cell is a difficulty, a split, or a combination of both. Returns
+    (reason, detail) by problem id, where the reason is not_in_mix (their cell has no share) or over_share (it is full);
+    and by cell ("hard", "hard/taco", ""), how many problems it lacks. `candidates` has problem_id, split, difficulty,
+    and, if labels are uncertain, the probability of each difficulty."""
     if not mix.keys and mix.size is None:  # nothing is asked for: all stay
         return {}, {}
     shares = label_shares(candidates, mix)
@@ -316,16 +318,20 @@ def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str
         else:
             left_out[row["problem_id"]] = ("not_in_mix", f"{'/'.join(cell)} has no share")
     available = {cell: len(ids) for cell, ids in members.items()}
+    # Without a size: the most problems with which no cell falls short of its share.
     parts = apportion(shares, largest_size(shares, available) if mix.size is None else mix.size)
     for cell, ids in members.items():
-        ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))  # by a hash of the id
+        # By a hash of the id: other problems do not change who is taken.
+        ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
         detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
         left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
     return left_out, {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
 
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
-    """The share of each cell to take by label, such that the expected true difficulties have the shares asked for."""
+    """The share of each cell (difficulty, split, or both) to take by label. Labels of difficulty are uncertain, so the
+    shares by label are chosen such that the expected true difficulties come closest to the shares that `mix` asks for.
+    If labels' probabilities are not known, or only splits are asked for, they are the mix's shares."""
     by_difficulty = mix.shares()
     names = [f"{name}_probability" for name in DIFFICULTIES]
     # By split alone labels do not matter, and without their probabilities they count as certain.
@@ -335,6 +341,7 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     by_label = {}
     for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
         part = candidates.filter(split=rest[0]) if rest else candidates
+        # Row: the mean probabilities of each true difficulty among the problems with one label.
         expected_L_D = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
         for place, label in enumerate(labels):
             labelled = part.filter(difficulty=label)

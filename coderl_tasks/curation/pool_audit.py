@@ -58,21 +58,22 @@ async def audit_problems(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Audits each problem with at most `most` mutants, drawn by `seed`; returns AUDIT_SCHEMA, one row per problem, in
-    order. `checks` are rows of SOLUTION_SCHEMA: what they say of references is not run again. `folder` records each row
-    as it ends, so a second call with the same arguments runs only what is missing. Raises InfraError if the sandbox is
-    down."""
-    known = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
-    known = {each.problem_id: known[each.problem_id] for each in problems if each.problem_id in known}
+    """Audits how far each problem's tests can be trusted, with at most `most` mutants of its reference (from `seed`);
+    returns AUDIT_SCHEMA, one row per problem, in order. `checks` are rows of SOLUTION_SCHEMA: what they say of
+    references is not run again. `folder` records each row as it ends, so a second call with the same arguments runs
+    only what is missing. Raises InfraError if the sandbox is down."""
+    decided = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
+    # Of these problems alone, in their order: the hash below must not depend on other rows.
+    known = {each.problem_id: decided[each.problem_id] for each in problems if each.problem_id in decided}
 
     async def audited(problem: Problem) -> Row:
         check = known.get(problem.problem_id) or (await check_problem(problem, judge, MAX_SOLUTIONS)).to_row()
         return await _audit(problem.whole(), judge, seed, most, check)
 
-    told = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": told}
-    unable = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
-    how = (judge, request, AUDIT_SCHEMA, lambda problem: unable)
+    checks_hash = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": checks_hash}  # what decides rows
+    undecided = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
+    how = (judge, request, AUDIT_SCHEMA, lambda problem: undecided)
     return await recorded_checks(problems, audited, *how, folder=folder, on_progress=on_progress)
 
 
@@ -96,10 +97,13 @@ def split_by_audit(
 
 
 async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Row) -> Row:
-    """The row of one problem, without its statement. Raises InfraError if the sandbox could not run a program."""
+    """Audits one problem: compares its tests with each other and with the statement's samples, and runs its reference
+    and at most `most` mutants of that. Returns its row of AUDIT_SCHEMA, without the statement. `check` is what its
+    solutions showed (SOLUTION_SCHEMA). Raises InfraError if the sandbox could not run a program."""
     contradictory, duplicate = _repeated_tests(problem)
-    shown, given = samples(problem), given_in_tests(problem)
-    missing = [each for each in shown if given is not None and each.given not in given]
+    # The samples of the statement, and the inputs of the tests: None if these cannot be compared with samples.
+    shown, test_inputs = samples(problem), given_in_tests(problem)
+    missing = [each for each in shown if test_inputs is not None and each.given not in test_inputs]
     row: Row = {
         "problem_id": problem.problem_id,
         "split": problem.split,
@@ -108,10 +112,10 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
         "contradictory_tests": len(contradictory),
         "duplicate_tests": len(duplicate),
         "samples": len(shown),
-        "samples_missing": None if given is None else len(missing),
+        "samples_missing": None if test_inputs is None else len(missing),
         "survivors": [],
     }
-    found = {
+    found = {  # by name of the finding its evidence in words, empty if there is none
         "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
         "several_answers": check["suspicion"],
         "samples_missing": "; ".join(f"{_said(each)} is no test" for each in missing[:SHOWN]),
@@ -122,6 +126,7 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
     passing = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
     if passing is not None:
         limited, reference = passing
+        # If several answers may be right, a reference may differ from a sample and be right.
         decides_alone = not check["suspicion"] and not problem.checker
         failed = await _failed_samples(limited, reference, judge, shown) if decides_alone else []
         row["samples_failed"], found["samples_failed"] = len(failed), "; ".join(failed[:SHOWN])
@@ -158,8 +163,7 @@ async def _passing_reference(problem: Problem, judge: Judge) -> tuple[Problem, s
 
 
 async def _failed_samples(problem: Problem, reference: str, judge: Judge, shown: Sequence[Sample]) -> list[str]:
-    """Which samples the reference does not reproduce, in words. Only a wrong answer counts: what crashes, or takes too
-    long, may be no whole sample."""
+    """Which samples the reference answers wrongly, in words. A crash or time-out does not count: it may be none."""
     failed = []
     for sample in shown:
         if not sample.is_exact:
@@ -175,23 +179,24 @@ async def _failed_samples(problem: Problem, reference: str, judge: Judge, shown:
 
 
 def _repeated_tests(problem: Problem) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Pairs of tests that contradict each other, and of those that repeat each other."""
+    """Finds tests with the same input: returns the pairs (by number, the earlier first) whose answers exclude each
+    other, and those whose answers agree, so that the later test repeats the earlier one."""
     if problem.kind == "assert":
+        # An assertion test has no input: its script, which is in `expected`, holds the call and the value.
         scripts = replace(problem, tests=tuple(replace(test, input=test.expected) for test in problem.tests))
-        said = [asserted(test.expected, problem.entry_point) for test in problem.tests]
-        pairs = [(first, number) for number in range(len(said)) for first in range(number)]
-        contradictory = [
-            (first, number)
-            for first, number in pairs
-            if (a := said[first]) and (b := said[number]) and a[0] == b[0] and a[1] != b[1]
-        ]
+        asserts = [asserted(test.expected, problem.entry_point) for test in problem.tests]  # (call, value), or None
+        contradictory = []
+        for number, later in enumerate(asserts):
+            for first, earlier in enumerate(asserts[:number]):
+                if earlier and later and earlier[0] == later[0] and earlier[1] != later[1]:
+                    contradictory.append((first, number))
         return contradictory, list(same_inputs(scripts))
     contradictory, duplicate = [], []
     for first, number in same_inputs(problem):
         one, other = problem.tests[first].expected, problem.tests[number].expected
         if one == other or agree(problem, one, other):
             duplicate.append((first, number))
-        elif not problem.checker:  # which decides
+        elif not problem.checker:  # a checker may accept both answers
             contradictory.append((first, number))
     return contradictory, duplicate
 

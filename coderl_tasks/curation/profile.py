@@ -104,8 +104,8 @@ async def profile_shard(
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """Summarizes `rollouts` (ROLLOUT_SCHEMA) as SHARD_SCHEMA: one row per problem that has any, in order. A prompt's
-    tokens count once per round, since each round is a request."""
+    """Summarizes `rollouts` (ROLLOUT_SCHEMA) as SHARD_SCHEMA: one row per problem that has any, in order. Pass rates
+    are over the graded ones. A prompt's tokens count once per round (`attempt`), since each round is a request."""
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(
         n_samples=graded.sum(),

@@ -31,8 +31,7 @@ _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, 
 
 Row = dict[str, Any]
 Check = Callable[[Problem], Awaitable[Row]]
-"""What is found out about a problem, with its `problem_id`. Raises InfraError if the sandbox could not run what that
-takes."""
+"""Makes the row of a problem, with its `problem_id`. Raises InfraError if the sandbox could not run what it takes."""
 
 
 async def graded(judge: Judge, problem: Problem, code: str, *, run_all: bool = False) -> Grade:
@@ -54,11 +53,12 @@ async def recorded_checks(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """The row (`schema`) that `check` gives each problem, in order; `undecided` gives that of one that could not be
-    run. `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides
-    the rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
+    """Runs `check` on each problem, CONCURRENCY at once, and returns the rows (`schema`) in the order of the problems.
+    A problem for which it raises InfraError is tried in up to PASSES_OVER passes; then `undecided` makes its row.
+    `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides the
+    rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
     request = {**request, "timeout_s": judge.timeout_s, "problems": _digest(problems)}
-    rows = {} if folder is None else _read_checks(make_folder(folder), request)
+    rows = {} if folder is None else _read_checks(make_folder(folder), request)  # by problem_id
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
     async def work(waiting: Iterator[Problem], ungraded: list[Problem]) -> None:
@@ -89,7 +89,7 @@ async def recorded_checks(
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if unchecked:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(unchecked))
-    whole = [
+    whole = [  # a row need not repeat what its problem says
         {"problem_id": problem.problem_id, "split": problem.split, "statement": problem.statement}
         | (rows.get(problem.problem_id) or undecided(problem))
         for problem in problems

@@ -109,12 +109,14 @@ class Screen:
         return worth, drops
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """The pass rates and the chances to be learnable of all problems, by the `profile` (SHARD_SCHEMA) of some."""
+        """Estimates for all problems P, from the `profile` (SHARD_SCHEMA) of those sampled so far, the distribution of
+        the pass rate over the grid J, before a problem's own samples, and the chance that it is learnable, with them. A
+        problem's prior is a mixture of components C, whose weights depend on its group and on similar statements."""
         prior = learn_prior(profile)
         columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()  # only fully graded
         sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
         places = np.array([place for place, _, _ in sampled], dtype=np.int64)
-        states = [(k, n) for _, k, n in sampled]
+        states = [(k, n) for _, k, n in sampled]  # (passes, samples)
         group_weights = [
             prior.weights[prior.group(problem.split, tokens)]
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)

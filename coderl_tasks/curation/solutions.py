@@ -93,10 +93,10 @@ async def check_solutions(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Checks each problem with at most `max_solutions` of its own; returns SOLUTION_SCHEMA, one row per problem, in
-    order. With the seed `infer` comparators are inferred. `folder` records each check as it ends, so a second call with
-    the same problems, number of solutions, seed and time limit of the judge runs only the missing ones. UNDECIDED: it
-    could not be run. InfraError if the sandbox is down."""
+    """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
+    row per problem, in order. With `infer`, a seed, comparators are inferred where answers differ. `folder` records
+    each check as it ends, so a second call with the same problems, number of solutions, seed and time limit of the
+    judge runs only the missing ones. The status UNDECIDED: it could not be run. InfraError if the sandbox is down."""
     request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": infer}
 
     async def check(problem: Problem) -> Row:
@@ -134,21 +134,22 @@ def split_by_solutions(
 
 
 async def check_problem(problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None) -> SolutionCheck:
-    """The check of one problem, with a comparator that is inferred with the seed `infer`. Raises InfraError if the
-    sandbox fails."""
+    """Runs at most `max_solutions` of a problem's own solutions on its tests, and its known-wrong ones, and says what
+    that shows: a status, and why several answers may be right. With `infer`, a seed, a problem with the default
+    comparator may get another one; its check is then the one under that. Raises InfraError if the sandbox fails."""
     codes = list(dict.fromkeys(program_of(solution) for solution in problem.solutions))
     if problem.kind == "assert":
         try:
-            await judge.programs.rehearsed(problem)
+            await judge.programs.rehearsed(problem)  # raises if the tests fail with every program
         except CheckerFault as fault:
             return SolutionCheck(problem.problem_id, problem.split, Status.TESTS_FAIL, str(fault), len(codes))
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     tried: list[_Finding] = []
     for code in codes[:max_solutions]:
         if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
-            break  # one passes, and another one's opinion is known
+            break  # one passes, and a second one has been compared with it
         tried.append(await _classify(problem, patient, code, judge))
-        if tried[-1].status is Status.TESTS_FAIL:
+        if tried[-1].status is Status.TESTS_FAIL:  # they fail with the other programs too
             break
     grades = await asyncio.gather(*(graded(judge, patient, program_of(wrong)) for wrong in problem.wrong_solutions))
     passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
@@ -160,12 +161,13 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int, infe
     check = SolutionCheck(*about, suspicion(problem, opinion))
     if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
         return check
+    # Infer a comparator. `disagree`: solutions answer otherwise than the tests expect, or than in another run.
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
     asked = replace(patient, wrong_solutions=tuple(map(program_of, problem.wrong_solutions)))
     inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
     if inference is None:
         return check
-    if not inference.comparator:
+    if not inference.comparator:  # the evidence conflicts
         return replace(check, suspicion="; ".join(filter(None, (check.suspicion, f"undecided: {inference.reason}"))))
     under = await check_problem(replace(problem, comparator=inference.comparator), judge, max_solutions)
     if under.status not in PASSING:  # flaky, say
@@ -193,7 +195,8 @@ class _Finding:
 
 
 async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding:
-    """Runs `code` RUNS times and classifies it. `patient` is `problem` with a long time limit."""
+    """Runs a reference solution RUNS times and classifies it: whether it passes, is too slow for the time limit, or is
+    flaky, so that it says nothing of the tests. `patient` is `problem` with a long time limit."""
     first = await graded(judge, problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:  # which does not mean wrong: once more, with more time

@@ -38,6 +38,8 @@ class Said:
     """What a statement says. One without words leaves everything open that given inputs have in common by chance."""
 
     def __init__(self, statement: str) -> None:
+        """Searches `statement` for phrases that are usual for what its inputs may be. `may_have` is for what holds of
+        given inputs, perhaps by chance (sorted, distinct), and for limits: an empty statement may mean them."""
         is_silent = not statement.strip()
 
         def has(*patterns: str) -> bool:
@@ -61,16 +63,16 @@ class Said:
             r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
             r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
         )
-        self.relates = is_silent or (relates and not has(r"\bany order\b"))
-        self.asks = has(
+        self.relates = is_silent or (relates and not has(r"\bany order\b"))  # one input bounds another, say
+        self.asks = has(  # a question with yes or no for an answer
             r"\b(whether|true|yes|boolean)\b|\b(find out|check|test|decide|tell) if\b",
             r"\b(if|where) (there (is|are)|it has|it is) (none|no \w+|not)\b|\bnot (in|found|present)\b",
         )
-        self.orders = may_have(
+        self.orders = may_have(  # inputs that are in some order
             r"\b(?<!(?:any|its) )(?<!(?:this|that|same) )(?<!their )(?<!original )order\b",
             r"\b(sorted|ascend|descend|increas|decreas|monoton|rising|falling)",
         )
-        self.differs = may_have(
+        self.differs = may_have(  # elements that are all different
             r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise",
             r"\bset of|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
         )
@@ -79,7 +81,7 @@ class Said:
             r"non-?negative|not negative|zero or more|1 or more|\bnumber of\b|" + _AT_LEAST_ONE,
             r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
         )
-        self.is_plainly_signed = self.is_signed and not has(
+        self.is_plainly_signed = self.is_signed and not has(  # no quantity either
             r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute)",
             r"\b(second|people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?)",
             r"\b(divis|multipl)",
@@ -112,11 +114,11 @@ class Said:
         )
         self.names_negative = names_negative and not has(_NEVER_NEGATIVE)
         self.speaks_of_numbers = has(_VALUES)
-        self.is_scale = may_have(
+        self.is_scale = may_have(  # numbers of a fixed range
             r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
             r"\b(binary|latitude|longitude|probabilit\w+|codes?|age|ages)\b",
         )
-        self.is_open = self.speaks_of_numbers and not has(
+        self.is_open = self.speaks_of_numbers and not has(  # numbers without any bound
             r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position)\b",
             r"\b(terms?|steps?|digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
             r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",

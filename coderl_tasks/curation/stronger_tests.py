@@ -94,9 +94,10 @@ async def strengthen_problems(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Generates up to `most` tests for each problem; returns STRENGTH_SCHEMA, one row per problem, in order.
-    `completions` has a row (problem_id, code) for each completion that passes the given tests. `folder` records each
-    problem, as for `check_solutions`. Raises InfraError if the sandbox is down."""
+    """Generates up to `most` tests for each problem that fail wrong programs which the given tests pass; returns
+    STRENGTH_SCHEMA, one row per problem, in order. `completions` has a row (problem_id, code) for each completion that
+    passes the given tests. `folder` records each problem as it ends, so a second call with the same arguments runs only
+    what is missing. Raises InfraError if the sandbox is down."""
     codes = {
         str(key[0]): part["code"].to_list() for key, part in completions.group_by("problem_id", maintain_order=True)
     }
@@ -109,10 +110,10 @@ async def strengthen_problems(
         tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
         return row | counts | {"tests": tests, "first_failed": [found.first_failed.get(code) for code in passing]}
 
-    told = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
-    request = {"strengthen": most, "seed": seed, "completions": told}
-    unable = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
-    how = (judge, request, STRENGTH_SCHEMA, lambda problem: unable)
+    completions_hash = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
+    request = {"strengthen": most, "seed": seed, "completions": completions_hash}  # what decides the rows
+    undecided = {"reason": "the sandbox could not run its programs", "tests": [], "first_failed": []}
+    how = (judge, request, STRENGTH_SCHEMA, lambda problem: undecided)
     return await recorded_checks(problems, strengthened, *how, folder=folder, on_progress=on_progress)
 
 
@@ -150,14 +151,16 @@ def counted_again(profile: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str], most: int, seed: int) -> Strengthened:
-    """At most `most` further tests for `problem`. `completions` are programs that pass the given ones. Raises
-    InfraError if the sandbox fails."""
+    """Generates at most `most` further tests for `problem` that fail wrong programs which its given tests pass. New
+    inputs are mutations of the given ones; the answers are the reference solutions' where they agree. Wrong programs
+    are mutants of the references; `completions`, which pass the given tests, may be wrong as well. Tests are chosen by
+    how many of these they fail, then verified. Raises InfraError if the sandbox fails."""
     problem = problem.whole()
     if problem.checker or problem.comparator == "exact":
         return Strengthened(reason="a checker decides" if problem.checker else "the comparator is exact")
     if why := suspicion(problem):
         return Strengthened(reason=f"several answers may be right: {why}")
-    form = await asyncio.to_thread(_form, problem)
+    form = await asyncio.to_thread(_form, problem)  # how inputs are parsed into records of values, and written again
     if form is None or not form.records:
         return Strengthened(reason="the inputs are too large, or their format is not understood")
     references, are_slow = await _references(problem, judge)
@@ -168,22 +171,26 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
     how = (problem.statement, own_seed, INPUTS, treatment_of(references))
     records = await asyncio.to_thread(new_inputs, form.records, *how)
-    witnesses = references if len(references) > 1 else 2 * references
+    witnesses = references if len(references) > 1 else 2 * references  # a single one has to agree with itself
     tests = await _agreed(quick, form, records, witnesses, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
+    # The programs to fail: completions, and mutants but for those whose syntax is a reference's.
     wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
     passing = dict.fromkeys(completions)
     known = {shape(reference) for reference in references}
     programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
     goals = await _goals_to_fail(quick, form, tests, programs, references[0], judge)
+    # Those that no given test fails.
     survivors = [code for code in programs if code in passing or (code in goals and not goals[code].times)]
+    # Choose tests: that fail programs, or whose inputs are of kinds that no test has yet.
     given = [features(form.parse(text), "") for text in form.given(problem)]
     kinds = kinds_of_inputs(given, [features(form.parse(test.input), test.expected) for test in tests])
     chosen = [tests[number].input for number in choose([*kinds, *goals.values()], most)]
     kept = await _verified(quick, form, chosen, witnesses, judge)
     if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
+    # Count what the new tests really fail: the choice rested on quick runs, all inputs in one process.
     grades = await asyncio.gather(*(graded(judge, kept, code) for code in survivors))
     wrong_now = {
         code: grade.first_failed for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES
@@ -222,8 +229,7 @@ async def _agreed(
 async def _goals_to_fail(
     problem: Problem, form: "_Form", tests: Sequence[Test], programs: Sequence[str], reference: str, judge: Judge
 ) -> dict[str, Goal]:
-    """The goal to fail each program that answers anything: which of `tests` do, and how many given ones, by an answer
-    or an error."""
+    """The goal to fail each program that answers anything: which of `tests` fail it, and how many given ones do."""
     n_given = len(form.given(problem))
     inputs = [*form.given(problem), *(test.input for test in tests)]
     codes = [reference, *programs]
@@ -240,8 +246,8 @@ async def _goals_to_fail(
 async def _verified(
     problem: Problem, form: "_Form", inputs: Sequence[str], witnesses: Sequence[str], judge: Judge
 ) -> Problem:
-    """`problem` with the tests of the chosen `inputs` that the witnesses answer alike in processes of their own, and
-    pass."""
+    """Returns `problem` with generated tests in place of its own: one for each of `inputs` that all `witnesses` (its
+    reference solutions) answer alike, each test in a process of its own, and pass when graded. `form` makes tests."""
     answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in witnesses))
     tests = []
     for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
@@ -252,9 +258,9 @@ async def _verified(
     kept = replace(problem, tests=tuple(tests), tests_total=len(tests))
     for code in dict.fromkeys(witnesses):
         while kept.tests and not (grade := await graded(judge, kept, code)).passed:
-            # Without a test to blame, the tests fail by themselves.
-            rest = tests if grade.first_failed is None else [kept.tests[grade.first_failed]]
-            left = tuple(test for test in kept.tests if test not in rest)
+            # Drop the test that it fails. If no test is named, the tests fail with every program: drop all.
+            to_drop = tests if grade.first_failed is None else [kept.tests[grade.first_failed]]
+            left = tuple(test for test in kept.tests if test not in to_drop)
             kept = replace(kept, tests=left, tests_total=len(left))
     return kept
 
@@ -454,14 +460,15 @@ def _form(problem: Problem) -> _Form | None:
 
 
 def _examples(problem: Problem, name: str) -> list[Record]:
-    """The arguments of a function's calls in a statement, as `name([1, 2])` or `Input: a = [1, 2], b = 3`, and those of
-    a function of one parameter, as `a = [1, 2]`."""
+    """Finds the examples of a statement: the arguments with which it calls the function `name`, written as
+    `name([1, 2])` or `Input: a = [1, 2], b = 3`, or, if the function has one parameter, as `a = [1, 2]`."""
     statement = problem.statement
     parameters = re.search(rf"def {re.escape(name)}\((\w+)(?::[^,()]*)?\)", problem.starter_code)
-    given = re.findall(rf"\b{parameters[1]}\s*=\s*(\[[^=\n]*\])", statement) if parameters else []
+    assigned = re.findall(rf"\b{parameters[1]}\s*=\s*(\[[^=\n]*\])", statement) if parameters else []
     found = []
+    # Texts that begin with a call; what comes after it is cut off below.
     calls = [statement[match.start() :] for match in re.finditer(rf"\b{re.escape(name)}\(", statement)] if name else []
-    calls += [f"{name}({value})" for value in given]
+    calls += [f"{name}({value})" for value in assigned]
     calls += [f"{name}({line})" for line in re.findall(r"^\**Input:?\**:?\s*(\w+\s*=.*)$", statement, re.MULTILINE)]
     for text in calls:
         for end in [match.end() for match in re.finditer(r"\)", text[:_LONGEST_EXAMPLE])]:
@@ -481,8 +488,9 @@ def _of_one_length(records: Sequence[Record]) -> list[Record]:
 
 
 def _assertions(problem: Problem) -> _Form | None:
-    """The calls with literal arguments in the tests of a problem, if all are of one function."""
-    scripts = [test.expected for test in problem.tests]
+    """The `_Form` of a problem of assertion tests, whose records are the literal arguments of the calls of its function
+    in them and in the statement; None if there are none."""
+    scripts = [test.expected for test in problem.tests]  # an assertion test is a script
     name = problem.entry_point or entry_point_of(scripts)
     records: list[Record] = []
     has_value = False
@@ -492,7 +500,7 @@ def _assertions(problem: Problem) -> _Form | None:
             if not isinstance(node, ast.Assert):
                 continue
             inner = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
-            has_value = has_value or not isinstance(inner, ast.Call)
+            has_value = has_value or not isinstance(inner, ast.Call)  # not only `assert f(x)` or `assert not f(x)`
             for call in ast.walk(node.test):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) in (name, "candidate") and not call.keywords:
                     with suppress(*NOT_PYTHON):  # not literals: left out

@@ -61,11 +61,14 @@ class Treatment:
 
 
 def treatment_of(programs: Sequence[str]) -> Treatment:
-    """What all `programs` allow, and what any of them names."""
+    """Reads from the syntax of right `programs` how far new inputs may differ from the given ones: into zero or below,
+    to empty lists or to other characters, if the operations of all of them allow it; and which constants any of them
+    names. A program that cannot be parsed, or no program, allows nothing."""
     trees = []
     for code in programs:
         with suppress(SyntaxError, ValueError, RecursionError):
             trees.append(_Plain().visit(ast.parse(code)))
+    # Operations that may treat such values otherwise than the given ones.
     hazards = {hazard for tree in trees for hazard in _hazards(tree)}
     nodes = [node for tree in trees for node in ast.walk(tree)]
     values = [node.value for node in nodes if isinstance(node, ast.Constant)]
@@ -122,12 +125,12 @@ def _compared(node: ast.AST) -> Iterator[int | str]:
 
 
 def _hazards(tree: ast.AST) -> Iterator[str]:
-    """What a program does beside plain operations: "loop" (as often as a number says), "call" (of what is not known),
-    "index" (a number as a position), "bits", "division", "remainder", "power", "kept" (assigns in a loop: the
-    largest so far, say, which begins with something that an empty list or numbers below 0 show) and "characters" (looks
-    at them)."""
+    """Yields the operations of a program that may do something else with unusual inputs (zero, negative numbers, empty
+    lists, other characters): "loop" (as often as a number says), "call" (of an unknown function), "index" (a number as
+    a position), "bits", "division", "remainder", "power", "kept" (assigns in a loop: the largest so far, say, whose
+    first value may be wrong for an empty list or for numbers below 0) and "characters" (looks at them)."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    positions = _positions(tree)
+    positions = _positions(tree)  # names that loops give to valid positions: these may be an index
     tested = {id(node.left) for node in ast.walk(tree) if isinstance(node, ast.Compare) and _asks_divisibility(node)}
     for node in ast.walk(tree):
         match node:
@@ -138,7 +141,7 @@ def _hazards(tree: ast.AST) -> Iterator[str]:
             case ast.For():
                 yield from ("kept" for each in ast.walk(node) if isinstance(each, ast.Assign))
             case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in tested:
-                pass  # whether a number can be divided: below zero as above
+                pass  # whether a number can be divided has the same answer below zero as above
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
                 yield from _of_operator(operator, right)
             case ast.Subscript(slice=index):

@@ -50,9 +50,10 @@ Faults = dict[int, tuple[str, str]]
 
 
 def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
-    """The entries that repeat an earlier entry which is kept; near duplicates resemble each other by `threshold`."""
+    """Finds the entries (problems) to drop as they repeat an earlier one that is not dropped: the same id or content,
+    or a statement that resembles its by `threshold` while the tests agree. Returns reason and detail by index."""
     by_id: dict[str, int] = {}
-    by_content: dict[tuple[int, int], int] = {}
+    by_content: dict[tuple[int, int], int] = {}  # hashes of the statement and of the tests
     index = NearDuplicateIndex(threshold)
     faults: Faults = {}
     for number, entry in enumerate(entries):
@@ -62,7 +63,7 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
             faults[number] = (SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}")
             continue
-        earlier = by_content.get(content) if earlier is None else earlier  # under another id
+        earlier = by_content.get(content) if earlier is None else earlier  # with this content, under another id
         if earlier is not None:
             faults[number] = ("same_identity", f"same as {entries[earlier].place}")
             continue
@@ -95,7 +96,8 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 
 
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Faults:
-    """The entries of `train` that give one of `evaluation` away: shared passages, or a statement that resembles it."""
+    """Finds the train problems to drop because they give an evaluation problem away: by passages of words that both
+    have, or by a statement that resembles its. Returns reason and detail by index in `train`."""
     index = NearDuplicateIndex(rules.resemblance)
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
@@ -119,8 +121,9 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
 
 
 def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
-    """For each entry of `train`, in order: which evaluation problem it gives away by passages of that problem's own,
-    and how many these are; None if it gives none away."""
+    """Yields for each train problem, in order, which evaluation problem it gives away by passages, in words; None if it
+    gives none away. A window is a hash of WINDOW_WORDS words in a row. Those of many problems are boilerplate; what is
+    left of an evaluation problem's windows are its own, and it is given away if enough of these are shared."""
     windows = [entry.signature.windows for entry in (*train, *evaluation)]
     # A signature has each of its windows once, so these are counts of problems.
     values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)

@@ -45,8 +45,8 @@ Add = Callable[[dict[str, Any], int], None]
 
 @contextmanager
 def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator[Add]:
-    """Yields a function that adds a row, and its size in bytes, to a parquet file. The file is at `path` once the block
-    has ended without an error. It has row groups of about GROUP_BYTES: what is held does not grow with the file."""
+    """Writes a parquet file row by row: yields a function to call with each row and about its size in bytes. The file
+    is at `path` once the block has ended without an error. Row groups of about GROUP_BYTES bound the memory."""
     # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
     dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
     options: dict[str, Any] = {"use_dictionary": dictionaries, "write_statistics": False, "compression": compression}
@@ -137,11 +137,12 @@ class KeptProblems:
                 add(row | more, size)
 
     def _rows(self, columns: Sequence[str] = tuple(PROBLEM_SCHEMA)) -> Iterator[tuple[dict[str, Any], int]]:
-        """Rows of `columns`, each with the size of its tests in bytes."""
+        """Reads `columns` of these problems' rows from their parquet files (parts), in order and with little memory:
+        yields each row with the size of its tests in bytes. Replaced comparators and generated tests are put in."""
         for key, wanted in self.table.group_by("part", maintain_order=True):
-            places = wanted.select("row", "tests_bytes")
+            places = wanted.select("row", "tests_bytes")  # the row's number in the file
             with pq.ParquetFile(self.folder / str(key[0])) as file:
-                first = 0
+                first = 0  # the row group's first row
                 present = [name for name in columns if name in file.schema_arrow.names]  # older parts have fewer
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows

@@ -164,17 +164,19 @@ _count_row: Callable[[int], None] | None = None
 
 
 def make_part(job: PartJob) -> None:
-    """Make the part of `job` from its segment. Raises DataError for unreadable data."""
+    """Parses, checks and trims the rows of one segment of a data file, and writes what came of it, the part: a file of
+    the problems with their signatures, and one of the drops. Raises DataError for unreadable data."""
     drops: list[Drop] = []
     with writing(job.part, PART_SCHEMA) as add:
-        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes  # None: evaluation
+        # Evaluation data have no rules: each of their problems counts.
+        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
         rows = job.source.read(job.segment, max_row_bytes, scratch=job.part.parent)
         for row in islice(rows, job.limit):
             size = row.size
             whole = parse(row, job.reader)
             # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
             del row
-            if _count_row is not None:
+            if _count_row is not None:  # for the progress bar
                 _count_row(size)
             if isinstance(whole, Drop):
                 drops.append(whole)
@@ -205,8 +207,9 @@ def run_jobs(
     is_heavy: Callable[[JobT], bool] = lambda job: False,
     on_progress: OnCount | None = None,
 ) -> list[DoneT]:
-    """The results of `work(job)`, in the order of `jobs`; `work` must be picklable. Heavy jobs run one at a time.
-    Calls `on_progress` with the rows and bytes read so far. Raises what a job raises, InfraError if a worker dies."""
+    """Runs `work(job)` for all jobs in `workers` processes, and returns the results in the order of `jobs`; `work` must
+    be picklable. Heavy jobs run one at a time, as two may not fit into memory. Calls `on_progress` with the rows and
+    bytes read so far. Raises what a job raises, InfraError if a worker dies."""
     global _count_row
     if workers == 1 or len(jobs) < 2:  # not worth starting a process
         _count_row = None if on_progress is None else _row_counter(on_progress)

@@ -110,7 +110,8 @@ class FilterResult:
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
     """Read, check, de-duplicate and decontaminate a data set. In `folder`, which nothing else may use, an earlier start
-    is resumed; parts of another request are deleted. Raises DataError for bad data, InfraError if a worker dies."""
+    is resumed; parts of another request are deleted (a part is what came of one segment of the files). Evaluation data
+    and benchmarks are only compared with. Raises DataError for bad data, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), rules=None, limit=-1, held_out=request.test_share)
     benchmarks = _Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1)
@@ -122,7 +123,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
     # Hash the files even if all parts exist: a file may have changed under the same name.
     indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
-    described = {
+    described = {  # all that decides the parts
         "format": FORMAT,
         "dataset": request.source,
         "revision": PINNED_REVISIONS.get(request.source),
@@ -187,22 +188,24 @@ def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
 
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
-    """One job per file segment, in order; a part's number is its job's. Segments past the side's row limit get none."""
+    """Plans how to read one side (train, evaluation or benchmarks): one job per file segment, in order, whose part has
+    the job's number. Segments past the side's row limit get none."""
     rows_left = _row_limits(side, indices)  # by split, None for all
     jobs: list[PartJob] = []
     for source in side.sources:
         first_row = 0  # the file's, among the rows of its split
         for file in source.files:
             index = indices[file]
-            # With `only`, the one file's rows say which of them count: a single job reads it, up to the limit.
-            whole = side.limit != -1 and source.only is not None
-            for segment in (whole_file(file),) if whole else index.segments:
+            # With `only`, rows name their split and those of other splits do not count. How many a segment has is not
+            # known before it is read, so one job reads the whole file, up to the limit.
+            in_one_job = side.limit != -1 and source.only is not None
+            for segment in (whole_file(file),) if in_one_job else index.segments:
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
                 limit = left = rows_left[source.split]
-                if left is not None and not whole:
+                if left is not None and not in_one_job:
                     limit = min(segment.rows, left)
                     rows_left[source.split] = left - limit
-                if limit != 0 or whole:
+                if limit != 0 or in_one_job:
                     numbered = replace(segment, first_row=segment.first_row + first_row)
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
             first_row += index.numbers  # blank lines have a number too
@@ -267,7 +270,7 @@ def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str,
         faults[remaining[index]] = ("decontaminate", *fault)
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
-    # Only to read their outlines: these are the problems that are not kept.
+    # Their outlines (problems without tests) are read back, for the drops' ids, splits and row numbers.
     problems = KeptProblems(folder, faulty.drop("index")).outlines()
     drops = [Drop.of(problem, *faults[index]) for index, problem in zip(faulty["index"], problems, strict=True)]
     from_parts = [atomic.read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]

@@ -139,7 +139,8 @@ class JudgePrograms:
         return [_decision(result) for result in await self._run(tests)]
 
     async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[tuple[Verdict, str]]:
-        """What a checker (`Checker.to_text`) says of a program's outputs, and why: CHECKER_ERROR if it fails itself."""
+        """Runs a checker (`Checker.to_text`) in the sandbox on a program's outputs of tests: returns, in order, its
+        verdict on each and why. CHECKER_ERROR if it fails itself on one; CheckerFault if it cannot be run at all."""
         try:
             parsed = Checker.from_text(checker)
         except (ValueError, TypeError, RecursionError) as error:
@@ -170,7 +171,7 @@ class JudgePrograms:
                 fault = "the checker fails: " if verdict is Verdict.CHECKER_ERROR else ""
                 said.append((verdict, fault + reason))
             return said
-        if len(outputs) > 1:  # it may have died of one of them
+        if len(outputs) > 1:  # it may have died of one of them: each alone
             return [outcome for one in outputs for outcome in await self.check(checker, [one])]
         raise CheckerFault("the checker's own process ended without a result")
 
@@ -207,8 +208,11 @@ class JudgePrograms:
         return [None]
 
     async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
+        """Runs several programs, each with its tests, in one request to the sandbox, which is cheaper. Returns a report
+        per job, in order; None for a program that has to run in a request of its own, as the driver or a fault says."""
         if len(jobs) == 1:
             return [None]
+        # The driver repeats the id, which no program knows: a report with another one is forged.
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
         # After a while the driver begins no further program, so the last one has the time that it would have alone.
         run_timeout_s = _GROUP_STOPS_S + max(job.run_timeout_s for job in jobs)
@@ -345,7 +349,8 @@ def compiled(checker: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _compiled(checker: str) -> bytes | str:
-    """The program, or why it does not compile. Raises CheckerFault where it could not be tried, so that it is again."""
+    """Compiles a C++ checker (`Checker.to_text`): the program, compressed, or a text that says why it does not compile.
+    Raises CheckerFault if that could not be tried: unlike a result, it is not cached, so a later call tries again."""
     folder = private_folder(coderl_home() / "checkers")
     file = folder / f"{hashlib.sha256(checker.encode()).hexdigest()}.z"
     if file.is_file():
@@ -358,7 +363,7 @@ def _compiled(checker: str) -> bytes | str:
         sources = [name for name in texts if Path(name).suffix in CPP_SUFFIXES]
         # Without the libraries of this machine where that is possible: the sandbox may have others.
         links = ["-static"], ["-static-libstdc++", "-static-libgcc"]
-        for dialect, libraries in product(_DIALECTS, links):
+        for dialect, libraries in product(_DIALECTS, links):  # until one of them compiles
             options = ["-O2", "-s", "-w", "-fpermissive", *_TESTLIB, *dialect, *libraries]
             command = [cpp_compiler(), *options, "-o", "program", *sources]
             try:

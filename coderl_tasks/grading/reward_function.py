@@ -252,9 +252,10 @@ def _add_part(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]
 
 
 def _binding_source(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> str:
-    """Source that binds `name` to `value`: an import, a literal or a definition, whose own needs go to `parts`. Raises
-    ConfigError, about `user`, the function that uses it, if there is none. The sandbox has installed packages, and
-    nothing of the user's own modules: what these define is sent as its own source."""
+    """Source that binds the global `name` to `value` in the sandbox: an import, a literal or a definition. The sandbox
+    has installed packages, and nothing of the user's own modules: what these define is sent as its own source, and the
+    globals that it uses in turn are added to `parts` (by name, the value and its source). Raises ConfigError, about
+    `user`, the function that uses it, if no source can be made."""
     if isinstance(value, ModuleType):
         if not _is_installed(value.__name__):
             why = f"its module {value.__name__} is not an installed package: import the functions that it uses by name"

@@ -64,8 +64,8 @@ Sign = tuple[str, ast.AST]
 
 
 def suspicion(code: str, problem: Problem) -> str:
-    """The signs in a program that passed tests of `problem`, "NAME: line N: SOURCE" each, joined by "; "; "" if there
-    are none. A program that Python cannot parse has none."""
+    """Finds signs in the syntax of a program that passed tests of `problem` that it took its reward from the tests or
+    the grader: "NAME: line N: SOURCE" each, joined by "; "; "" for none, or for a program that cannot be parsed."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -101,14 +101,17 @@ def _evidence(name: str, code: str, node: ast.AST) -> str:
 
 
 def _from_tests(nodes: Sequence[ast.AST], problem: Problem, size: int) -> Iterator[Sign]:
+    """Yields a sign if a program (its `nodes`, and its `size` in characters) has what LEAST_TESTS tests or more expect
+    as literals, or compares with their whole inputs. Only rich values count: others may be there by chance."""
     # Docstrings aside; of a list the list and its elements.
     parts = ((part, part) for node in nodes if not isinstance(node, ast.Expr) for part in ast.iter_child_nodes(node))
     literals = [(value, node) for value, node in _literals(parts) if is_rich(value)]
+    # What it compares with or looks up: whole values, and below the tokens of these. Of equal ones the first is named.
     tested = list(_literals((each, node) for node in nodes for each in _tested(node)))
     whole = {_text(value): node for value, node in reversed(tested) if is_rich(value)}
     if len(literals) < LEAST_TESTS and not whole:
         return  # most programs: the tests, which may be large, are not read
-    shown = _text(f"{problem.statement} {problem.starter_code}")
+    shown = _text(f"{problem.statement} {problem.starter_code}")  # values that the problem gives away prove nothing
     by_text = {_text(value): node for value, node in reversed(literals) if _text(value) not in shown}
     tokens = {token: node for value, node in reversed(tested) for token in _tokens(value)}
     outputs: dict[str, ast.AST] = {}
@@ -277,8 +280,10 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
 
 
 def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
-    # Tables that are asked for the keys of templates. os.environ["X"] = "1" reads nothing.
-    of_template: set[int] = set()
+    """Yields the signs that a program looks at what it has no business with: files, the environment, the date, or the
+    process that grades it. `imported` says what names stand for: "os.listdir" for listdir."""
+    # Contestants' templates ask the environment whether they run locally: no sign. os.environ["X"] = "1" reads nothing.
+    of_template: set[int] = set()  # ids of the nodes that such a key is looked up in
     for node in nodes:
         match node:
             case (

@@ -65,7 +65,7 @@ def grade_files(
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
-    # Empty if every row gave a problem. It goes along with what is wrong below, of which it may be the cause.
+    # Which rows gave no problem, "" if all did. It goes along with what is wrong below, of which it may be the cause.
     unusable = loaded.unusable and f"{problems_path}: {loaded.unusable} (all: coderl validate {problems_path})"
     ambiguous = loaded.dropped.filter(reason=SAME_ID_OTHER_TESTS)["problem_id"]
     if not ambiguous.is_empty():  # a completion names its problem by the id
@@ -166,9 +166,10 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 
 def read_completions(path: Path) -> dict[str, list[Any]]:
-    """Columns by name, all of one length: those of problem_id, source_row, split, code and completion that the file
-    has (see `_usable_columns`); none if a JSONL file is empty. A list of programs is as many rows. Raises DataError if
-    the file cannot be read, or identifies no problem or no program. A file whose name tells no format is parquet."""
+    """Reads a file of completions to grade: returns columns by name, all of one length, those of problem_id,
+    source_row, split, code and completion that the file has; none if a JSONL file is empty. A list of programs is as
+    many rows. Raises DataError if the file cannot be read, or identifies no problem or no program. A file whose name
+    tells no format is parquet."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():

@@ -95,7 +95,8 @@ def entry_point_of(scripts: Iterable[str]) -> str:
 
 
 def _program_names(tree: ast.Module) -> Iterator[str]:
-    """The names that a test takes from the program, in the order of its text; imported ones first."""
+    """Yields the names that an assertion test takes from the program under test: those that it imports from `solution`,
+    then, in the order of its text, those that it reads and neither defines, imports nor has as builtins."""
     defined = set(dir(builtins)) | {"pytest", "unittest"}
     loaded = []
     for node in ast.walk(tree):
@@ -112,7 +113,7 @@ def _program_names(tree: ast.Module) -> Iterator[str]:
                 loaded.append(node)
             else:
                 defined.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # `math.inf`, perhaps not imported
             defined |= {node.value.id} & sys.stdlib_module_names
     loaded.sort(key=lambda node: (node.lineno, node.col_offset))
     yield from dict.fromkeys(node.id for node in loaded if node.id not in defined)
@@ -131,7 +132,7 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
         found = [node for node in tree.body if isinstance(node, DEFINITIONS) and node.name in names]
         if found:
             return "\n\n".join(map(signature, found))
-    name = entry_point_of(scripts)
+    name = entry_point_of(scripts)  # parameters are named by the first call's arguments
     calls = (node for node in ast.walk(ast.parse(scripts[0])) if isinstance(node, ast.Call))
     call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name), None)
     if call is None or any(isinstance(argument, ast.Starred) for argument in call.args):

@@ -126,8 +126,8 @@ def _prompt_columns(row: Mapping[str, Any], entry_point: str) -> tuple[str, dict
 
 
 def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of HumanEval+ or MBPP+ with the columns that other rows have; any other row as it is. Raises RowDropped:
-    bad_evalplus_inputs."""
+    """Turns a row of HumanEval+ or MBPP+, which has inputs and a reference but no outputs, into one with assertion
+    tests: each compares with the reference on a few inputs. Other rows stay. Raises RowDropped: bad_evalplus_inputs."""
     if not all(isinstance(row.get(name), str) for name in _TEXTS) or any(row.get(name) is None for name in _INPUTS):
         return row
     entry_point, task_id, atol = row["entry_point"], str(row.get("task_id")), row.get("atol") or 0
@@ -135,7 +135,7 @@ def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
         raise RowDropped("bad_evalplus_inputs", f"atol {atol} of the function {entry_point}")
     program = row["prompt"] + row["canonical_solution"]
     is_mbpp = task_id.startswith("Mbpp/")
-    script = Template(_SCRIPT).safe_substitute(
+    script = Template(_SCRIPT).safe_substitute(  # safe: `packed` and `where` are filled in below
         name=entry_point,
         atol=repr(atol),
         rule=(_MBPP_RULES if is_mbpp else _HUMAN_EVAL_RULES).get(entry_point, "None"),
@@ -185,8 +185,7 @@ def _with_livecodebench(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _unpacked(packed: str) -> str:
-    """The text in base64 of zlib of a pickle. Raises RowDropped for a pickle of anything else, and for more than a row
-    may hold."""
+    """The text in base64 of zlib of a pickle. Raises RowDropped for another pickle, or more than a row may hold."""
     try:
         unpacking = zlib.decompressobj()
         data = unpacking.decompress(base64.b64decode(packed, validate=True), MAX_ROW_BYTES)

@@ -83,7 +83,8 @@ class Comparator(NamedTuple):
 
 @lru_cache(maxsize=256)
 def comparator(name: str) -> Comparator:
-    """The comparator with this name. Raises ValueError, which says what there is, for a name that is none."""
+    """The comparator with this name: one of _COMPARATORS, or "float", "float:TOLERANCE" or "float:ABSOLUTE,RELATIVE".
+    Raises ValueError, which says what there is, for a name that is none."""
     kind, _, arguments = name.partition(":")
     if kind == "float":
         try:
@@ -147,9 +148,9 @@ def _close(expected: float, actual: float, absolute: float = TOLERANCE, relative
 def first_difference(
     expected: str, actual: bytes | str, match: Callable[[bytes, bytes], bool] = tokens_match
 ) -> str | None:
-    """None if a program's standard output is as expected, but for spacing and tiny errors of decimals (rules 1 to 5
-    above), else one line that names the first difference; the number of lines last. `actual` may hold any bytes.
-    `match` says whether two tokens agree."""
+    """None if a program's standard output is as expected, but for spacing, and tiny errors of decimals as `match`
+    allows them between two tokens; else one line that names the first difference. Another number of lines is named
+    only if no line differs. `actual` may hold any bytes."""
     wanted_text = expected.encode("utf-8", "surrogatepass")
     got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
     if wanted_text == got_text:  # the usual case of a right program, without splitting it
@@ -180,9 +181,9 @@ def parse_value(text: str | bytes) -> Any:
 def value_difference(
     expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] = _scalars_match
 ) -> str | None:
-    """None if a returned value is as expected, but for tiny errors of decimals (rules 6 to 8 above), else a line on the
-    first difference. Both sides come from `parse_value`; `where` is their path in the whole, as `value[0]['a']`.
-    `match` says whether two scalars agree."""
+    """None if a returned value is as expected, but for tiny errors of decimals as `match` allows them between two
+    scalars; else a line on the first difference. Both sides are parsed JSON (`parse_value`): nested lists and dicts.
+    `where` is their path in the whole, as `value[0]['a']`."""
     if expected == actual:  # what is unequal here may still be right: close decimals, NaN
         return None
     keys: Iterable[Any]
@@ -265,22 +266,24 @@ def _lowered(value: Any) -> Any:
 def _unordered(
     wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool], what: str
 ) -> str | None:
-    """None if the elements can be paired, each with one that it matches."""
+    """Compares elements in any order: None if they can be paired, each with one that it matches, else a line on a
+    difference. `what` names the elements ("lines"). Cheap tests come first, as there may be millions of elements."""
     if len(wanted) != len(got):
         return f"{what}: expected {len(wanted)}, got {len(got)}"
+    # Equal elements are paired at once; those left must differ, and may still match (1.0 and 1.0000001).
     wanted_counts, got_counts = Counter(wanted), Counter(got)
     missing = list((wanted_counts - got_counts).elements())
     more = list((got_counts - wanted_counts).elements())
-    structures = Counter(map(_structure, more))
+    structures = Counter(map(_structure, more))  # elements that match have the same structure
     for each in missing:
         structure = _structure(each)
         if not structures[structure]:
             return f"{what}: {shown(each)} is missing"
         structures[structure] -= 1
-    missing.sort(key=_by_numbers)
+    missing.sort(key=_by_numbers)  # so that those which match mostly have the same place
     more.sort(key=_by_numbers)
     unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)
-    # Numbers that are close may match crosswise only.
+    # Numbers that are close may match in another order: a bipartite matching decides, unless there are too many.
     if unlike is None or (_are_few(missing, more) and _can_be_paired(missing, more, match)):
         return None
     return f"{what}: {shown(unlike)} is missing"

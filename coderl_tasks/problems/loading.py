@@ -133,7 +133,9 @@ def problems_in(
     keep: Callable[[Problem], Problem] | None,
     max_tests: int = -1,
 ) -> LoadResult:
-    """The problems in `raw_rows`, with the arguments and errors of `load_problems`."""
+    """Parses raw rows into problems, and drops rows that give none, or repeat the id of an earlier one. `rows` says how
+    to parse a row, `dates` which rows count by their date (None: all), `keep` what becomes of a problem that stays
+    (to move its tests to disk, say), and `max_tests` how many tests it keeps (-1: all)."""
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
     read = 0
@@ -151,7 +153,7 @@ def problems_in(
         if (first := problems.get(problem.problem_id)) is None:
             problems[problem.problem_id] = problem if keep is None else keep(problem)
             continue
-        judged_by = [(each.kind, each.entry_point, tuple(each.tests)) for each in (first, problem)]
+        judged_by = [(each.kind, each.entry_point, tuple(each.tests)) for each in (first, problem)]  # same grades?
         reason = "same_identity" if judged_by[0] == judged_by[1] else SAME_ID_OTHER_TESTS
         drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
@@ -209,7 +211,8 @@ class EvaluationSide:
         dates: Dates | None = None,
         keep: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Load these problems; arguments and errors are those of `load_problems`. With a `share`, the result leaves out
+        """Load the problems of the evaluation side; arguments and errors are those of `load_problems`. They are the
+        source's test data, or, with a `share`, the share of its train data that is held out. The result then leaves out
         the train problems, and counts as dropped only rows that gave no problem."""
         share = self.share
         if share is None:

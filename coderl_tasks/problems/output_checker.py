@@ -61,7 +61,9 @@ _CHECKER = TypeAdapter(Checker)
 
 
 def checker_of(value: Any) -> Checker | None:
-    """The checker in a row's column; None where it is blank. Raises RowDropped: bad_checker."""
+    """Reads the checker (a program that decides whether an output is right) in a row's column: its source, JSON of a
+    mapping with that and more, or the mapping. What it does not say is guessed from the source: the language, and the
+    protocol by which it is run. None where it is blank. Raises RowDropped: bad_checker."""
     if isinstance(value, str):
         decoded = json_or_text(value)
         value = decoded if isinstance(decoded, Mapping) else {"source": value} if value.strip() else None
@@ -70,7 +72,7 @@ def checker_of(value: Any) -> Checker | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("source"), str) or not value["source"].strip():
         raise RowDropped("bad_checker", 'a checker is a source text, or {"source": text, ...}')
     source, files = value["source"], value.get("files") or {}
-    try:
+    try:  # it is stored as JSON in UTF-8
         json.dumps(dict(value), ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise RowDropped("bad_checker", f"it holds what no file can: {error}") from None

@@ -92,12 +92,15 @@ class _Refused(Exception):
 
 
 def _read(package: Path) -> dict[str, Any]:
+    """Reads a problem package of the Kattis format from its folder, as the columns of a raw row: statement, tests,
+    reference and known-wrong programs, and the validator, which decides whether an output is right, as the checker.
+    Raises _Refused, with the reason, for a package that cannot be a problem here."""
     about = _mapping(package / DESCRIPTION)
     _refuse_other_types(package, about)
     data = package / "data"
     groups = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
     tests: list[tuple[bool, tuple[str, ...], dict[str, str]]] = []  # is a sample, the validator's flags, the test
-    shown: list[tuple[str, str]] = []
+    shown: list[tuple[str, str]] = []  # input and output of each sample, for the statement
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
         answer = source.with_suffix(".ans")
         if not answer.is_file():
@@ -110,7 +113,7 @@ def _read(package: Path) -> dict[str, Any]:
     if not tests:
         raise _Refused("data/ has no *.in with its .ans")
     all_flags = {flags for is_sample, flags, _ in tests if not is_sample} or {flags for _, flags, _ in tests}
-    if len(all_flags) > 1:
+    if len(all_flags) > 1:  # a problem has one checker
         raise _Refused("its groups of tests have flags of the validator of their own")
     (of_tests,) = all_flags
     general = _words(about.get("validator_flags", about.get("output_validator_args")))
@@ -173,7 +176,9 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def _validator(folder: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
-    """The program in a folder of validators: its files, or those of its only folder."""
+    """Reads a package's output validator, a program that decides whether an output is right, from its `folder`: returns
+    it as a checker with its main source, its other files and the `flags` to run it with. Raises _Refused if there is
+    not exactly one program, in Python or C++, that needs no build script."""
     entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
     sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
     folders = [entry for entry in entries if entry.is_dir()]
@@ -186,7 +191,8 @@ def _validator(folder: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -
     files = {file.name: file for file in entries if file.is_file()}
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
-    cpp, python = ([name for name in files if Path(name).suffix in suffixes] for suffixes in (CPP_SUFFIXES, _PYTHON))
+    cpp = [name for name in files if Path(name).suffix in CPP_SUFFIXES]
+    python = [name for name in files if Path(name).suffix in _PYTHON]
     language, names = ("cpp", cpp) if cpp else ("python", python)
     if not names or (cpp and python):
         raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
@@ -218,14 +224,15 @@ def _with_constants(text: str, about: Mapping[str, Any]) -> str:
 
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
-    """The default validator with these flags. It compares words as texts, unlike our comparators: 1.50 is not 1.5."""
+    """The checker for a Kattis package without a validator of its own: the format's default one, in Python, with these
+    flags. It compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable flag."""
     known = {"case_sensitive": False, "space_change_sensitive": False}
     tolerances: dict[str, float] = {}
     following = iter(flags)
     for name in following:
         if name in ("float_tolerance", "float_relative_tolerance", "float_absolute_tolerance"):
-            value = next(following, "")
-            tolerances[name] = math.nan
+            value = next(following, "")  # a flag and its number are two words
+            tolerances[name] = math.nan  # which the range below refuses
             with suppress(ValueError):
                 tolerances[name] = float(value)
             if not 0 <= tolerances[name] < math.inf:

@@ -254,8 +254,8 @@ class PoolFile:
         self._lock = Lock()  # a reader has one place in the file, and groups are graded in several threads
 
     def problems(self) -> list[Problem]:
-        """All problems, without solutions, with their tests left in the file. Tests of large row groups of several
-        problems, which other programs write, stay in memory: reading a group per problem would be slow."""
+        """All problems, without solutions; `problem.tests` reads tests from the file when they are used. Those of large
+        row groups of several problems, which other programs write, stay in memory: a read per problem would be slow."""
         problems: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)

@@ -204,11 +204,14 @@ def _opened(file: RawFile) -> IO[bytes]:
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
-    """Hash a file of lines and cut it into segments of whole lines. Blank lines are numbered, but are no rows."""
+    """Hash a file of lines and cut it into segments of whole lines, of about `segment_bytes`, for reading in parallel.
+    Blank lines are numbered, but are no rows."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    line_number = numbers = first_row = start = position = rows = line_bytes = longest_line = 0  # numbers: FileIndex's
-    is_blank = is_open = True  # the line so far, the file
+    line_number = position = line_bytes = 0  # of the line that is read
+    start = first_row = rows = longest_line = 0  # of the segment that is not yet cut: where it starts, and so on
+    numbers = 0  # up to the last line that is not blank
+    is_blank = is_open = True  # the line so far is blank; the file has not ended
     with _readable(file), _opened(file) as handle:
         # Read in pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
         while is_open:
@@ -235,8 +238,8 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
-    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Unread`, and large row
-    groups go through a file in the folder `scratch`, so that what reading them holds is freed before a row is used."""
+    """Yields the rows of a segment (some row groups of a parquet file), with little memory: a row over `max_row_bytes`
+    is `Unread`, and large row groups go by way of a file in `scratch`, which frees what reading them holds."""
     import pyarrow.parquet as pq
 
     number = segment.first_row

@@ -164,8 +164,8 @@ def _checker_of(row: Mapping[str, Any], test_set: TestSet) -> str:
 
 
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
-    """The problem in a row of a pool, checked; None if `values` is no such row, which has PROBLEM_SCHEMA. Raises
-    RowDropped: other_environment if the problem is not of one of `kinds`, damaged_problem."""
+    """The problem in a row that is one already, as pools store it (PROBLEM_SCHEMA), checked; None if `values` is
+    another row. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
     values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0, **values}
@@ -292,7 +292,8 @@ def dataset_hint(row: Mapping[str, Any]) -> str | None:
 
 
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
-    """The tests in TEST_COLUMNS. Raises RowDropped if none hold any, one is unreadable, or two hold different ones."""
+    """The tests of a raw row, in any of TEST_COLUMNS. Raises RowDropped if no column holds any, one is unreadable, or
+    two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
     for name, value in _test_values(row):

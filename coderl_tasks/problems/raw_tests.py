@@ -64,7 +64,8 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
 
 
 def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
-    """The tests of one raw row. `metadata` are mappings of the row, or their JSON text, that may name the function.
+    """Parses the tests of one raw row, in any usual form, and finds out their kind (assertions, standard input, calls).
+    `metadata` are mappings of the row, or their JSON text, that may name the function that calls are of.
 
     Raises RowDropped: no_tests, tests_not_json, unknown_test_shape, unknown_test_type, unequal_inputs_outputs,
     mixed_test_kinds, several_entry_points, no_entry_point, bad_entry_point, stdin_value_not_text, call_input_not_json,
@@ -72,7 +73,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     """
     try:
         decoded = decode_json(raw_tests)  # once: it may be 200 MB
-    except RowDropped:
+    except RowDropped:  # a script is no JSON
         if (scripts := scripts_of(raw_tests)) is None:
             raise
         return _assertions(scripts)

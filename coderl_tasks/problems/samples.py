@@ -84,8 +84,11 @@ def asserted(script: str, entry_point: str) -> tuple[list[Any], Any] | None:
 
 
 def _blocks(problem: Problem) -> Iterator[Sample]:
-    blocks: list[tuple[str, list[str]]] = []
-    in_samples = is_open = False
+    """Yields the samples of a program on standard input that a statement shows: the paragraphs below the headings Input
+    and Output, in turn, below a heading Example, or below Sample Input and Sample Output. Yields nothing if they do
+    not come in turn, as then what belongs together is not certain."""
+    blocks: list[tuple[str, list[str]]] = []  # "input" or "output", and the lines below
+    in_samples = is_open = False  # below a heading of samples; below one of a block, whose lines are collected
     for line in problem.statement.splitlines():
         block = _BLOCK.match(line)
         if _EXAMPLES.match(line):
@@ -99,6 +102,7 @@ def _blocks(problem: Problem) -> Iterator[Sample]:
             blocks[-1][1].append(line)
     if [side for side, _ in blocks] != ["input", "output"] * (len(blocks) // 2):
         return
+    # If outputs have no empty lines, a paragraph after the first is prose and no output.
     has_gaps = any("\n\n" in test.expected.strip() for test in problem.tests)
     for (_, shown_input), (_, shown_output) in zip(blocks[::2], blocks[1::2], strict=True):
         given, expected = _paragraph(shown_input), _paragraph(shown_output, prose_follows=not has_gaps)
@@ -125,6 +129,8 @@ def _is_prose(line: str) -> bool:
 
 
 def _calls(problem: Problem) -> Iterator[Sample]:
+    """Yields the samples of a function that a statement shows: doctests (`>>> f(1)`, and the value in the lines below),
+    and calls with their value in the same line, as `f(1) == 2` or `f(1) returns 2`."""
     lines = problem.statement.splitlines()
     name = problem.entry_point.rpartition(".")[2]
     if not name:
@@ -140,8 +146,9 @@ def _calls(problem: Problem) -> Iterator[Sample]:
             continue
         for place in (found.start() for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\(", line)):
             before = line[:place].rstrip()
-            end = _call_end(line, place)
+            end = _call_end(line, place)  # 0 if it does not end in this line
             says = _SAYS.match(line, end)
+            # Not a call that is part of a larger expression (`1 + f(1) == 2`), or of one that is denied.
             if end and says and before[-1:] not in _PART_OF_MORE and not before.endswith((" not", " in")):
                 yield from _sample(line[place:end], _value(line[says.end() :]))
 

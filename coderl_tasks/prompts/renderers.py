@@ -120,13 +120,14 @@ class Renderer(ABC):
         reply: Message,
         tools: Tools = (),
     ) -> tuple[list[int], bool]:
-        """The prompt after `reply`, and whether it goes on from `prompt` and the sampled `completion`, token for token.
-        `messages` are the conversation so far, of which the last is the completion's text. Where the chat format writes
-        past turns otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
+        """The prompt for the next turn, after `reply` (a tool's result, say), and whether it begins with `prompt` and
+        the sampled `completion`, token for token, so that they can be trained as one sequence. `messages` are the
+        conversation so far, of which the last is the completion's text. Where the chat format writes past turns
+        otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
         answer = messages[-1]["content"]
         whole = self.prompt_tokens([*messages, reply], tools)
-        # What follows the answer, found behind a short one. The answer itself is not encoded: a policy need not sample
-        # the tokens that a text is encoded to.
+        # `tail` is what follows the answer, from the token that ends the turn: found behind a short answer. The answer
+        # itself is not encoded: a policy need not sample the tokens that a text is encoded to.
         head = self.prompt_tokens(messages[:-1], tools)
         behind = self.prompt_tokens([*messages[:-1], {"role": "assistant", "content": "x"}, reply], tools)[len(head) :]
         end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
@@ -138,7 +139,8 @@ class Renderer(ABC):
         )
         if not goes_on:
             return whole, False
-        return [*prompt, *completion, *(tail[1:] if completion and completion[-1] == tail[0] else tail)], True
+        has_stop_token = bool(completion) and completion[-1] == tail[0]  # lacking if it was cut off
+        return [*prompt, *completion, *(tail[1:] if has_stop_token else tail)], True
 
     def decoded(self, tokens: Sequence[int]) -> str:
         """The text of `tokens`, special ones included."""
@@ -202,6 +204,7 @@ class Qwen3InstructRenderer(Renderer):
         ]
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        """The prompt of a conversation in Qwen3's format (ChatML), as tokens; it ends where the next turn begins."""
         self.require_roles(messages)
         if tools and [message["role"] for message in messages[:1]] != ["system"]:
             messages = [{"role": "system", "content": ""}, *messages]
@@ -219,7 +222,7 @@ class Qwen3InstructRenderer(Renderer):
             elif message["role"] == "tool":
                 result = self._block(RESULT_OPEN, message["content"], RESULT_CLOSE)
                 turn = [start, *self.encode_plain("user\n"), *result]
-            elif tools and index == 0:
+            elif tools and index == 0:  # the system message also describes the tools
                 content = f"{message['content']}\n\n" if message["content"] else ""
                 turn = [start, *self.encode_plain(f"system\n{content}"), *self._encode(tools_text(tools))]
             else:

@@ -70,10 +70,13 @@ class ChatTemplate:
     if there is no template, no way to render a plain conversation, or no switch for `thinking`."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
+        """Reads the chat template and finds out, by rendering probes (conversations of texts that can be found again),
+        what it does: whether it takes a system message, whether its prompts open a block of thinking, and how it ends a
+        turn. `thinking` None leaves thinking as the template has it."""
         self._tokenizer = tokenizer
         # Probes are rendered with neither, until they have shown which of them this template needs.
-        self._folds_system = False
-        self._switches: dict[str, Any] = {}
+        self._folds_system = False  # the system's text goes into the first user message
+        self._switches: dict[str, Any] = {}  # the template's variable for thinking
         try:
             source = str(tokenizer.get_chat_template())
         except ValueError:

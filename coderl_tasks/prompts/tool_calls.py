@@ -57,7 +57,8 @@ def tools_text(tools: Tools) -> str:
 
 
 def call_in(text: str) -> Call | str | None:
-    """The call in an answer (without its thinking); or what is wrong with it; or None where there is none."""
+    """Parses the tool call in a model's answer (without its thinking): returns the call (code and its standard input),
+    or a text that says what is wrong with it, or None where there is none."""
     _, is_opened, rest = text.partition(CALL_OPEN)
     if not is_opened:
         return None

@@ -130,7 +130,9 @@ class Test:
         self.is_over = False  # what is shown of it asks for nothing more
 
     def do(self, name: Any, *arguments: Any) -> Any:
-        """The result of an operation of the program. Raises what the program raised."""
+        """The result of an operation (call, operator, ...) of the program, which another process has done: the next of
+        the recorded answers, if it is of this operation. Otherwise raises NeedsAnswer, which ends the test until the
+        program has been asked. Raises what the program raised. A rehearsal only records the operation."""
         if self.needed is not None or self.cannot is not None or self.is_over:
             raise NeedsAnswer
         number = len(self.operations) if self.is_rehearsal else self.position
@@ -192,6 +194,9 @@ class Test:
         raise CannotCross(f"{what} of the test cannot be given to the program")
 
     def resolve(self, decoding: Any, node: Any) -> Any:
+        """Makes what stands here for an object of the program of a special kind: a handle for an arbitrary object, a
+        generator for an iterator, an exception or its class. `node` is [kind, ...] as `Operations.describe` writes it,
+        and may be forged, so it is checked. A key (operation, number) names an object: the same one is made once."""
         kind, first, *rest = node
         if kind == REFERENCE:
             key = (int(first), int(rest[0]))
@@ -484,7 +489,8 @@ def reader(name: Any, function: Any) -> Any:
 
 
 def two_sided(name: Any, reflected: Any) -> Any:
-    """An operator with two operands. Only between two objects of the program does the program decide."""
+    """The method by which a `Handle`, which stands for an object of the program, has the operator `name`. Between two
+    such objects the program's process decides; between one and a plain value the object's own value does, here."""
 
     def method(self: Any, other: Any) -> Any:
         if type(other) is Handle:
@@ -548,6 +554,7 @@ TEST: Any = None
 
 
 def main() -> Any:
+    """Runs the tests of each program in request.json in forked processes, and writes how they ended to results.json."""
     with open("request.json", "rb") as file:
         request = json.load(file)
     if hasattr(sys, "set_int_max_str_digits"):
@@ -578,8 +585,9 @@ def changes_nothing(test: Any) -> Any:
 
 
 def in_own_process(programs: Any, seconds: Any) -> Any:
-    """The results of the tests of some programs; None if their process ends without them. What it does to itself is
-    gone with it. `seconds` are CPU seconds for each test; several programs, whose tests mostly take none, get two's."""
+    """The results of the tests of some programs, a list for each, run in a forked process; None if it ends without
+    them. What a test changes in its process is gone with it. `seconds` are CPU seconds for each test; several programs,
+    whose tests mostly take none, get two tests' seconds in all."""
     n_tests = sum(map(len, programs)) if len(programs) == 1 else 2
 
     def work(writing: Any) -> Any:
@@ -609,7 +617,8 @@ def out_of_time(*_: Any) -> Any:
 
 
 def result_of(test: Any, seconds: Any) -> Any:
-    """Run a test, and say how it ended."""
+    """Run a test, and say how it ended: {"end", "reason"}, and the operations to ask the program for if it needs
+    answers that it does not have. A rehearsal has no answers at all, and finds the operations."""
     global TEST
     TEST = test
     error = None
@@ -637,7 +646,7 @@ def result_of(test: Any, seconds: Any) -> Any:
     asked = test.operations
     if result["end"] == NEEDS:
         asked = [*asked[: test.position], test.needed]
-        # The program ended before it gave this answer, or cannot do what it did in its last process.
+        # They were asked for already: the program ended before this answer, or cannot do it again in a new process.
         result["again"] = test.operations[: len(asked)] == asked
     if result["end"] == NEEDS or test.is_rehearsal:
         result["operations"] = f"[{', '.join(asked)}]"
@@ -654,6 +663,8 @@ def stop_timer() -> None:
 
 
 def judged(test: Any, error: Any) -> Any:
+    """How a test ended, by the exception (None: none) that its script raised. The program is to blame (FAILED, ERRED)
+    only if it did something for the test before; else the test is at fault, for certain if any program would fail."""
     if test.cannot is not None or isinstance(error, Unsupported):
         return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
     if test.needed is not None:
@@ -665,7 +676,7 @@ def judged(test: Any, error: Any) -> Any:
         return {"end": FAULT, "reason": "the test itself takes too long"}
     if isinstance(error, MalformedValue):
         return {"end": ERRED, "reason": f"no value that a test can use: {said}"}
-    if id(error) in test.raised:
+    if id(error) in test.raised:  # the program raised it
         line = test.raised[id(error)]
         return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
     is_certain = isinstance(error, (ImportError, SyntaxError)) or type(error).__name__ in ("SkipTest", "Skipped")
@@ -711,7 +722,8 @@ def shown(value: Any) -> Any:
 
 
 def run(test: Any) -> Any:
-    """The test's script, then its functions and classes of tests."""
+    """Executes a test's script, then the functions and classes of tests that it defines. `solution`, from which it
+    imports the program, is a stand-in. Raises what the test raises, and Unsupported for what cannot be tested here."""
     if (elsewhere := LOOKS_ELSEWHERE.search(test.script)) is not None:
         raise Unsupported(f"{elsewhere[0]}: a test of anything but what calls return")
     code = compiled_test(going_on(test.script) if test.is_rehearsal else test.script)
@@ -949,6 +961,7 @@ class Approx:
         return f"approx({self.expected!r})"
 
     def close(self, expected: Any, actual: Any) -> Any:
+        """Whether numbers are equal within the tolerances, and dicts and sequences have such items; all else is ==."""
         if type(expected).__module__ == "numpy" or type(actual).__module__ == "numpy":
             expected, actual = (value.tolist() if hasattr(value, "tolist") else value for value in (expected, actual))
         if isinstance(expected, dict):

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_seconds: float) -> Result:
-    """What the checker says of one output."""
+    """Runs a checker, in a process of its own, on one output of a program: returns {"end", "reason"}."""
     # As text, like the other two: a checker in Python fails where it reads or reports what is none.
     output = binascii.a2b_base64(test["output"]).decode("utf-8", "replace").encode()
     folder = os.path.abspath("test")
@@ -78,8 +78,9 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
 
 
 def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> None:
-    """The checker on the files of a folder. What it says, or its result where it is a function, goes to `writing`."""
-    os.setsid()
+    """Runs the checker on the files of a folder, in this forked process, which becomes the checker's (execv) unless it
+    is a function. What it prints, or the function's result as JSON, goes to the descriptor `writing`."""
+    os.setsid()  # so that it is killed with all that it starts
     whole = int(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))

@@ -289,8 +289,8 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
     """Runs the program on a request's inputs, in order, until a test crashes or breaks a limit (`stop_on_failure`),
     the outputs exceed their limit together, one process has ended (`one_process`), or `deadline` (monotonic seconds) is
-    over. Returns the tests that ran, each as `record` has it. With `company` a process may run several tests; of one
-    that did not end as it should nothing counts, and its tests run again, one process each."""
+    over. Returns the tests that ran, each as `record` has it. A `Place` has the folder and files of one process. With
+    `company` that may run several tests; if it did not end as it should, they run again, one process each."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
     prepare_descriptors()
     module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
@@ -334,9 +334,9 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
 
 
 def run_group(group: list[Record], sources: list[int], stops_at: float, deadline: float) -> list[Record]:
-    """Runs programs one after another, each when nothing is left of the last one's processes; `sources` are descriptors
-    of theirs. Returns for each its tests, those that one process runs, or that it has to run `alone`: up to the first
-    that ends after `stops_at`, or with which the outputs exceed their limit.
+    """Runs several programs in one request, one after another, each when nothing is left of the last one's processes;
+    `sources` are descriptors of theirs. Returns for each the records of the tests that one process ran, or {"alone"} if
+    it has to run in a request of its own. Stops after `stops_at`, or when the outputs exceed their limit.
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
     finds nothing of the others, and nothing that counts for them."""
@@ -346,7 +346,7 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
     output_bytes = 0
     done: list[tuple[Place, list[TestEnd]]] = []
     for number, (request, source) in enumerate(zip(group, sources, strict=True)):
-        if sum(len(place.descriptors) for place, _ in done) > 170:  # they end below OWN_STDERR
+        if sum(len(place.descriptors) for place, _ in done) > 170:  # all have to lie below OWN_STDERR
             break
         limits, n_inputs = TestLimits(request), MOST_SHARED_TESTS if request["company"] else 1
         place = Place(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
@@ -542,8 +542,8 @@ def prepare_streams() -> None:
 
 
 def prepared_module(name: str, source: bytes) -> ModuleType:
-    """The module that a program becomes, with those names of the prelude that stand anywhere in its source, as in an
-    annotation or a doctest; with all of them where it may make names at run time. Not run yet."""
+    """The module that a program becomes, not run yet. It has those names of the prelude (imports that programs may
+    leave out) that stand anywhere in the source, even in a doctest; all if the program may make names at run time."""
     module = ModuleType(name)
     module.__dict__["__file__"] = SOLUTION
     if name == "__main__":
@@ -594,7 +594,7 @@ def prepared_stack() -> DeepStack:
 
 
 def prepare_threads() -> None:
-    """Lets this thread, and those that a program starts, recurse deeply through C code."""
+    """Lets this thread, and those that a program starts, recurse deeply through C code, where Python counts that."""
     counter_offset = c_recursion_counter()
     if counter_offset is None:  # only the recursion limit and the stack count in this Python
         return
@@ -652,7 +652,8 @@ def run_process(
     deadline: float,
 ) -> list[TestEnd]:
     """Runs a place's tests in a process of their own. Returns how the first of them ended, and those that the process
-    went on to; nothing where it went on and anything is not as it should be."""
+    went on to; [] if it went on and anything is not as it should be (files are left, say): then none counts, as one
+    test may have changed the result of the next, and each has to run in a process of its own."""
     started = time.monotonic()
     names_before = names_here() if place.sharing_files else set()
     process = os.fork()
@@ -871,7 +872,8 @@ def run_in_child(
 
 
 def run_program(program: Program, place: Place, sharing: ProcessSharing | None) -> NoReturn:
-    """The program from its first line to the end of the process."""
+    """Runs the program on its first test, in the forked process, then on the place's others if it may share the process
+    (`sharing`), and ends the process with the test's exit status, as Python would end."""
     status, code, module = 1, program.code, program.module
     try:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
@@ -1055,7 +1057,7 @@ def program_line(error: BaseException) -> int | None:
 
 def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -> None:
     """Defines the program, calls its entry point with the arguments in `test_input`, and sends the value back."""
-    if entry_point == OPERATIONS:
+    if entry_point == OPERATIONS:  # an assertion test, which asks for several calls and more
         run_operations(code, space, test_input, VALUE_DESCRIPTOR)
         return
     before = space.get(entry_point)
@@ -1106,8 +1108,9 @@ def plain_value(value: Any) -> Any:
 
 
 def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepared: int, opens_files: bool) -> int:
-    """What Python does at its end, in its order; returns the exit status, 120 instead of 0 if flushing failed. `space`
-    are the program's globals, the prelude's `n_prepared` first; without `opens_files` it can have opened none."""
+    """What Python does at its end, in its order (threads, exit handlers, flushes), without ending the process; returns
+    the exit status, 120 instead of 0 if flushing failed. `space` are the program's globals, the prelude's `n_prepared`
+    first; without `opens_files` it can have opened none."""
     if "threading" in sys.modules:
         with ANYTHING:
             sys.modules["threading"]._shutdown()  # waits for the program's threads
@@ -1123,8 +1126,7 @@ def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepar
     for name in STREAMS:  # what the program has put in their place is freed, and so flushed
         sys.__dict__[name] = sys.__dict__.get(f"__{name}__")
     own_stdout = sys.__dict__["stdout"]
-    # The program's globals go, so that files it left open are flushed. The prelude's stay: that would cost more than
-    # most programs do.
+    # The program's globals go, so that files it left open are flushed. The prelude's stay: that would take too long.
     while len(space) > n_prepared:
         space.popitem()
     for name in code.co_names:  # the program has set prepared ones, too

@@ -11,8 +11,9 @@ from collections.abc import Callable
 def in_forked_process(
     work: Callable[[int], object], wall_s: float, most_bytes: int = 1 << 40
 ) -> tuple[bytes, bool, int]:
-    """The first bytes that `work` writes to its argument, a descriptor, whether it was closed within `wall_s`, and the
-    exit code of the process (negative: a signal). What the process has started in its group is killed with it."""
+    """Runs `work` in a forked process, for at most `wall_s`. Returns the first bytes that it writes to its argument, a
+    descriptor; whether that was closed in time; and the exit code of the process (negative: a signal). At the end the
+    process is killed, with what it has started in its group."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:

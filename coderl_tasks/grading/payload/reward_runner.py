@@ -78,6 +78,8 @@ def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) 
 
 
 def called(function: Callable[..., Any], text: str, ground_truth: str, turn: "int | None") -> dict[str, Any]:
+    """Calls the user's function on a completion: with a `turn` it is `respond`, whose {"reply": text or None} continues
+    the conversation, else `compute_reward`, which gives {"reward": number}. {"error": text} for anything else."""
     if turn is not None:
         try:
             reply = function(text, ground_truth, turn)

@@ -220,7 +220,8 @@ class Encoding:
 
 
 def node_of(value: Any, encoding: Encoding) -> Node | None:
-    """The node of a value whose type is one of those that cross; None for any other."""
+    """The node, [kind, ...] as JSON, that stands for a value in a message to the other process, if its type is one of
+    those that can be rebuilt there; None for any other. The values in it are added to the message (`encoding`)."""
     add_all, kind = encoding.add_all, type(value)
     name = KIND_OF_TYPE.get(kind, "")
     if name in SEQUENCES:
@@ -262,6 +263,7 @@ def is_bare(kind: type) -> bool:
 
 
 def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node | None:
+    """`node_of` for values of classes of datetime, decimal, fractions and numpy, by module and class name."""
     if name == "timedelta":
         return ["timedelta", value.days, value.seconds, value.microseconds]
     if name == "timezone":
@@ -301,6 +303,8 @@ class Decoding:
         *,
         is_result: bool,
     ) -> None:
+        """Makes the objects of a message of `operation` (its result if `is_result`, else its arguments) and changes
+        those of earlier messages that the other side has changed; then notes in `shared` what both sides have now."""
         self.resolve, self.shared = resolve, shared
         try:
             self.nodes: dict[Key, Node] = {
@@ -365,7 +369,7 @@ class Decoding:
             is_waiting.discard(waiting.pop())
 
     def object(self, node: Node) -> Any:
-        """The object of a node of a kind that cannot be changed once it is made."""
+        """Makes the object of a node of any kind that is not one of MUTABLE_TYPES."""
         kind, first, *rest = node
         if kind in OF_VALUES:
             return OF_VALUES[kind](self.values(first))
@@ -405,7 +409,7 @@ class Decoding:
         return array if kind == "ndarray" else array[()]
 
     def fill(self, container: Any, node: Node) -> None:
-        """Put what a node holds into its container, in place of what that has."""
+        """Replace the content of a mutable object, which others may refer to, by what a node holds."""
         kind = node[0]
         if kind in ("ndarray", "objects"):
             array = self.array(node)
@@ -438,7 +442,7 @@ class Decoding:
 
 
 def parts_of(node: Node) -> list[Json]:
-    """The values that an object is made of which cannot be changed once it is made."""
+    """The values in a node of an immutable object. They have to be made before it, as it cannot be filled later."""
     kind, first, *rest = node
     if kind in OF_VALUES:
         return list(first)
@@ -474,8 +478,9 @@ class Operations:
         self.factors: dict[tuple[int, int], float] = {}  # how much to take of them
 
     def answers(self, written: str) -> Iterator[bytes]:
-        """The answer to each operation in a JSON list of [name, message], a line each. Ends at one that cannot be done,
-        as its arguments are not there: it was asked for ahead, in the expectation of other results."""
+        """Does the operations in a JSON list of [name, message of the arguments] with the program, and yields each
+        answer (a result or an exception) as a line of JSON. Ends at one that cannot be done, as its arguments are not
+        there: it was asked for ahead, in the expectation of other results."""
         for number, (name, message) in enumerate(json.loads(written)):
             try:
                 decoding = Decoding(message, self.resolve, self.shared, number, is_result=False)
@@ -514,6 +519,8 @@ class Operations:
         return self.objects[node[1]][node[2]]
 
     def describe(self, encoding: Encoding, value: Any) -> Node:
+        """The node of an object of the program that cannot be sent as a value: an exception, its class, an iterator, or
+        a reference, [operation, number], by which later operations name it."""
         if isinstance(value, BaseException):
             attributes = encoding.add(vars(value)) if vars(value) else None
             return [ERROR, encoding.add(type(value)), [*encoding.add_all(value.args), attributes], str(value)[:1000]]
