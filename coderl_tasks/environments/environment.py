@@ -13,7 +13,7 @@ from coderl_tasks.environments.feedback import Reply, code_replies, tool_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
-from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_codes
 from coderl_tasks.grading.suspicion import suspicion
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
@@ -36,11 +36,10 @@ class Turns:
     feedback: Feedback = "samples"
     tokens: int | None = None  # of a completion after its first prompt, replies included; None: no limit of its own
     tool_calls: int = 0
+    tools: Tools = field(init=False, repr=False, compare=False)  # what prompts describe
 
-    @property
-    def tools(self) -> Tools:
-        """What prompts describe."""
-        return [run_python(self.tool_calls)] if self.tool_calls else []
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", [run_python(self.tool_calls)] if self.tool_calls else [])
 
     @property
     def role(self) -> str:
@@ -119,6 +118,7 @@ class CodeEnvironment(Environment):
     quarantine: bool = False
     holdback: float = 0.0
     seed: int = 0
+    messages = staticmethod(problem_messages)
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -131,9 +131,6 @@ class CodeEnvironment(Environment):
         # A request has tokens or texts. The fence that opens a block names its language, or begins the answer.
         ends = [CODE_END, CALL_CLOSE] if self.turns.tool_calls else [CODE_END]
         return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), *ends]
-
-    def messages(self, problem: Problem) -> list[Message]:
-        return problem_messages(problem)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
         if self.turns.tool_calls:
@@ -153,8 +150,9 @@ class CodeEnvironment(Environment):
             left_out = set(held_back)
             rewarded = [index for index in range(len(problem.tests)) if index not in left_out]
             priority = priority and [index for index in priority if index not in left_out]
-        scored = await score_group(
-            judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
+        codes = [extract_code(text) for text in texts]
+        scored = await score_codes(
+            judge, problem, codes, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
         # Each distinct program once: completions of one problem often have the same.
         earned = {each.code for each in scored if each.code is not None and each.correctness}

@@ -223,10 +223,6 @@ class _Run:
     failed: TestResult | None = None  # the first
     passed: list[TestResult] | None = None  # where answers are wanted, and not compared
 
-    @property
-    def client(self) -> SandboxClient:
-        return self.programs.client
-
     async def run_until_over(self, indices: Sequence[int]) -> None:
         """Run these tests until grading is over. Raises _DependsOnSharing and InfraError."""
         first, rest = _LARGEST_CHUNK if self.run_all else _FIRST_CHUNK, list(indices)
@@ -299,8 +295,8 @@ class _Run:
 
     async def _driver_works(self) -> bool:
         """Whether the driver works on the last server; if not, quarantines it. InfraError if it is the only one."""
-        fault = await driver_fault(self.client, self.server)
-        if fault is not None and not self.client.quarantine(self.server, fault):
+        fault = await driver_fault(self.programs.client, self.server)
+        if fault is not None and not self.programs.client.quarantine(self.server, fault):
             raise InfraError(fault)
         return fault is None
 
@@ -338,7 +334,7 @@ class _Run:
                 if results is not None:
                     return results
             # Of an assertion program tests will come, for which others may wait.
-            run = self.programs.run_program if self.problem.kind == "assert" else self.client.run_code
+            run = self.programs.run_program if self.problem.kind == "assert" else self.programs.client.run_code
             result = await run(request)
             self.server, self.retries = result.server, self.retries + result.retries
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
@@ -347,7 +343,7 @@ class _Run:
             if answered_id == request_id or answered_id not in _ISSUED:
                 return self._read(report, indices, limits)
             fault = f"the sandbox at {result.server} answered with the result of another request"
-            if not self.client.quarantine(result.server, fault):  # there is no other server to ask
+            if not self.programs.client.quarantine(result.server, fault):  # there is no other server to ask
                 raise InfraError(fault)
             self.retries += 1
 

@@ -440,7 +440,7 @@ def _chosen_place(places: Sequence[Place], problem_id: str, step: int | None, ev
 def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """The rollouts of a problem at a place, and the settings that say where its problems lie."""
     if place.evaluation is None:
-        file = StepJournal(run.path, place.step).path("scored")
+        file = StepJournal(run.path, place.step).files["scored"]
     else:
         file = run.path / "evals" / place.evaluation / "rollouts.parquet"
     if not file.is_file():

@@ -351,7 +351,7 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
         return metrics
     if view == "updates":
         steps = [int(row["step"]) for row in metrics if (row.get("n_updates") or 0) > 1]
-        commits = {step: StepJournal(directory, step).path("commit") for step in steps}
+        commits = {step: StepJournal(directory, step).files["commit"] for step in steps}
         return [
             {"step": step, "update": number, **row}
             for step, file in commits.items()

@@ -249,7 +249,7 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
     # It takes effect after the step that it was decided with, or one later where that one may have been begun.
-    commits = (StepJournal(path, step).path("commit") for step in (last, last - 1) if step >= 0)
+    commits = (StepJournal(path, step).files["commit"] for step in (last, last - 1) if step >= 0)
     acts = (act for file in commits for act in atomic.read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 

@@ -51,6 +51,7 @@ Content = TypeVar("Content")
 TOKENS_PER_ROW_GROUP = 2**21
 """Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
 
+PHASE_FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 PROBLEMS_FILE, TRAINER_FILE = "problems.json", "trainer_logprobs.parquet"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
 FINGERPRINT_FILE = "request.json"
@@ -151,16 +152,13 @@ class StepJournal:
         self.folder = run / "steps" / f"{step:06d}"
         self.step = step
         self.groups = GroupFiles(self.folder / "groups")
+        self.files: dict[Phase, Path] = {phase: self.folder / name for phase, name in PHASE_FILES.items()}
         self.trainer_logprobs = self.folder / TRAINER_FILE
         """Read by nothing that trains: for whoever looks at the update."""
 
-    def path(self, phase: Phase) -> Path:
-        """The file of `phase`."""
-        return self.folder / ("commit.json" if phase == "commit" else f"{phase}.parquet")
-
     def has(self, phase: Phase) -> bool:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
-        return self.path(phase).is_file()
+        return self.files[phase].is_file()
 
     def write_problems(
         self, problem_ids: Sequence[str], sizes: Sequence[int] | None = None, decided: int | None = None
@@ -185,14 +183,14 @@ class StepJournal:
     def write(self, phase: RolloutPhase, frame: pl.DataFrame) -> None:
         """End `phase` with its rollouts (SAMPLED_SCHEMA or ROLLOUT_SCHEMA)."""
         atomic.make_folder(self.folder)
-        write_rollouts(self.path(phase), frame)
+        write_rollouts(self.files[phase], frame)
         if phase == "sampled":
             # In this order: a crash in between leaves both, and the next start deletes the groups.
             self.groups.remove()
 
     def read(self, phase: RolloutPhase) -> pl.DataFrame | None:
         """The rollouts that `phase` ended with, None if it has to be done (again)."""
-        return read_frame(self.path(phase), _SCHEMAS[phase])
+        return read_frame(self.files[phase], _SCHEMAS[phase])
 
     def write_commit(self, commit: Commit, trainer_logprobs: pl.DataFrame | None = None) -> None:
         """Say that the step's update is applied, and durable as far as `commit.state_path` says; and what it was made
@@ -206,7 +204,7 @@ class StepJournal:
         if trainer_logprobs is not None:  # before the commit: after it nothing of the step is done again
             rows = trainer_logprobs.with_columns(step=pl.lit(self.step, dtype=TRAINER_SCHEMA["step"]))
             atomic.write_parquet(self.trainer_logprobs, rows.select(*TRAINER_SCHEMA))
-        atomic.write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
+        atomic.write_json(self.files["commit"], {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""
@@ -218,7 +216,7 @@ class StepJournal:
             values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
             return Commit(**values)
 
-        return _read_good(self.path("commit"), read)
+        return _read_good(self.files["commit"], read)
 
 
 def _read_good(path: Path, read: Callable[[Path], Content]) -> Content | None:
@@ -337,7 +335,7 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
         if rows is not None:
             frames.append(rows)
         # `_READ`: the columns of the index, and the token lists, which are counted.
-        elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
+        elif (rollouts := read_frame(StepJournal(run, number).files["scored"], _READ, others=False)) is not None:
             frames.append(rollouts.select(_COLUMNS))
     atomic.write_parquet(shared_file, pl.concat(frames))
     for file in single_files.values():

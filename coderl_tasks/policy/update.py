@@ -43,7 +43,7 @@ import tinker
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.policy import grpo
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import ENVIRONMENT, ORDER, REPEATED, ROLLOUT_SCHEMA, TRAINER_SCHEMA, TURN_TOKENS
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
@@ -216,13 +216,6 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
         earlier[keys[row][0]] += 1
     drawn = set(sorted(shuffled, key=ranks.__getitem__)[:KL_SAMPLE])  # stable: first one of each group, by hash
     return pl.Series([row in drawn for row in range(scored.height)], dtype=pl.Boolean)
-
-
-def observed_tokens(scored: pl.DataFrame) -> int:
-    """The tokens of the sequences of rows that have the base model's log-probabilities: it has read them."""
-    lengths = pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
-    lengths += TURN_TOKENS[ENVIRONMENT] + TURN_TOKENS[REPEATED]
-    return int(scored.select(lengths.filter(pl.col("base_logprobs").is_not_null()).sum()).item())
 
 
 async def with_base_logprobs(

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import polars as pl
@@ -27,7 +27,7 @@ from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy import clients, sampling
-from coderl_tasks.policy.rollout import TRUNCATED
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
@@ -74,6 +74,11 @@ class RolloutEngine:
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.settings.concurrency)
+
+    @cached_property
+    def _stop(self) -> Sequence[int] | Sequence[str]:
+        """What ends a completion, in every request."""
+        return self.environment.stop(self.renderer)
 
     def request(
         self, problem: Problem, group_index: int, num_samples: int, seed: int | None, **others: Any
@@ -135,7 +140,7 @@ class RolloutEngine:
                 temperature=request.temperature,
                 top_p=self.settings.top_p,
                 seed=request.seed,
-                stop=self.environment.stop(self.renderer),
+                stop=self._stop,
             )
             yield completions, charge
 
@@ -185,13 +190,18 @@ class GradedAhead:
             # Each part by a task of its own: one that waited for another, cancelled before it began, would leave that.
             parts.append((group.height - begun, asyncio.ensure_future(self._grade(group.slice(begun)))))
 
-    async def graded(self, groups: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The groups with their grades (ROLLOUT_SCHEMA), in order, in the parts that they were graded in."""
+    async def graded(self, sampled: pl.DataFrame, what: str) -> pl.DataFrame:
+        """The rollouts of a step, `what` in messages, with their grades (ROLLOUT_SCHEMA). Raises as `require_graded`
+        does if too many could not be graded."""
+        groups = sampling.split_groups(sampled)
         for group in groups:
             self.start(group)
         keys = [(group["step"][0], group["group_index"][0]) for group in groups]
         # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
-        return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
+        parts = await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
+        graded = sampling.in_order(parts, ROLLOUT_SCHEMA)
+        sampling.require_graded(graded, what)
+        return graded
 
     async def release(self, *steps: int) -> None:
         """Cancel what is under way of these steps (all if none is named), and let their groups be graded afresh."""

@@ -68,6 +68,7 @@ class Learner:
             settings.train_batch_size,
             settings.kl.penalty_coef,
         )
+        self.recorded_method = self.method.record()  # as commits have it
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,

@@ -270,10 +270,6 @@ class TrainingRun:
         """Whether a checkpoint that stays is due after `step`."""
         return self.is_due(step, self.settings.save_every) or step == self.last_step
 
-    def sampler_step(self, step: int) -> int:
-        """The last step trained into the policy that samples `step`, -1 if there is none."""
-        return max(-1, step - 1 - self.settings.max_steps_off_policy)
-
     def measures_kl(self, step: int) -> bool:
         """Whether `step` measures the KL to the base model without a penalty on it."""
         every, session = self.settings.kl.base_every, self.session

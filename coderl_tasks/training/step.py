@@ -36,10 +36,10 @@ from coderl_tasks.journal.steps import Commit, StepProblems, index_step
 from coderl_tasks.policy import sampling
 from coderl_tasks.policy.clients import Kind, create_sampling_client
 from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
 from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
-from coderl_tasks.policy.update import UpdateResult, observed, observed_tokens, with_base_logprobs
+from coderl_tasks.policy.update import UpdateResult, observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_replies
@@ -105,6 +105,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     engine, temperature = run.engine, temperature_at(run.settings, run.directory.commits(), step)
+    sampler_step = max(-1, step - 1 - run.settings.max_steps_off_policy)  # trained into the policy; -1: none
 
     async def complete(request: sampling.GroupRequest) -> None:
         assert sampler is not None
@@ -119,15 +120,15 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     # Groups that an earlier process sampled are graded as if they had just arrived; some lack turns.
     begun = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
     if begun:
-        sampler = await run.learner.sampling_client(run.sampler_step(step) + 1)  # its updates
+        sampler = await run.learner.sampling_client(sampler_step + 1)  # its updates
         await sampling.try_all(go_on, begun)
     for group in groups.values():
         run.graded_ahead.start(group)
     while True:
         # In a loop: `group_requests` asks for the first completions of a group alone, and then for the rest.
-        while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
+        while requests := group_requests(run, step, problems, groups, temperature, sampler_step):
             # A client is opened, and the policy restored for it, only where something is left to sample.
-            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
+            sampler = sampler or await run.learner.sampling_client(sampler_step + 1)
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
             await sampling.try_all(complete, requests)
         sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
@@ -177,7 +178,7 @@ async def _another_round(
 ) -> StepProblems | None:
     """Records and returns what `step` samples next: the rest of each group whose first completions have a signal, and
     new problems in place of those whose group has none. Returns None if it has enough groups or may not sample more.
-    Raises as `_graded` does: during an outage nobody knows which groups have a signal."""
+    Raises as `score` does: during an outage nobody knows which groups have a signal."""
     settings, problem_ids, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
     # With `first`, `decided` is None where a caller chose the problems: none are added. (Without, refill is 1 there.)
@@ -188,7 +189,7 @@ async def _another_round(
     if is_done:
         return None
     try:
-        graded = await _graded(run, step, sampled)
+        graded = await run.graded_ahead.graded(sampled, f"step {step}")
     except Exception:
         await run.graded_ahead.release(step)  # so that a retry grades again
         raise
@@ -214,13 +215,6 @@ async def _another_round(
     return _record_problems(run, step, [*problem_ids, *further], known=sizes)
 
 
-async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
-    """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
-    graded = sampling.in_order(await run.graded_ahead.graded(sampling.split_groups(sampled)), ROLLOUT_SCHEMA)
-    sampling.require_graded(graded, f"step {step}")
-    return graded
-
-
 def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
     return problems.sizes or [run.settings.completions_per_problem] * len(problems.ids)
 
@@ -235,16 +229,20 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
 
 
 def group_requests(
-    run: TrainingRun, step: int, problems: StepProblems, sampled: Mapping[int, int]
+    run: TrainingRun,
+    step: int,
+    problems: StepProblems,
+    sampled: Mapping[int, pl.DataFrame],
+    temperature: float,
+    sampler_step: int,
 ) -> list[sampling.GroupRequest]:
     """Returns what `step` samples next, in group order: one request per problem whose group lacks completions.
-    `sampled` has the number of completions by group. A group's `first_completions` are always a request of their own: a
-    step that is resumed makes the same requests."""
+    `sampled` has the groups that there are. A group's `first_completions` are always a request of their own: a step
+    that is resumed makes the same requests."""
     settings, requests = run.settings, []
     seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
-    temperature = temperature_at(settings, run.directory.commits(), step)
     for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
-        present = sampled.get(index, 0)
+        present = sampled[index].height if index in sampled else 0
         if present >= size:
             continue
         seed_suffix = (present,) if present else ()  # with the same seed the rest would repeat the first completions
@@ -255,9 +253,9 @@ def group_requests(
             num_samples=until - present,
             seed=None if seeds_clone else seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix),
             step=step,
-            sampler_step=run.sampler_step(step),
-            first_sample=present,
             temperature=temperature,
+            sampler_step=sampler_step,
+            first_sample=present,
         )
         requests.append(request)
     return requests
@@ -275,7 +273,7 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     started = time.monotonic()
     try:
         # If this raises, nothing is written: the samples are scored again once the reward function is corrected.
-        graded = await _graded(run, step, sampled.rollouts)
+        graded = await run.graded_ahead.graded(sampled.rollouts, f"step {step}")
     finally:
         await run.graded_ahead.release(step)  # after success for the memory, else so that a retry grades again
     settings = run.settings
@@ -342,7 +340,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         metrics=metrics,
         # A replay uses these parameters, whatever a resume has changed in the settings since.
         adam=adam.model_dump(),
-        method=run.learner.method.record(),
+        method=run.learner.recorded_method,
         # A single optimizer step is in the metrics.
         updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
         acts=[] if decided is None else [asdict(decided[0])],
@@ -383,7 +381,9 @@ def step_metrics(
         first, sizes = settings.first_completions, _sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
-    base_tokens = 0 if settings.kl.penalty_coef else observed_tokens(scored)
+    # The base model reads of a row what training on it would. With the penalty the price of training has this.
+    base_rows = scored.lazy().filter(pl.col("base_logprobs").is_not_null()).drop("trained")
+    base_tokens = 0 if settings.kl.penalty_coef else frame_tokens(base_rows, epochs=1).training
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts | {"tokens_base": base_tokens}))
     faults = run.session.judge.client.take_faults()
     updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost, faults, base_tokens)

@@ -193,7 +193,7 @@ class RunData:
             file = self.evaluation(place.evaluation).rollouts
         else:
             assert place.step is not None
-            file = StepJournal(self.path, place.step).path("scored")
+            file = StepJournal(self.path, place.step).files["scored"]
         if file is None or not file.is_file():
             raise NotThereError(f"{place.name} has no rollouts in {self.path}")
         return file

@@ -55,7 +55,7 @@ def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> Non
     with RunDirectory.open(tmp_path / "run", config) as run:
         for step in range(3):
             commit(run, step)
-    run.step(1).path("commit").write_text('{"step": 1,')
+    run.step(1).files["commit"].write_text('{"step": 1,')
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert run.next_step == 1
         assert [row["step"] for row in metrics_rows(run.metrics.path)] == [0]
@@ -78,7 +78,7 @@ def test_the_index_follows_the_commits_and_is_cut_where_they_end(
             if step in (3, 4):  # what cannot be read is set aside, as everywhere, and stops nobody
                 own.write_bytes(b"PAR1")
             if step in (3, 5):  # of one step nothing is left, of 4 and 5 the one or the other
-                run.step(step).path("scored").write_bytes(b"PAR1") if step == 3 else own.unlink()
+                run.step(step).files["scored"].write_bytes(b"PAR1") if step == 3 else own.unlink()
         assert list(index_files(run.path).values()) == [whole]
         assert not list(run.path.glob("index/step-*.parquet"))
         rows = pl.read_parquet(next(iter(index_files(run.path))))
@@ -87,7 +87,7 @@ def test_the_index_follows_the_commits_and_is_cut_where_they_end(
     assert rows["n_prompt_tokens"].unique().to_list() == [3] and rows["n_completion_tokens"].unique().to_list() == [2]
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert list(index_files(run.path).values()) == [whole]
-    run.step(last).path("commit").write_text("{")  # to be done again, perhaps otherwise
+    run.step(last).files["commit"].write_text("{")  # to be done again, perhaps otherwise
     own.write_bytes(next(iter(index_files(run.path))).read_bytes())  # a kill had left the step's own file
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert not index_files(run.path)

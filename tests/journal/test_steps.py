@@ -60,14 +60,14 @@ def test_a_step_of_many_tokens_is_in_row_groups_whatever_pieces_its_frame_is_in(
     monkeypatch.setattr(steps, "TOKENS_PER_ROW_GROUP", 8)  # four completions
     whole = pl.concat([group] * 4, rechunk=True)
     journal.write("sampled", whole)
-    groups = pq.ParquetFile(journal.path("sampled")).metadata
+    groups = pq.ParquetFile(journal.files["sampled"]).metadata
     assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [4, 4, 4]
     sampled = journal.read("sampled")
     assert sampled is not None and sampled.equals(whole)
-    written = journal.path("sampled").read_bytes()
+    written = journal.files["sampled"].read_bytes()
     for same in (sampled, pl.concat([whole[:1], whole[1:6], whole[6:]], rechunk=False)):
         journal.write("sampled", same)
-        assert journal.path("sampled").read_bytes() == written, "an interrupted step leaves what another one would"
+        assert journal.files["sampled"].read_bytes() == written, "an interrupted step leaves what another one would"
 
 
 @pytest.mark.parametrize("phase", ["sampled", "scored", "commit"])
@@ -77,7 +77,7 @@ def test_a_damaged_phase_is_set_aside(
     journal.write("sampled", group)
     journal.write("scored", scored)
     journal.write_commit(Commit(0, {"step": 0}))
-    path = journal.path(phase)
+    path = journal.files[phase]
     path.write_bytes(path.read_bytes()[:10])
     assert (journal.read_commit() if phase == "commit" else journal.read(phase)) is None
     assert path.with_name(f"{path.name}.damaged-1").is_file()
@@ -103,7 +103,7 @@ def test_a_commit_belongs_to_its_step(journal: StepJournal, tmp_path: Path) -> N
     other = StepJournal(tmp_path, 1)
     other.write_commit(Commit(1, {"step": 1}))
     journal.folder.mkdir()
-    other.path("commit").rename(journal.path("commit"))
+    other.files["commit"].rename(journal.files["commit"])
     assert journal.read_commit() is None
 
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import tinker
 
+from coderl_tasks.journal.ledger import frame_tokens
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -17,7 +18,6 @@ from coderl_tasks.policy.update import (
     UpdateMethod,
     adam_params,
     build_datums,
-    observed_tokens,
     sequences,
     token_advantages,
     trained_rollouts,
@@ -87,7 +87,10 @@ async def test_log_probabilities_are_of_each_answer_behind_its_own_prompt(
         assert row["base_logprobs"] == pytest.approx(expected, abs=1e-5)
     lengths = scored.select(pl.col("prompt_tokens", "completion_tokens").list.len()).rows()
     again = sum(0 if number % 2 == 0 else lengths[number][0] - 1 for number in range(len(lengths)))
-    assert observed_tokens(scored) == sum(map(sum, lengths)) + len(SAID) * len(lengths) + again
+    assert (
+        frame_tokens(scored.drop("trained"), epochs=1).training
+        == sum(map(sum, lengths)) + len(SAID) * len(lengths) + again
+    )
 
 
 @pytest.mark.parametrize("name", LOSS_CONFIG)

@@ -12,6 +12,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
@@ -25,8 +26,8 @@ PROBLEM = Problem("p", "taco", "", "", "stdin", "", (), 0, 0, None, (), 0)
 
 
 def group(index: int, step: int = 0, completions: int = 1) -> pl.DataFrame:
-    columns = {"step": step, "group_index": index, "completion": "text"}
-    return pl.DataFrame({name: [value] * completions for name, value in columns.items()})
+    row = {"step": step, "group_index": index, "completion": "text"}
+    return pl.DataFrame([row | {"sample_index": place} for place in range(completions)], schema=SAMPLED_SCHEMA)
 
 
 class Scoring:
@@ -49,14 +50,15 @@ class Scoring:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return frame.with_columns(verdict=pl.lit("passed"))
+        grades = pl.DataFrame([{"verdict": "passed"}] * frame.height, schema=GRADED_SCHEMA)
+        return pl.concat([frame, grades], how="horizontal")
 
 
 async def test_what_began_early_is_not_begun_again() -> None:
     scoring = Scoring()
     ahead = GradedAhead(scoring)
     ahead.start(group(1))
-    graded = pl.concat(await ahead.graded([group(0), group(1)]))
+    graded = await ahead.graded(pl.concat([group(0), group(1)]), "step 0")
     assert graded.select("group_index", "verdict").rows() == [(0, "passed"), (1, "passed")]
     assert sorted(scoring.graded) == [(0, 0), (0, 1)]
 
@@ -66,9 +68,9 @@ async def test_a_failure_comes_out_and_a_released_step_is_graded_afresh() -> Non
     ahead = GradedAhead(scoring)
     ahead.start(group(0))
     with pytest.raises(InfraError):
-        await ahead.graded([group(0)])
+        await ahead.graded(group(0), "step 0")
     await ahead.release(0)
-    assert len(await ahead.graded([group(0)])) == 1
+    assert (await ahead.graded(group(0), "step 0")).height == 1
     assert scoring.graded == [(0, 0), (0, 0)]
 
 
@@ -88,7 +90,7 @@ async def test_of_a_group_that_has_grown_the_rest_is_graded_and_all_of_it_releas
     ahead = GradedAhead(scoring := Scoring())
     ahead.start(group(0, completions=2))
     ahead.start(group(0, completions=5))
-    assert pl.concat(await ahead.graded([group(0, completions=5)])).height == 5
+    assert (await ahead.graded(group(0, completions=5), "step 0")).height == 5
     assert scoring.heights == [2, 3]
     await ahead.release(0)
     for completions in (2, 5):
@@ -96,7 +98,7 @@ async def test_of_a_group_that_has_grown_the_rest_is_graded_and_all_of_it_releas
     await ahead.release(0)  # before any of it has begun
     await asyncio.sleep(0)
     assert scoring.heights == [2, 3]
-    assert pl.concat(await ahead.graded([group(0, completions=5)])).height == 5
+    assert (await ahead.graded(group(0, completions=5), "step 0")).height == 5
     assert scoring.heights == [2, 3, 5], "afresh, and at once"
 
 

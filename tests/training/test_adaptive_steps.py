@@ -87,7 +87,7 @@ async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(refilled
             await update.fn(run, step, scored, 0.0, {})
         rollouts = (await ahead.sampled(3)).rollouts
     journal = run.directory.step(3)
-    journal.path("sampled").unlink()
+    journal.files["sampled"].unlink()
     (journal.folder / "problems.json").unlink()
     async with refilled.run(tmp_path, Told(), POOL, **settings) as run:
         # By another process, after step 2 was committed: which it does not look at.
@@ -101,7 +101,7 @@ async def test_other_selections_record_nothing_of_it(refilled: Refilled, tmp_pat
         commit = await update.fn(run, 0, await score.fn(run, 0, Phase(rollouts)), 0.0, {})
         assert run.adaptive is None and run.directory.step(0).read_problems() is None
         assert commit.metrics["signal_expected"] is None and commit.metrics["problems_seen"] is None
-        assert "outcomes" not in run.directory.step(0).path("commit").read_text()
+        assert "outcomes" not in run.directory.step(0).files["commit"].read_text()
 
 
 def test_the_counts_of_a_profile(tmp_path: Path) -> None:

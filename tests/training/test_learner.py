@@ -214,7 +214,7 @@ async def test_an_act_is_in_force_from_the_next_step_on_after_a_kill_too_and_und
 async def test_the_commit_of_a_plain_update_names_no_method(session: Session, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, 1)
-        commit = read_json(directory.step(0).path("commit"))
+        commit = read_json(directory.step(0).files["commit"])
     assert list(commit) == ["step", "metrics", "adam", "state_path", "sampler_path"]
     assert (commit["adam"]["weight_decay"], commit["adam"]["grad_clip_norm"]) == (0, 0)
     assert commit["metrics"]["n_updates"] == 1 and commit["metrics"]["clipped_share"] is None

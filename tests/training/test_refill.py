@@ -177,7 +177,7 @@ async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, 
     assert [set(frame["sampler_step"]) for frame in rollouts] == [{-1}] * (lag + 1) + [{0}]
     for step in (lag, lag + 1):  # the last one of the first policy, and one of that after one update of two
         journal = run.directory.step(step)
-        journal.path("sampled").unlink()
+        journal.files["sampled"].unlink()
         (journal.folder / "problems.json").unlink()
         async with refilled.run(tmp_path, Told(), **settings) as again:
             # Sampled after the updates, by another process: from the policy before them all the same.
@@ -276,4 +276,6 @@ async def test_what_the_base_model_reads_to_measure_the_kl_is_billed(refilled: R
         assert run.session.budget.spent == spent
     async with refilled.run(tmp_path / "default", Told(), **settings) as run:
         unasked = await score.fn(run, 0, await sample.fn(run, 0))
+        metrics = (await update.fn(run, 0, unasked, 0.0, {})).metrics
+    assert metrics["tokens_base"] == 0
     assert unasked.base_seconds is None and unasked.rollouts["base_logprobs"].is_null().all()

@@ -20,7 +20,7 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.rollout import VARYING_COLUMNS
 from coderl_tasks.policy.sampling import Completion, GroupRequest, group_frame
 from coderl_tasks.policy.step_metrics import rollout_metrics
-from coderl_tasks.policy.update import kl_to_base, observed_tokens
+from coderl_tasks.policy.update import kl_to_base
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import Session
@@ -134,7 +134,6 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     gaps = [-0.5 - float(base[0]) for base in seen["base_logprobs"].drop_nulls()]
     found = kl_to_base(seen)
     assert found is not None and found[0] == pytest.approx(sum(gaps) / 4) and kl_to_base(plain) is None
-    assert observed_tokens(seen) == 4 * (2 + 1) and observed_tokens(plain) == 0
 
 
 def text_of(texts: list[str], tokens: list[int]) -> str:
@@ -153,7 +152,7 @@ async def test_the_first_suspicious_program_is_warned_of_as_soon_as_its_group_is
             request = GroupRequest(index, "squares", "taco", [1, 2], len(texts), 8, 0, 1.0, step=4)
             completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
             frame = group_frame(request, completions, decode=partial(text_of, texts))
-            (graded,) = await run.graded_ahead.graded([frame])
+            graded = await run.graded_ahead.graded(frame, "step 4")
             assert graded["suspicion"].null_count() == texts.count(honest)
     (record,) = (record for record in caplog.records if record.name == "coderl_tasks.training.run")
     said = "step 4: 2 of 3 completions of problem squares seem to have taken their reward"
