@@ -1,5 +1,5 @@
 """Writes the tables of docs/ that list what the code defines: metrics, rollout columns, settings that may change on
-resume, and how many cases the score card has. `make docs` runs it."""
+resume, the embedded server's losses, and how many cases the score card has. `make docs` runs it."""
 
 import re
 import sys
@@ -14,6 +14,7 @@ from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.scorecard import corpus
 from coderl_tasks.settings import TrainSettings, about, all_settings
+from local_servers.tinker.engine.losses import LOSSES
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -33,6 +34,12 @@ def of_kind(name: str, *, is_attack: bool) -> tuple[str, ...]:
     return name, str(counts.total()), "; ".join(f"{category}: {count}" for category, count in counts.most_common())
 
 
+def of_loss(name: str) -> tuple[str, ...]:
+    """A loss of the embedded server: its formula, and what it can be told with the defaults."""
+    config = ", ".join(f"`{key}` {value:g}" for key, value in LOSSES[name].config.items()) or "none"
+    return f"`{name}`", LOSSES[name].formula.replace("|", "\\|"), config
+
+
 def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """The rows of each table as the code has them now: {document: {section: rows}}."""
     columns = SAMPLED_COLUMNS | GRADED_COLUMNS
@@ -46,6 +53,7 @@ def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
             "Rollout columns": [(name, in_words(c.dtype), c.meaning) for name, c in columns.items()],
             "Metrics": [("step", "from 0"), *((metric.name, metric.meaning) for metric in METRICS)],
         },
+        "local-servers.md": {"Losses": [of_loss(name) for name in LOSSES]},
         "recovery.md": {"What may change on resume": may_change},
         "scorecard.md": {
             "Cases": [of_kind("attacks", is_attack=True), of_kind("honest programs", is_attack=False)],
