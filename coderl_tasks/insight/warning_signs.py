@@ -198,8 +198,8 @@ def _loss_explodes(history: History) -> Sign | None:
     if len(losses) < FEWEST:
         return None
     usual, scale = statistics.median(losses), 1.0
-    loss = LOSSES.get(history.config.get("loss_fn", ""))
-    if loss and loss.weighs_logprobs and (entropies := history.values("entropy", LOOK_BACK)):
+    kind = LOSSES.get(str(history.config.get("loss_fn")))
+    if kind and kind.weighs_logprobs and (entropies := history.values("entropy", LOOK_BACK)):
         # The run's median entropy, because the entropy of a diverging policy explodes too.
         scale = max(scale, statistics.median(entropies))
     # Beyond the bound, or far from the run's median: healthy runs stay within about 10 medians, and below 0.1.
