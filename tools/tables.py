@@ -1,5 +1,6 @@
 """Writes the tables of docs/ that list what the code defines: metrics, rollout columns, settings that may change on
-resume, and how many cases the score card has. `make docs` runs it."""
+resume, estimators, benchmarks, the embedded server's losses, and how many cases the score card has. `make docs` runs
+it."""
 
 import re
 import sys
@@ -10,10 +11,13 @@ from pathlib import Path
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the checkout that the document is in, whatever is installed
+from coderl_tasks.environments.benchmarks import BENCHMARKS
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.scorecard import corpus
 from coderl_tasks.settings import TrainSettings, about, all_settings
+from coderl_tasks.settings.setting import words_of
+from local_servers.tinker.engine.losses import LOSSES
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -33,6 +37,21 @@ def of_kind(name: str, *, is_attack: bool) -> tuple[str, ...]:
     return name, str(counts.total()), "; ".join(f"{category}: {count}" for category, count in counts.most_common())
 
 
+def of_loss(name: str) -> tuple[str, ...]:
+    """A loss of the embedded server: its formula, and what it can be told with the defaults."""
+    config = ", ".join(f"`{key}` {value:g}" for key, value in LOSSES[name].config.items()) or "none"
+    return f"`{name}`", LOSSES[name].formula.replace("|", "\\|"), config
+
+
+def benchmark_rows() -> list[tuple[str, ...]]:
+    """The published benchmarks, those alike in one row: their harness's settings and time limit."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, one in BENCHMARKS.items():
+        said = " ".join(words_of({key: f"{value:g}" for key, value in one.settings.items()}))
+        alike.setdefault((f"`{said}`", f"{one.time_limit_s:g} s"), []).append(f"`{name}`")
+    return [(", ".join(names), *row) for row, names in alike.items()]
+
+
 def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """The rows of each table as the code has them now: {document: {section: rows}}."""
     columns = SAMPLED_COLUMNS | GRADED_COLUMNS
@@ -41,11 +60,19 @@ def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
         (change, ", ".join(f"`{key}`" for key, field in settings if about(field).on_resume == kind))
         for kind, change in (("allowed", "allowed"), ("warned", "allowed with a warning"))
     ]
+    # "mean_centred: what it is; std_normalised: ..."
+    said = str(TrainSettings.model_fields["advantage"].description).split("; ")
+    advantages: list[tuple[str, ...]] = [
+        (f"`{name}`", meaning) for name, _, meaning in (each.partition(": ") for each in said)
+    ]
     return {
         "file-formats.md": {
             "Rollout columns": [(name, in_words(c.dtype), c.meaning) for name, c in columns.items()],
             "Metrics": [("step", "from 0"), *((metric.name, metric.meaning) for metric in METRICS)],
         },
+        "evaluation.md": {"Published benchmarks": benchmark_rows()},
+        "training.md": {"Advantages": advantages},
+        "local-servers.md": {"Losses": [of_loss(name) for name in LOSSES]},
         "recovery.md": {"What may change on resume": may_change},
         "scorecard.md": {
             "Cases": [of_kind("attacks", is_attack=True), of_kind("honest programs", is_attack=False)],

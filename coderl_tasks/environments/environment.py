@@ -19,6 +19,7 @@ from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer, problem_messages
 from coderl_tasks.prompts.tool_calls import CALL_CLOSE, Tools, run_python
+from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.flow_settings import Feedback
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,11 @@ class Environment(ABC):
     name: ClassVar[str]
     rows: ClassVar[RowReader]
     turns: Turns = ONE_TURN
+
+    def of_run(self, settings: TrainSettings, priorities: Mapping[str, Sequence[int]]) -> "Environment":
+        """This environment as a run trains in it, with what is a setting of runs and their order of tests; evaluations,
+        also a run's own, have it as it is."""
+        return self
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -119,6 +125,17 @@ class CodeEnvironment(Environment):
     holdback: float = 0.0
     seed: int = 0
     messages = staticmethod(problem_messages)
+
+    def of_run(self, settings: TrainSettings, priorities: Mapping[str, Sequence[int]]) -> "CodeEnvironment":
+        return replace(
+            self,
+            format_coef=settings.format_coef,
+            fraction=settings.reward == "fraction",
+            priorities=priorities,
+            quarantine=settings.on_hack == "quarantine",
+            holdback=settings.holdback,
+            seed=settings.seed,
+        )
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 from coderl_tasks.policy.step_metrics import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
+from coderl_tasks.settings.families import LOSSES
 from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS
 from coderl_tasks.stats import wilson_interval
 
@@ -191,14 +192,15 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 def _loss_explodes(history: History) -> Sign | None:
     """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
     most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2; healthy
-    runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its log-probability, whose
+    runs have losses of 0.01, since advantages cancel. Some losses also weigh a token by its log-probability, whose
     mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
         return None
     usual, scale = statistics.median(losses), 1.0
-    if history.config.get("loss_fn") in ("cispo", "dro") and (entropies := history.values("entropy", LOOK_BACK)):
+    kind = LOSSES.get(str(history.config.get("loss_fn")))
+    if kind and kind.weighs_logprobs and (entropies := history.values("entropy", LOOK_BACK)):
         # The run's median entropy, because the entropy of a diverging policy explodes too.
         scale = max(scale, statistics.median(entropies))
     # Beyond the bound, or far from the run's median: healthy runs stay within about 10 medians, and below 0.1.

@@ -11,28 +11,21 @@
                overlong punishment): shorter is better before it is too late
 
 2. Whether they differ (`should_skip`): a group whose rewards are equal has no signal and is left out.
-3. How far each is off (`ESTIMATORS`). An estimator sees the gradable rewards (G,) of one group, at least two of them,
-   and only where they differ: the rule is asked before it, on deviations that nothing is divided by.
+3. How far each is off (`ESTIMATORS`).
 
 The column `reward` stays as it was graded; advantages follow from what is said here.
 
 **The loss.** Losses are sums over completion tokens. With l the trainer's log-probability of a token, q the sampler's,
-A the completion's advantage and r = exp(l - q) the importance ratio:
-
-    importance_sampling   -r A
-    ppo                   -min(r A, clip(r, low, high) A)
-    cispo                 -clip(r, low, high) l A            the gradient is that of l alone
-    gspo                  -min(s A, clip(s, low, high) A)    s = exp(mean of l - q over the completion) for each token
-    dro                   -(l A - beta / 2 (l - q)^2)
-
-The service computes gradients. The value is worked out here from the log-probabilities that it returns, in float64,
-since services name and add up theirs in their own ways. Thresholds are always sent: defaults are theirs too.
+A the completion's advantage and r = exp(l - q) the importance ratio, each function of LOSS_RULES has its formula. The
+service computes gradients. The value is worked out here from the log-probabilities that it returns, in float64, since
+services name and add up theirs in their own ways. Thresholds are always sent: defaults are theirs too.
 
 Not covered: stable_reinforce. It reads records of the sampler that end with its session, and after a day: an update
 that a crash lost could not be replayed.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +52,7 @@ MIN_GRADABLE = 2
 """A group with fewer graded members has no mean to deviate from."""
 EPS = 1e-6
 Estimator = Callable[[list[float]], list[float]]
+"""The advantages of a group from its gradable rewards (G,), at least two of them, which are not all equal."""
 
 
 def compute_advantages(rewards: list[float]) -> list[float]:
@@ -108,18 +102,52 @@ def maxrl(rewards: list[float]) -> list[float]:
     return [deviation / mean for deviation in compute_advantages(rewards)]
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "mean_centred": compute_advantages,
-    "std_normalised": std_normalised,
-    "leave_one_out": leave_one_out,
-    "maxrl": maxrl,
+QUANTITIES: dict[str, tuple[str, str, Callable[[float, Sequence[float]], float]]] = {
+    "reward": ("reward", "reward", lambda own, rewards: own),
+    "mean": ("the group's mean", "avg(reward) OVER ()", lambda own, rewards: sum(rewards) / len(rewards)),
+    "std": ("its standard deviation", "stddev(reward) OVER ()", lambda own, rewards: statistics.stdev(rewards)),
+    "others": (
+        "the mean of the others' rewards",
+        "(sum(reward) OVER () - reward) / (count(reward) OVER () - 1)",
+        lambda own, rewards: (sum(rewards) - own) / (len(rewards) - 1),
+    ),
+}
+"""What a rule may name: in words, as SQL over the rows of the group, and its value for a reward among its group's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdvantageRule:
+    """An estimator, and its `rule` for people: of QUANTITIES and {eps}, which it then takes as an argument."""
+
+    estimate: Callable[..., list[float]]
+    rule: str
+
+    @property
+    def in_words(self) -> str:
+        return self.rule.format(eps="eps", **{name: words for name, (words, _, _) in QUANTITIES.items()})
+
+    def as_sql(self, eps: float) -> str:
+        return self.rule.replace("−", "-").format(eps=eps, **{name: sql for name, (_, sql, _) in QUANTITIES.items()})
+
+    def with_numbers(self, own: float, rewards: Sequence[float], eps: float) -> str:
+        """The rule for a completion's reward among its group's, at least two that are not all equal."""
+        values = {name: f"{value(own, rewards):.4g}" for name, (_, _, value) in QUANTITIES.items()}
+        return self.rule.format(eps=eps, **values | {"reward": f"{own:g}"})
+
+
+ESTIMATORS = {
+    "mean_centred": AdvantageRule(compute_advantages, "{reward} − {mean}"),
+    "std_normalised": AdvantageRule(std_normalised, "({reward} − {mean}) / ({std} + {eps})"),
+    "leave_one_out": AdvantageRule(leave_one_out, "{reward} − {others}"),
+    "maxrl": AdvantageRule(maxrl, "({reward} − {mean}) / {mean}"),
 }
 """By the value of the setting `advantage`."""
 
 
 def estimator(name: str, eps: float) -> Estimator:
-    """The estimator of this name; `eps` is what std_normalised adds to the standard deviation, the others need none."""
-    return partial(std_normalised, eps=eps) if name == "std_normalised" else ESTIMATORS[name]
+    """The estimator of this name, with `eps` if it takes one."""
+    estimate = ESTIMATORS[name].estimate
+    return partial(estimate, eps=eps) if "{eps}" in ESTIMATORS[name].rule else estimate
 
 
 def as_graded(group: pl.DataFrame) -> list[float | None]:
@@ -204,42 +232,89 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
 
 Advantage = float | np.ndarray
 """Of a completion, or of each of its tokens (T,)."""
+Config = Mapping[str, float]
+LossValue = tuple[float, np.ndarray, int | None]
 LOSS_FN: LossName = "importance_sampling"
 
 
-@dataclass(frozen=True)
-class PolicyLoss:
-    """A loss with all that it is told (a key for each that LOSS_CONFIG has of it)."""
+def importance_sampling(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """-r A"""
+    ratios = np.exp(trainer - sampler)
+    return -_weighted(ratios, advantage), ratios, None
 
-    name: LossName = LOSS_FN
-    config: Mapping[str, float] = field(default_factory=dict)
 
-    def of_completion(
-        self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage
-    ) -> tuple[float, np.ndarray, int | None]:
-        """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
-        takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
-        sides' log-probabilities (T,) of the tokens, float64."""
-        log_ratios = trainer - sampler
-        ratios = np.full(len(log_ratios), np.exp(log_ratios.mean())) if self.name == "gspo" else np.exp(log_ratios)
-        if self.name == "importance_sampling":
-            return -_weighted(ratios, advantage), ratios, None
-        if self.name == "dro":
-            penalty = self.config["beta"] / 2 * (log_ratios**2).sum()
-            return float(penalty) - _weighted(trainer, advantage), ratios, None
-        low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
-        bounded = np.clip(ratios, low, high)
-        if self.name == "cispo":
-            return -_weighted(bounded * trainer, advantage), ratios, int((bounded != ratios).sum())
-        # ppo and gspo clip only where the advantage would push the ratio on: elsewhere it is still to be pulled back.
-        clipped = bounded * advantage < ratios * advantage
-        return -float(np.minimum(ratios * advantage, bounded * advantage).sum()), ratios, int(clipped.sum())
+def ppo(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """-min(r A, clip(r, low, high) A)"""
+    return _clipped(np.exp(trainer - sampler), advantage, config)
+
+
+def cispo(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """-clip(r, low, high) l A, whose gradient is that of l alone"""
+    ratios = np.exp(trainer - sampler)
+    bounded = np.clip(ratios, config["clip_low_threshold"], config["clip_high_threshold"])
+    return -_weighted(bounded * trainer, advantage), ratios, int((bounded != ratios).sum())
+
+
+def gspo(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """-min(s A, clip(s, low, high) A), where s = exp(mean of l - q over the completion) for each token"""
+    log_ratios = trainer - sampler
+    return _clipped(np.full(len(log_ratios), np.exp(log_ratios.mean())), advantage, config)
+
+
+def dro(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """-(l A - beta / 2 (l - q)^2)"""
+    log_ratios = trainer - sampler
+    penalty = config["beta"] / 2 * (log_ratios**2).sum()
+    return float(penalty) - _weighted(trainer, advantage), np.exp(log_ratios), None
+
+
+def _clipped(ratios: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
+    """Clips only where the advantage would push the ratio on: elsewhere it is still to be pulled back."""
+    bounded = np.clip(ratios, config["clip_low_threshold"], config["clip_high_threshold"])
+    clipped = bounded * advantage < ratios * advantage
+    return -float(np.minimum(ratios * advantage, bounded * advantage).sum()), ratios, int(clipped.sum())
 
 
 def _weighted(values: np.ndarray, advantage: Advantage) -> float:
     """The sum of `values` (T,), each times its advantage."""
     # One advantage is taken out of the sum: recorded losses are such products, to the bit.
     return float((values * advantage).sum()) if isinstance(advantage, np.ndarray) else float(values.sum()) * advantage
+
+
+@dataclass(frozen=True, slots=True)
+class LossRule:
+    """`value(trainer, sampler, advantage, config)` is as of `PolicyLoss`; `inputs(sampled)` are further inputs of a
+    datum (n - 1), of whose targets `sampled` marks those that the policy sampled. A loss that `reads_prompt` penalises
+    every target: with zeros as the prompt's log-probabilities it would train on the prompt."""
+
+    value: Callable[[np.ndarray, np.ndarray, Advantage, Config], LossValue]
+    inputs: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda sampled: {}
+    reads_prompt: bool = False
+
+
+LOSS_RULES = {
+    "importance_sampling": LossRule(importance_sampling),
+    "ppo": LossRule(ppo),
+    "cispo": LossRule(cispo),
+    # The mean log-ratio of what the mask marks is the ratio of all its tokens.
+    "gspo": LossRule(gspo, inputs=lambda sampled: {"sequence_ratio_mask": sampled.astype(np.float32)}),
+    "dro": LossRule(dro, reads_prompt=True),
+}
+"""By the value of the setting `loss_fn`; LOSSES has what each means and can be told."""
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """A loss with all that it is told (a key for each that LOSSES has of it)."""
+
+    name: LossName = LOSS_FN
+    config: Config = field(default_factory=dict)
+
+    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> LossValue:
+        """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
+        takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
+        sides' log-probabilities (T,) of the tokens, float64."""
+        return LOSS_RULES[self.name].value(trainer, sampler, advantage, self.config)
 
 
 IMPORTANCE_SAMPLING = PolicyLoss()
@@ -312,10 +387,10 @@ def array_datum(
         "logprobs": sampler_logprobs,
         "advantages": advantages,
     }
-    if loss_fn == "gspo":  # the mask marks the completion, whose mean log-ratio is the ratio of all its tokens
-        targets["sequence_ratio_mask"] = (np.arange(n - 1) >= ob_len - 1).astype(np.float32)
-        if sampled is not None:
-            targets["sequence_ratio_mask"][ob_len - 1 :] = sampled
+    is_sampled = np.arange(n - 1) >= ob_len - 1
+    if sampled is not None:
+        is_sampled[ob_len - 1 :] = sampled
+    targets |= LOSS_RULES[loss_fn].inputs(is_sampled)
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),
         loss_fn_inputs={name: tinker.types.TensorData.from_numpy(values) for name, values in targets.items()},

@@ -31,7 +31,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Self
 
@@ -46,6 +46,7 @@ from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.families import LossName
 
 UPDATE_COLUMNS = (
@@ -72,14 +73,25 @@ class UpdateMethod:
         if self == UpdateMethod():
             return {}
         loss = {"loss_fn": self.loss.name, "loss_fn_config": dict(self.loss.config)}
-        return loss | {name: getattr(self, name) for name in ("epochs", "batch_size", "kl_penalty_coef")}
+        return loss | {name: getattr(self, name) for name in _RECORDED}
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> Self:
         if not record:
             return cls()
         loss = grpo.PolicyLoss(record["loss_fn"], record["loss_fn_config"])
-        return cls(loss, record["epochs"], record["batch_size"], record["kl_penalty_coef"])
+        # What is newer than the record had its default there.
+        return cls(loss, **{name: record[name] for name in _RECORDED if name in record})
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Self:
+        """The method of a run with these settings."""
+        return cls(
+            loss=grpo.PolicyLoss(settings.loss_fn, settings.loss_config()),
+            epochs=settings.epochs_per_rollout_batch,
+            batch_size=settings.train_batch_size,
+            kl_penalty_coef=settings.kl.penalty_coef,
+        )
 
     def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
         """The epoch and the indices of the datums of each optimizer step, in order. `seed` draws each epoch's order,
@@ -92,6 +104,9 @@ class UpdateMethod:
                 order.sort(key=partial(seed_for, seed, epoch))
             for start in range(0, n_datums, size):
                 yield epoch, order[start : start + size]
+
+
+_RECORDED = [each.name for each in fields(UpdateMethod) if each.name != "loss"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +345,7 @@ async def update_policy(
     kl_base = kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
-    # dro penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt.
-    if method.loss.name == "dro":
+    if grpo.LOSS_RULES[method.loss.name].reads_prompt:
         datums = await _with_prompt_logprobs(training_client, datums, [part for _, part in places])
     steps: list[OptimizerStep] = []
     recorded = [np.empty(len(sampler), np.float32) for sampler in rows["logprobs"]]

@@ -1,25 +1,50 @@
-"""The families of settings that `coderl train` takes: each a mapping of settings that are given together."""
+"""The losses, and the families of settings that `coderl train` takes: each a mapping of those given together."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from coderl_tasks.settings.flow_settings import Limit
-from coderl_tasks.settings.setting import Family, refusing, setting
+from coderl_tasks.settings.setting import Family, about, refusing, setting
 
 CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
-LossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
-_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-LOSS_CONFIG: dict[LossName, dict[str, float]] = {
-    "importance_sampling": {},
-    "ppo": _CLIP,
-    "cispo": _CLIP,
-    "gspo": _CLIP,
-    "dro": {"beta": 0.05},
+
+
+@dataclass(frozen=True, slots=True)
+class LossKind:
+    """`config` is what the service can be told about the loss, and is told where nothing else is said. A loss that
+    `weighs_logprobs` multiplies each token by its log-probability, so that its size depends on the entropy."""
+
+    meaning: str
+    config: Mapping[str, float] = field(default_factory=dict)
+    weighs_logprobs: bool = False
+
+
+_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # absolute ratios
+LOSSES = {
+    "importance_sampling": LossKind("each token's importance ratio times the advantage"),
+    "ppo": LossKind("the same, with a ratio clipped where the advantage would push it further", _CLIP),
+    "cispo": LossKind("log-probabilities times advantage, weighed by clipped ratios", _CLIP, weighs_logprobs=True),
+    "gspo": LossKind("as ppo, with one ratio per completion", _CLIP),
+    "dro": LossKind("as cispo, with ratios that are penalised, not weights", {"beta": 0.05}, weighs_logprobs=True),
 }
-"""What each loss can be told, and what it is told where nothing else is said. Thresholds are absolute ratios."""
-LOSS_SETTINGS = {"clip_low": "clip_low_threshold", "clip_high": "clip_high_threshold", "beta": "beta"}
-"""The members of the setting `loss`, and what the service calls them."""
+"""By the value of the setting `loss_fn`. Their values are computed in policy/grpo.py."""
+LOSS_HELP = "Tinker's name of the loss; " + "; ".join(f"{name}: {loss.meaning}" for name, loss in LOSSES.items())
+if TYPE_CHECKING:
+    LossName = Any  # a type checker knows no names of a table
+else:
+    LossName = Literal[tuple(LOSSES)]
+
+
+def _loss_option(key: str, meaning: str, **arguments: Any) -> Any:
+    """A member of `loss`, which the service calls `key`. Its help names the losses that have it, and its default."""
+    defaults = {name: f"{loss.config[key]:g}" for name, loss in LOSSES.items() if key in loss.config}
+    values = ", ".join(f"{default} ({name})" for name, default in defaults.items())
+    if len(set(defaults.values())) == 1:
+        values = min(defaults.values())
+    return setting(None, description=f"{', '.join(defaults)}: {meaning}; by default {values}", **arguments)
 
 
 class Schedule(Family):
@@ -75,28 +100,33 @@ class Adam(Family):
 
 
 class Loss(Family):
-    """Options of the loss: `loss=clip_low:0.8,clip_high:1.28`, of loss_fn=dro `loss=beta:0.05`."""
+    """Options of the loss: `loss=clip_low:0.8,clip_high:1.28`."""
 
     INSTEAD: ClassVar[str] = "; loss_fn names the loss itself"
 
     # Other tools name the distance from 1.
-    clip_low: float | None = setting(
-        None,
+    clip_low: float | None = _loss_option(
+        "clip_low_threshold",
+        "smallest importance ratio (the ratio, not a distance from 1)",
         ge=0,
         le=1,
         recipe="clip_low_threshold",
         elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
     )
-    """ppo, cispo, gspo: smallest importance ratio (the ratio, not a distance from 1); by default 0.8"""
-    clip_high: float | None = setting(
-        None,
+    clip_high: float | None = _loss_option(
+        "clip_high_threshold",
+        "largest importance ratio",
         ge=1,
         recipe="clip_high_threshold",
         elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
     )
-    """ppo, cispo, gspo: largest importance ratio; by default 1.2"""
-    beta: float | None = setting(None, ge=0, elsewhere=("dro_beta",))
-    """dro: weight of the squared log-probability gap; by default 0.05"""
+    beta: float | None = _loss_option(
+        "beta", "weight of the squared log-probability gap", ge=0, elsewhere=("dro_beta",)
+    )
+
+
+LOSS_SETTINGS = {member: about(field).recipe or member for member, field in Loss.model_fields.items()}
+"""The members of the setting `loss`, and what the service calls them."""
 
 
 class Kl(Family):

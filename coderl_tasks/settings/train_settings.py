@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from coderl_tasks.settings import families
-from coderl_tasks.settings.families import LOSS_CONFIG, LOSS_SETTINGS, LossName
+from coderl_tasks.settings.families import LOSS_HELP, LOSS_SETTINGS, LOSSES, LossName
 from coderl_tasks.settings.flow_settings import FlowSettings, Temperature
 from coderl_tasks.settings.setting import PROGRAMS, Setting, preset_values, refusing, setting
 
@@ -129,11 +129,10 @@ class TrainSettings(FlowSettings):
     adam: families.Adam = families.Adam()
     """the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0"""
     loss_fn: Annotated[LossName, _replayable_loss] = setting(
-        "importance_sampling", gsm8k="ppo", elsewhere=("loss_type",)
+        "importance_sampling", description=LOSS_HELP, gsm8k="ppo", elsewhere=("loss_type",)
     )
-    """Tinker's name of the loss"""
     loss: families.Loss = families.Loss()
-    """options of the loss: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05"""
+    """options of the loss: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05 (coderl train --help loss)"""
     kl: families.Kl = families.Kl()
     """distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10"""
     epochs_per_rollout_batch: int = setting(1, ge=1, elsewhere=("epochs", "num_iterations", "ppo_epochs"))
@@ -157,11 +156,13 @@ class TrainSettings(FlowSettings):
     on_hack: Literal["warn", "quarantine", "stop"] = setting("warn", on_resume="warned", environments=PROGRAMS)
     """programs that seem written for the tests or the grader: warn; leave them out of their groups; or stop the run
     before it trains on them"""
+    # docs/training.md has this text as a table.
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
         "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )
-    """mean_centred: a completion's reward minus its group's mean; std_normalised: that, divided by the group's standard
-    deviation; leave_one_out: its reward minus the mean of the others; maxrl: mean_centred divided by the mean"""
+    """mean_centred: a completion's reward minus its group's mean reward; std_normalised: the same, divided by the
+    group's standard deviation plus advantage_eps (the original GRPO); leave_one_out: its reward minus the mean of the
+    group's other rewards; maxrl: (reward - mean) / mean, so that hard problems weigh more"""
     turn_credit: Literal["trajectory", "last", "discounted", "per_turn"] = setting(
         "trajectory", environments=(*PROGRAMS, "custom"), of_turns=True
     )
@@ -319,8 +320,8 @@ class TrainSettings(FlowSettings):
     @model_validator(mode="after")
     def _update_is_possible(self) -> Self:
         for member, key in LOSS_SETTINGS.items():
-            if getattr(self.loss, member) is not None and key not in LOSS_CONFIG[self.loss_fn]:
-                takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
+            if getattr(self.loss, member) is not None and key not in LOSSES[self.loss_fn].config:
+                takers = ", ".join(name for name, loss in LOSSES.items() if key in loss.config)
                 raise ValueError(f"loss.{member} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
         compares = "penalty_coef" if self.kl.penalty_coef else "base_every"
         if getattr(self.kl, compares) and self.temperature != 1:
@@ -338,7 +339,8 @@ class TrainSettings(FlowSettings):
     def loss_config(self) -> dict[str, float]:
         """What `loss_fn` is told: thresholds as given, else by default."""
         given = {key: getattr(self.loss, member) for member, key in LOSS_SETTINGS.items()}
-        return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
+        defaults = LOSSES[self.loss_fn].config.items()
+        return {key: value if given[key] is None else given[key] for key, value in defaults}
 
 
 def all_sizes(named: Mapping[str, int]) -> dict[str, int]:

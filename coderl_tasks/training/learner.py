@@ -27,7 +27,6 @@ from coderl_tasks.journal.directory_lock import require_in_place
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, update_policy
 from coderl_tasks.rollouts.engine import Session
@@ -62,12 +61,7 @@ class Learner:
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session, self._directory, self._settings = session, directory, settings
-        self.method = UpdateMethod(
-            PolicyLoss(settings.loss_fn, settings.loss_config()),
-            settings.epochs_per_rollout_batch,
-            settings.train_batch_size,
-            settings.kl.penalty_coef,
-        )
+        self.method = UpdateMethod.of(settings)
         self.recorded_method = self.method.record()  # as commits have it
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}

@@ -17,7 +17,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.disk import adapter_bytes
-from coderl_tasks.environments import CodeEnvironment, environment_of
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
@@ -209,19 +209,7 @@ class TrainingRun:
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory) if settings.steer == "act" else None
-        # For training only: the run's own evaluations use the session's environment, as any other evaluation does.
-        environment = session.environment
-        if isinstance(environment, CodeEnvironment):  # the one whose rewards and test order are settings of a run
-            is_fraction = settings.reward == "fraction"
-            environment = replace(
-                environment,
-                format_coef=settings.format_coef,
-                fraction=is_fraction,
-                priorities=test_orders,
-                quarantine=settings.on_hack == "quarantine",
-                holdback=settings.holdback,
-                seed=settings.seed,
-            )
+        environment = session.environment.of_run(settings, test_orders)
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead, self._warned_of_suspicion = GradedAhead(self._grade), False
         self.estimate = estimator(settings.advantage, settings.advantage_eps)

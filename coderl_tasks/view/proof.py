@@ -6,8 +6,9 @@ a test that passed its output.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,6 @@ from coderl_tasks.settings.setting import PROGRAMS
 SAME = 1e-9  # how far what is worked out again may lie from what is recorded, which is rounded nowhere
 NO_CONTEXT = 1 << 40
 """Taken for the model's context length, which a run does not record: prompts hardly ever reach it."""
-ESTIMATES = {
-    "mean_centred": ("reward − the group's mean", "reward - avg(reward) OVER ()"),
-    "std_normalised": (
-        "(reward − the group's mean) / (its standard deviation + eps)",
-        "(reward - avg(reward) OVER ()) / (stddev(reward) OVER () + {eps})",
-    ),
-    "leave_one_out": (
-        "reward − the mean of the others' rewards",
-        "reward - (sum(reward) OVER () - reward) / (count(reward) OVER () - 1)",
-    ),
-    "maxrl": (
-        "(reward − the group's mean) / the mean",
-        "(reward - avg(reward) OVER ()) / avg(reward) OVER ()",
-    ),
-}
-"""By the setting `advantage`: the rule in words, and as SQL over the rows of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +177,21 @@ class Advantage:
 
 def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> Advantage:
     """The advantage of the completion in row `place` of its group (ROLLOUT_SCHEMA), by the run's settings."""
+    from coderl_tasks.policy.grpo import EPS, ESTIMATORS, counted_rewards, estimator, with_advantages  # takes seconds
+
     name = str(config.get("advantage", "mean_centred"))
-    rule = ESTIMATES.get(name, (name, ""))[0]
+    eps = config.get("advantage_eps", EPS)
+    rule = ESTIMATORS[name].in_words if name in ESTIMATORS else name
     truncation = config.get("truncation") or {}
     if truncation.get("kind", "graded") != "graded":
         rule += f", truncation={truncation['kind']}"
     recorded = group["advantage"].to_list()
     if not any(value is not None for value in recorded):
         return Advantage(rule, "", [None] * len(group), None, "nothing is trained on here, or nothing was graded")
-    from coderl_tasks.policy.grpo import counted_rewards, estimator, with_advantages  # seconds to import
-
     try:
         rewards_of = counted_rewards(Truncation(**truncation), int(config.get("max_tokens") or 0), NO_CONTEXT)
         rows = group.select(*ROLLOUT_SCHEMA)
-        again = with_advantages(rows, estimator(name, float(config.get("advantage_eps") or 1e-6)), rewards_of)
+        again = with_advantages(rows, estimator(name, eps), rewards_of)
         counted = rewards_of(rows)
     except (CoderlError, ValueError, KeyError, TypeError) as error:
         return Advantage(rule, "", [None] * len(group), None, f"it cannot be worked out: {error}")
@@ -214,23 +200,16 @@ def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> 
         old == new or (old is not None and new is not None and abs(old - new) < SAME)
         for old, new in zip(recorded, values, strict=True)
     )
-    return Advantage(rule, _numbers(name, counted, place), values, is_same)
+    return Advantage(rule, _numbers(counted, place, partial(ESTIMATORS[name].with_numbers, eps=eps)), values, is_same)
 
 
-def _numbers(name: str, counted: Sequence[float | None], place: int) -> str:
+def _numbers(counted: Sequence[float | None], place: int, with_numbers: Callable[[float, list[float]], str]) -> str:
     own, others = counted[place], [value for value in counted if value is not None]
     if own is None:
         return "this completion does not count"
     if max(others) == min(others):
         return f"all {len(others)} rewards that count are {own:g}: no signal, and the update skips the group"
-    mean = sum(others) / len(others)
-    deviation = f"{own:g} − {mean:.4g}"
-    if name == "std_normalised":
-        std = (sum((value - mean) ** 2 for value in others) / (len(others) - 1)) ** 0.5
-        return f"({deviation}) / {std:.4g}"
-    if name == "leave_one_out":
-        return f"{own:g} − {(sum(others) - own) / (len(others) - 1):.4g}"
-    return f"({deviation}) / {mean:.4g}" if name == "maxrl" else deviation
+    return with_numbers(own, others)
 
 
 def group_sql(run: Path, row: Mapping[str, Any], evaluation: str | None, config: Mapping[str, Any]) -> str:
@@ -244,8 +223,10 @@ def group_sql(run: Path, row: Mapping[str, Any], evaluation: str | None, config:
         of = f"eval = {text(evaluation)} AND problem_id = {text(row['problem_id'])}"
         sql = f"SELECT {columns} FROM eval_rollouts WHERE {of} ORDER BY attempt, sample_index"
     else:
-        sql_of = ESTIMATES.get(str(config.get("advantage", "mean_centred")), ("", "NULL"))[1]
-        worked = sql_of.format(eps=config.get("advantage_eps") or 1e-6)
+        from coderl_tasks.policy.grpo import EPS, ESTIMATORS
+
+        rule = ESTIMATORS.get(str(config.get("advantage", "mean_centred")))
+        worked = rule.as_sql(config.get("advantage_eps", EPS)) if rule else "NULL"
         of = f"step = {row['step']} AND group_index = {row['group_index']}"
         sql = f"SELECT {columns}, {worked} AS worked_out, advantage, trained FROM outcomes WHERE {of} ORDER BY 1"
     return query_command(run, sql)

@@ -1,12 +1,9 @@
 """What passes between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
-
-LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo", "stable_reinforce"]
-LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
 
 
 @dataclass(frozen=True)

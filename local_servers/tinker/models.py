@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from local_servers.tinker.checkpoint_store import CheckpointStore
-from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, TrainDatum
+from local_servers.tinker.engine_types import AdamSettings, LossOutput, TrainDatum
 from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.promises import Answer, Promise, PromiseTable, failure, settle
 from local_servers.tinker.records import CheckpointKind, CheckpointRecord, RunRecord
@@ -161,7 +161,7 @@ class TrainingModel:
         await self.host.train(lambda _: self._store.save_run(self.run))
 
     async def forward_backward(
-        self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
+        self, datums: list[TrainDatum], loss: str, config: dict[str, float], *, backward: bool
     ) -> LossOutput:
         """Log-probabilities and loss of the datums; `backward` adds their gradient to what is accumulated."""
         adapter = self._check_usable()

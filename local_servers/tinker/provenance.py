@@ -99,16 +99,16 @@ class RecordedSequences:
         for sequence_id in [key for key, record in self._records.items() if record.session_id == session_id]:
             self._forget(sequence_id)
 
-    def with_sampler(self, session_id: str, datum: TrainDatum, provenance: Provenance | None) -> TrainDatum:
-        """Returns the datum with the sampler's recorded top-k distributions at its sampled targets, which the loss
-        stable_reinforce reads. `provenance` says from which sampled sequence each span of the datum's tokens comes; its
-        spans cover them all. Raises BadRequest if there is none, or if it claims what was not recorded, and for an
-        advantage on a target that was not sampled."""
+    def with_sampler(self, session_id: str, datum: TrainDatum, provenance: Provenance | None, loss: str) -> TrainDatum:
+        """Returns the datum with the sampler's recorded top-k distributions at its sampled targets, which `loss` reads.
+        `provenance` says from which sampled sequence each span of the datum's tokens comes; its spans cover them all.
+        Raises BadRequest if there is none, or if it claims what was not recorded, and for an advantage on a target that
+        was not sampled."""
         if provenance is None:
-            raise BadRequest("stable_reinforce needs provenance: name the sampled sequences with Datum.with_provenance")
+            raise BadRequest(f"{loss} needs provenance: name the sampled sequences with Datum.with_provenance")
         targets, advantages = (datum.loss_inputs.get(name) for name in ("target_tokens", "advantages"))
         if targets is None or advantages is None or not targets.shape == advantages.shape == datum.tokens.shape:
-            raise BadRequest("stable_reinforce needs target_tokens and advantages, one for each token of model_input")
+            raise BadRequest(f"{loss} needs target_tokens and advantages, one for each token of model_input")
         self._evict()
         for where, span, place in _placed("model_input", provenance.model_input):
             _check_tokens(where, span, datum.tokens[place], self._claimed(session_id, where, span))

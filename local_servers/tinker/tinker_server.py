@@ -6,7 +6,7 @@ What it does differently from the service:
    right form (tml-...); nothing leaves the machine, telemetry is dropped.
 2. Runs and checkpoints are kept on disk; sessions, live models, unnamed sampler weights and answers are not. What a
    restarted server does not know is answered 410.
-3. LoRA with Adam and token inputs only; the losses are those of `LOSS_NAMES`. A custom loss runs at the client.
+3. LoRA with Adam and token inputs only; the losses are those of `LOSSES`. A custom loss runs at the client.
 4. Of a request's optional extras it refuses, in words, what it does not offer; it never ignores one.
 """
 

@@ -11,6 +11,7 @@ from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
+from local_servers.tinker.engine.losses import LOSSES
 from local_servers.tinker.engine_types import AdamSettings
 from local_servers.tinker.models import TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
@@ -141,10 +142,10 @@ async def forward_backward(request: web.Request) -> web.Response:
     def prepare() -> Work:
         loss, config, given = loss_of(message), loss_config_of(message), train_datums(message)
         datums = [datum for datum, _ in given]
-        if loss == "stable_reinforce":
+        if LOSSES[loss].divergence:
             for number, (datum, provenance) in enumerate(given):
                 with about_datum(number):
-                    datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
+                    datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance, loss)
         if model.host.loaded is not None:  # nothing is checked before it is loaded
             model.host.loaded.validate(datums, loss, config)
 

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 
-from local_servers.tinker.engine_types import LOSS_NAMES, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
+from local_servers.tinker.engine.losses import LOSSES
+from local_servers.tinker.engine_types import LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.provenance import RECORDED_TOP_K, Provenance, Span, check_tiling
 from local_servers.tinker.refusal import BadRequest, about_datum
 
@@ -28,12 +29,11 @@ def parse_forward_backward(body: bytes) -> "pb.ForwardBackwardRequest":
     return message
 
 
-def loss_of(message: "pb.ForwardBackwardRequest") -> LossName:
+def loss_of(message: "pb.ForwardBackwardRequest") -> str:
     """The loss function asked for; BadRequest for one that is not offered."""
-    for name in LOSS_NAMES:
-        if message.loss_fn == name:
-            return name
-    raise BadRequest(f"loss {message.loss_fn!r} is not offered here: {', '.join(LOSS_NAMES)}")
+    if message.loss_fn not in LOSSES:
+        raise BadRequest(f"loss {message.loss_fn!r} is not offered here: {', '.join(LOSSES)}")
+    return str(message.loss_fn)
 
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:

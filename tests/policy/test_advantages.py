@@ -4,6 +4,7 @@ import inspect
 import math
 from statistics import mean, stdev
 
+import duckdb
 import polars as pl
 import pytest
 from hypothesis import given
@@ -13,7 +14,6 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.policy.grpo import ESTIMATORS, estimator, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.view.proof import ESTIMATES
 
 REWARDS = [1.0, 0.0, 0.0, 0.5]
 BY_HAND = {
@@ -22,6 +22,13 @@ BY_HAND = {
     "std_normalised": [d / (math.sqrt(0.6875 / 3) + 1e-6) for d in (0.625, -0.375, -0.375, 0.125)],
     "leave_one_out": [1 - 0.5 / 3, -0.5, -0.5, 0.5 - 1 / 3],
     "maxrl": [0.625 / 0.375, -1.0, -1.0, 0.125 / 0.375],
+}
+
+SAID = {
+    "mean_centred": "1 − 0.375",
+    "std_normalised": "(1 − 0.375) / (0.4787 + 1e-06)",
+    "leave_one_out": "1 − 0.1667",
+    "maxrl": "(1 − 0.375) / 0.375",
 }
 
 
@@ -73,6 +80,13 @@ def test_maxrl_refuses_negative_rewards() -> None:
 
 
 def test_each_is_a_small_function_and_a_value_of_the_setting() -> None:
-    assert all(len(inspect.getsource(estimate).splitlines()) < 20 for estimate in ESTIMATORS.values())
+    assert all(len(inspect.getsource(rule.estimate).splitlines()) < 20 for rule in ESTIMATORS.values())
     assert TrainSettings.model_json_schema()["properties"]["advantage"]["enum"] == list(ESTIMATORS)
-    assert list(ESTIMATES) == list(ESTIMATORS), "coderl view explains each advantage"
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_the_viewer_says_of_an_estimator_gives_its_numbers(name: str) -> None:
+    rule, rows = ESTIMATORS[name], ", ".join(f"({place}, {reward})" for place, reward in enumerate(REWARDS))
+    sql = f"SELECT {rule.as_sql(1e-6)} FROM (VALUES {rows}) AS of_group(place, reward) ORDER BY place"
+    assert [value for (value,) in duckdb.execute(sql).fetchall()] == pytest.approx(BY_HAND[name], rel=1e-12)
+    assert rule.with_numbers(1.0, REWARDS, 1e-6) == SAID[name]

@@ -9,7 +9,7 @@ import tinker
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.grpo import PolicyLoss
+from coderl_tasks.policy.grpo import LOSS_RULES, PolicyLoss
 from coderl_tasks.policy.update import (
     KL_SAMPLE,
     UpdateMethod,
@@ -23,10 +23,12 @@ from coderl_tasks.policy.update import (
     update_policy,
     with_base_logprobs,
 )
-from coderl_tasks.settings.families import LOSS_CONFIG, LossName
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings.families import LOSSES as KINDS
+from coderl_tasks.settings.families import Loss, LossName
 from tests.policy.tiny_rollouts import rollouts, start
 
-LOSSES = {name: PolicyLoss(name, config) for name, config in LOSS_CONFIG.items()}
+LOSSES = {name: PolicyLoss(name, kind.config) for name, kind in KINDS.items()}
 TRAINER, SAMPLER = [-1.0, -2.0, -0.5, -0.7], [-1.5, -1.4, -0.5, -0.8]
 RATIOS = [math.exp(0.5), math.exp(-0.6), 1.0, math.exp(0.1)]  # above, below and twice within the thresholds
 
@@ -83,6 +85,16 @@ def test_a_method_is_what_was_recorded_of_it() -> None:
     method = UpdateMethod(LOSSES["gspo"], 2, 32)
     assert UpdateMethod.recorded(method.record()) == method
     assert UpdateMethod().record() == {} and UpdateMethod.recorded({}) == UpdateMethod()
+    before_it = {key: value for key, value in method.record().items() if key != "kl_penalty_coef"}
+    assert UpdateMethod.recorded(before_it) == method, "a run recorded before there was a setting had its default"
+
+
+def test_each_loss_has_a_meaning_and_a_value() -> None:
+    assert list(LOSS_RULES) == list(KINDS) == TrainSettings.model_json_schema()["properties"]["loss_fn"]["enum"]
+    told = [f"{name}: {kind.meaning}" for name, kind in KINDS.items()]
+    assert all(part in str(TrainSettings.model_fields["loss_fn"].description) for part in told)
+    assert str(Loss.model_fields["clip_low"].description).startswith("ppo, cispo, gspo: smallest importance ratio")
+    assert str(Loss.model_fields["beta"].description).endswith("; by default 0.05")
 
 
 @pytest.fixture

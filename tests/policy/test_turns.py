@@ -24,7 +24,7 @@ from coderl_tasks.policy.update import (
     update_policy,
     with_base_logprobs,
 )
-from coderl_tasks.settings.families import LOSS_CONFIG
+from coderl_tasks.settings.families import LOSSES
 from tests.policy.tiny_rollouts import rollouts, start
 
 SAID = [20, 21, 22]
@@ -93,11 +93,11 @@ async def test_log_probabilities_are_of_each_answer_behind_its_own_prompt(
     )
 
 
-@pytest.mark.parametrize("name", LOSS_CONFIG)
+@pytest.mark.parametrize("name", LOSSES)
 async def test_the_service_computes_the_same_loss(
     service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame, name: Any
 ) -> None:
-    method = UpdateMethod(PolicyLoss(name, LOSS_CONFIG[name]), epochs=2)
+    method = UpdateMethod(PolicyLoss(name, LOSSES[name].config), epochs=2)
     result = await update_policy(await start(service, tiny_model), scored, adam_params(1e-2), method, seed=3)
     first, last = result.steps
     assert first.n_datums > scored["trained"].sum(), "what is split is two datums"

@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 from local_servers.memory import require_memory, return_freed_memory
 from local_servers.tinker.engine.adapter import Adapter, LoraShape, Snapshot, adam_step, create_adapter, read_adapter
 from local_servers.tinker.engine.causal_lm import BaseModel, Weights
-from local_servers.tinker.engine.losses import LOSS_INPUTS, OPTIONAL_INPUTS, checked_config
+from local_servers.tinker.engine.losses import LOSSES, MASK, OPTIONAL_INPUTS, checked_config
 from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
 from local_servers.tinker.engine.slot_caches import capacity_of
 from local_servers.tinker.engine.training import run_datums
-from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
+from local_servers.tinker.engine_types import AdamSettings, LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest, about_datum
 
 MAX_SAMPLES = 4096
@@ -85,7 +85,7 @@ class Engine:
         return create_adapter(self._model.weights, LoraShape(rank, train_mlp, train_attn, train_unembed), seed)
 
     def forward_backward(
-        self, adapter: Adapter, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
+        self, adapter: Adapter, datums: list[TrainDatum], loss: str, config: dict[str, float], *, backward: bool
     ) -> LossOutput:
         """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's. Raises
         BadRequest before any work if the request is invalid."""
@@ -99,7 +99,7 @@ class Engine:
         """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
         return adam_step(adapter, settings)
 
-    def validate(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
+    def validate(self, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> None:
         """Raises BadRequest for an unknown loss, a setting that it cannot take, or the first datum that is wrong."""
         if not datums:
             raise BadRequest("no datums")
@@ -192,7 +192,7 @@ def _check_tokens(tokens: np.ndarray, vocab_size: int, what: str) -> None:
         raise BadRequest(f"{what} has token id {outside[0]}, outside the vocabulary of {vocab_size}")
 
 
-def _check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_length: int) -> None:
+def _check_datum(datum: TrainDatum, loss: str, vocab_size: int, context_length: int) -> None:
     """A datum must be non-empty, fit the context, and have every input of its loss, finite and of its length."""
     tokens = datum.tokens
     if tokens.ndim != 1 or len(tokens) == 0:
@@ -200,7 +200,7 @@ def _check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_len
     _check_tokens(tokens, vocab_size, "model_input")
     if len(tokens) > context_length:
         raise BadRequest(f"model_input has {len(tokens)} tokens, the model's context is {context_length}")
-    for name in ("target_tokens", *LOSS_INPUTS[loss]):
+    for name in ("target_tokens", *LOSSES[loss].inputs):
         values = datum.loss_inputs.get(name)
         if values is None and name in OPTIONAL_INPUTS:
             continue
@@ -214,12 +214,12 @@ def _check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_len
             raise BadRequest(
                 f"{name} has a value that is not finite, at position {int(np.argmin(np.isfinite(values)))}"
             )
-    if loss == "stable_reinforce":
+    if LOSSES[loss].divergence:
         if datum.sampler is None:
-            raise BadRequest("stable_reinforce needs the sampler's recorded distributions")
+            raise BadRequest(f"{loss} needs the sampler's recorded distributions")
         _check_tokens(datum.sampler.tokens, vocab_size, "the recorded distribution")
-    if loss == "gspo" and not datum.loss_inputs["sequence_ratio_mask"].any():
-        raise BadRequest("sequence_ratio_mask marks no token: it has to be 1 on those that were sampled")
+    if MASK in LOSSES[loss].inputs and not datum.loss_inputs[MASK].any():
+        raise BadRequest(f"{MASK} marks no token: it has to be 1 on those that were sampled")
 
 
 def _check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has_tokenizer: bool) -> None:

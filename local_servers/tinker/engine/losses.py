@@ -1,27 +1,18 @@
 """The losses, as Tinker defines them: sums over tokens, https://tinker-docs.thinkingmachines.ai/tinker/losses.
 
-With l the target's log-probability, q the sampler's, A the advantage, w the weight (1 if left out), r = exp(l - q)
-and sg(.) a value without its gradient:
+A loss is one entry of LOSSES: what it reads, what it can be told, and its value; servers offer what stands there. Each
+formula is in docs/local-servers.md too, in a table that is written from this one: l is the target's log-probability, q
+the sampler's, A the advantage, w the weight (1 if left out), r = exp(l - q), and sg(.) a value without its gradient.
 
-    cross_entropy         -w l
-    importance_sampling   -r A
-    ppo                   -min(r A, clip(r, low, high) A)
-    cispo                 -sg(clip(r, low, high)) l A
-    dro                   -(l A - beta / 2 (l - q)^2)
-    gspo                  -min(s A, clip(s, low, high) A)
+gspo's ratio s is of the sequence, m being the mean of l - q over the targets that `sequence_ratio_mask` marks; it has
+the gradient of the target's own l.
 
-gspo's ratio is of the sequence, s = sg(exp(mean of l - q over the targets that `sequence_ratio_mask` marks)) with the
-gradient of the target's own l: s exp(l - sg(l)).
-
-`clip_low_threshold` (0.8) and `clip_high_threshold` (1.2) are absolute ratios; `beta` is 0.05. What the service takes
-for gspo and dro by default is not known here: these are ppo's thresholds, and the beta of its documents' example. dro's
-penalty is on every target, those of the prompt too.
+`clip_low_threshold` and `clip_high_threshold` are absolute ratios. What the service takes for gspo and dro by default
+is not known here: these are ppo's thresholds, and the beta of its documents' example.
 
 stable_reinforce has the interface of the service's loss of this name, whose objective is not published: what follows
 is OURS and not the service's. It is REINFORCE with PPO's penalty on the divergence from the policy that sampled
-(Schulman et al. 2017, section 4, https://arxiv.org/abs/1707.06347), without ratios that could grow:
-
-    stable_reinforce      -l A + kl_coeff KL(Q || P)     the divergence on sampled tokens alone
+(Schulman et al. 2017, section 4, https://arxiv.org/abs/1707.06347), without ratios that could grow. On sampled tokens
 
     KL(Q || P) = sum over v in K of Q(v) (log Q(v) - log P(v))  +  Q' (log Q' - log P')
 
@@ -31,41 +22,106 @@ probabilities of them, both at temperature 1 whatever temperature drew the token
 """
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from local_servers.tinker.engine_types import LOSS_NAMES, LossName, SamplerTopK, TrainDatum
+from local_servers.tinker.engine_types import SamplerTopK, TrainDatum
 from local_servers.tinker.refusal import BadRequest
 
-_RL = ("logprobs", "advantages")
-LOSS_INPUTS: dict[str, tuple[str, ...]] = {
-    "cross_entropy": ("weights",),
-    "importance_sampling": _RL,
-    "ppo": _RL,
-    "cispo": _RL,
-    "dro": _RL,
-    "gspo": (*_RL, "sequence_ratio_mask"),
-    "stable_reinforce": ("advantages",),
-}
+if TYPE_CHECKING:
+    import torch  # takes seconds, and requests are read by LOSSES before anything is trained
+
+Inputs = Mapping[str, "torch.Tensor"]
+Config = Mapping[str, float]
 OPTIONAL_INPUTS = ("weights",)
+MASK = "sequence_ratio_mask"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`formula` is each target's loss, for people. `of_targets(current, inputs, config)` works it out: (T,), from the
+    log-probabilities `current` (T,), whose gradient is wanted, and the `inputs` (T,) of a datum by name, float32.
+    `config` has the defaults. A loss with a `divergence` reads the sampler's recorded distributions: that is the name
+    of the setting that weighs KL(Q || P)."""
+
+    formula: str
+    inputs: tuple[str, ...]
+    of_targets: "Callable[[torch.Tensor, Inputs, Config], torch.Tensor]"
+    config: Config = field(default_factory=dict)
+    divergence: str = ""
+
+
+def _cross_entropy(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -inputs["weights"] * current if "weights" in inputs else -current
+
+
+def _importance_sampling(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -_ratio(current, inputs) * inputs["advantages"]
+
+
+def _ppo(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return _clipped(_ratio(current, inputs), inputs, config)
+
+
+def _cispo(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -_bounded(_ratio(current, inputs), config).detach() * current * inputs["advantages"]
+
+
+def _dro(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -(current * inputs["advantages"] - 0.5 * config["beta"] * (current - inputs["logprobs"]) ** 2)
+
+
+def _gspo(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    mean = (current - inputs["logprobs"]).detach()[inputs[MASK] != 0].mean()
+    return _clipped(mean.exp() * (current - current.detach()).exp(), inputs, config)
+
+
+def _reinforce(current: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -current * inputs["advantages"]
+
+
+def _ratio(current: "torch.Tensor", inputs: Inputs) -> "torch.Tensor":
+    return (current - inputs["logprobs"]).exp()
+
+
+def _bounded(ratio: "torch.Tensor", config: Config) -> "torch.Tensor":
+    return ratio.clamp(config["clip_low_threshold"], config["clip_high_threshold"])
+
+
+def _clipped(ratio: "torch.Tensor", inputs: Inputs, config: Config) -> "torch.Tensor":
+    return -(ratio * inputs["advantages"]).minimum(_bounded(ratio, config) * inputs["advantages"])
+
+
+_RL = ("logprobs", "advantages")
 _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-_CONFIG: dict[str, dict[str, float]] = {
-    "ppo": _CLIP,
-    "cispo": _CLIP,
-    "gspo": _CLIP,
-    "dro": {"beta": 0.05},
-    "stable_reinforce": {"kl_coeff": 0.01},
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": Loss("-w l; without `weights`, w = 1", ("weights",), _cross_entropy),
+    "importance_sampling": Loss("-r A", _RL, _importance_sampling),
+    "ppo": Loss("-min(r A, clip(r, low, high) A)", _RL, _ppo, _CLIP),
+    "cispo": Loss("-sg(clip(r, low, high)) l A", _RL, _cispo, _CLIP),
+    "dro": Loss("-(l A - beta/2 (l - q)^2), on every target", _RL, _dro, {"beta": 0.05}),
+    "gspo": Loss("-min(s A, clip(s, low, high) A), s = sg(exp(m)) exp(l - sg(l))", (*_RL, MASK), _gspo, _CLIP),
+    "stable_reinforce": Loss(
+        "-l A + kl_coeff KL(Q || P) on sampled tokens",
+        ("advantages",),
+        _reinforce,
+        {"kl_coeff": 0.01},
+        divergence="kl_coeff",
+    ),
 }
+"""What can be asked for, by name."""
 _LEAST_REMAINDER = 1e-6
 """A remainder is the difference of two numbers near 1 and of no meaning below their error."""
 
 
-def checked_config(loss: LossName, config: dict[str, float]) -> dict[str, float]:
+def checked_config(loss: str, config: dict[str, float]) -> dict[str, float]:
     """The loss's settings with defaults filled in. Raises BadRequest for an unknown loss, key or value."""
-    if loss not in LOSS_NAMES:
-        raise BadRequest(f"unknown loss {loss!r}; there are {', '.join(LOSS_NAMES)}")
-    defaults = _CONFIG.get(loss, {})
+    if loss not in LOSSES:
+        raise BadRequest(f"unknown loss {loss!r}; there are {', '.join(LOSSES)}")
+    defaults = dict(LOSSES[loss].config)
     unknown = sorted(set(config) - set(defaults))
     if unknown:
         raise BadRequest(f"{loss} has no setting {', '.join(unknown)}; it has {', '.join(defaults) or 'none'}")
@@ -78,7 +134,7 @@ def checked_config(loss: LossName, config: dict[str, float]) -> dict[str, float]
     return settings
 
 
-def scored_tokens(loss: LossName, datum: TrainDatum, config: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
+def scored_tokens(loss: str, datum: TrainDatum, config: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """Positions and tokens, (N,) int64 each, whose log-probabilities the loss reads: the T targets first."""
     targets = datum.loss_inputs["target_tokens"].astype(np.int64)
     positions = np.arange(len(targets))
@@ -91,60 +147,39 @@ def scored_tokens(loss: LossName, datum: TrainDatum, config: dict[str, float]) -
 
 
 def token_losses(
-    loss: LossName, datum: TrainDatum, logprobs: np.ndarray, config: dict[str, float]
+    loss: str, datum: TrainDatum, logprobs: np.ndarray, config: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each target (T,) and the derivative of their sum with respect to each log-probability (N,), both float32.
 
     `logprobs` (N,) are those of `scored_tokens`; `config` comes from `checked_config`.
     """
+    import torch
+
+    rule, n_targets = LOSSES[loss], len(datum.tokens)
     current = torch.tensor(logprobs, requires_grad=True)
-    n_targets = len(datum.tokens)
-    losses = _losses(loss, datum, current[:n_targets], config)
+    given = {name: datum.loss_inputs[name] for name in rule.inputs if name in datum.loss_inputs}
+    inputs = {name: torch.from_numpy(values.astype(np.float32)) for name, values in given.items()}
+    losses = rule.of_targets(current[:n_targets], inputs, config)
     if _reads_sampler(loss, config):
         assert datum.sampler is not None
-        penalty = config["kl_coeff"] * _divergence(datum.sampler, current[n_targets:])
+        penalty = config[rule.divergence] * _divergence(datum.sampler, current[n_targets:])
         losses = losses.index_add(0, torch.from_numpy(datum.sampler.positions), penalty)
     (slope,) = torch.autograd.grad(losses.sum(), current)
     return losses.detach().numpy(), slope.numpy()
 
 
-def _reads_sampler(loss: LossName, config: dict[str, float]) -> bool:
-    return loss == "stable_reinforce" and config["kl_coeff"] > 0
+def _reads_sampler(loss: str, config: dict[str, float]) -> bool:
+    setting = LOSSES[loss].divergence
+    return bool(setting) and config[setting] > 0
 
 
-def _divergence(sampler: SamplerTopK, current: torch.Tensor) -> torch.Tensor:
+def _divergence(sampler: SamplerTopK, current: "torch.Tensor") -> "torch.Tensor":
     """KL(Q || P) at each recorded position (S,), from the trainer's log-probabilities (S * k,) of its tokens."""
+    import torch
+
     trainer = current.double().reshape(sampler.tokens.shape)
     recorded = torch.from_numpy(sampler.logprobs).double()
     shares = recorded.exp()
     p_rest, q_rest = ((1 - part.sum(dim=1)).clamp(min=_LEAST_REMAINDER) for part in (trainer.exp(), shares))
     inside = (shares * (recorded - trainer)).sum(dim=1)
     return (inside + q_rest * (q_rest.log() - p_rest.log())).float()
-
-
-def _losses(loss: LossName, datum: TrainDatum, current: torch.Tensor, config: dict[str, float]) -> torch.Tensor:
-    """Each target's loss (T,) as far as its own log-probability (T,) decides it."""
-    given = {
-        name: torch.from_numpy(datum.loss_inputs[name].astype(np.float32))
-        for name in LOSS_INPUTS[loss]
-        if name in datum.loss_inputs
-    }
-    if loss == "cross_entropy":
-        return -given.get("weights", torch.ones_like(current)) * current
-    advantages = given["advantages"]
-    if loss == "stable_reinforce":
-        return -current * advantages
-    log_ratio = current - given["logprobs"]
-    if loss == "dro":
-        return -(current * advantages - 0.5 * config["beta"] * log_ratio**2)
-    if loss == "gspo":
-        mean = log_ratio.detach()[given["sequence_ratio_mask"] != 0].mean()
-        ratio = mean.exp() * (current - current.detach()).exp()
-    else:
-        ratio = log_ratio.exp()
-    if loss == "importance_sampling":
-        return -ratio * advantages
-    clipped = ratio.clamp(config["clip_low_threshold"], config["clip_high_threshold"])
-    if loss == "cispo":
-        return -clipped.detach() * current * advantages
-    return -torch.minimum(ratio * advantages, clipped * advantages)

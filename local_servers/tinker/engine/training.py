@@ -21,7 +21,7 @@ from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
 from local_servers.tinker.engine.packing import MicroBatch, TreeAttention, pack
-from local_servers.tinker.engine_types import LossName, LossOutput, TrainDatum
+from local_servers.tinker.engine_types import LossOutput, TrainDatum
 
 LANES = 4
 """Sums of gradients kept apart, hence how many threads can work; each costs the memory of the factors' gradients."""
@@ -138,7 +138,7 @@ class _Lane:
             name: torch.zeros_like(self._weights[name]) for name in trained if name.startswith(UNEMBED)
         }
 
-    def run(self, batch: MicroBatch, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> _Losses:
+    def run(self, batch: MicroBatch, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
         """Returns log-probabilities and losses of the batch's datums, by their index in `datums`; with a backward pass
         adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
         derivatives by these (`slopes`) then go back through the unembedding and the layers."""
@@ -196,7 +196,7 @@ def run_datums(
     model: BaseModel,
     adapter: Adapter,
     datums: list[TrainDatum],
-    loss: LossName,
+    loss: str,
     loss_config: dict[str, float],
     *,
     backward: bool,

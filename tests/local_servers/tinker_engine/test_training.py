@@ -14,14 +14,8 @@ from peft import PeftModel
 from local_servers.tinker.engine import training
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.lora_engine import Engine
-from local_servers.tinker.engine_types import (
-    LOSS_NAMES,
-    AdamSettings,
-    LossName,
-    SamplerTopK,
-    SampleSpec,
-    TrainDatum,
-)
+from local_servers.tinker.engine.losses import LOSSES
+from local_servers.tinker.engine_types import AdamSettings, SamplerTopK, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest
 
 SETTINGS = AdamSettings(learning_rate=1e-3)
@@ -62,7 +56,7 @@ def plain_divergence(sampler: SamplerTopK, everything: torch.Tensor) -> torch.Te
     return total
 
 
-def plain_loss(loss: LossName, datum: TrainDatum, everything: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
+def plain_loss(loss: str, datum: TrainDatum, everything: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
     """The loss of one datum as Tinker's documentation writes it, or (stable_reinforce) as ours does."""
     inputs = {name: torch.tensor(value) for name, value in datum.loss_inputs.items()}
     if loss == "cross_entropy":
@@ -85,9 +79,9 @@ def plain_loss(loss: LossName, datum: TrainDatum, everything: torch.Tensor, logp
     return -(clipped.detach() * logprobs * advantages).sum()
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_losses_and_gradients_agree_with_peft(
-    qwen3_folder: Path, engine: Engine, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path, loss: LossName
+    qwen3_folder: Path, engine: Engine, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path, loss: str
 ) -> None:
     adapter = trained(0)
     datums = with_all_inputs(make_request(engine, trained(1), cases))

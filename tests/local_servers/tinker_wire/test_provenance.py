@@ -185,16 +185,16 @@ def test_records_expire_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     records.add("s", [1], [recorded([8]), recorded([8])], ["used", "unused"])
     now[0] = provenance.LIFE_S - 1
-    assert records.with_sampler("s", one, claims["used"]).sampler is not None
+    assert records.with_sampler("s", one, claims["used"], "stable_reinforce").sampler is not None
     now[0] = provenance.LIFE_S + 1
-    assert records.with_sampler("s", one, claims["used"]).sampler is not None  # its day began anew
+    assert records.with_sampler("s", one, claims["used"], "stable_reinforce").sampler is not None  # its day began anew
     with pytest.raises(BadRequest, match="'unused' is not recorded"):
-        records.with_sampler("s", one, claims["unused"])
+        records.with_sampler("s", one, claims["unused"], "stable_reinforce")
     size = records.nbytes
     assert len(records) == 1 and size > 0
     monkeypatch.setattr(provenance, "MAX_BYTES", size)
     records.add("s", [1], [recorded([8])], ["third"])
     assert len(records) == 1 and records.nbytes == size
-    assert records.with_sampler("s", one, claims["third"]).sampler is not None
+    assert records.with_sampler("s", one, claims["third"], "stable_reinforce").sampler is not None
     records.end_session("s")
     assert len(records) == records.nbytes == 0
