@@ -13,7 +13,7 @@ from coderl_tasks.environments.feedback import Reply, code_replies, tool_replies
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import ReplyError, Reward, RewardFunction
-from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_codes
+from coderl_tasks.grading.scoring import FORMAT_COEF, Grade, ScoredCompletion, Verdict, extract_code, score_group
 from coderl_tasks.grading.suspicion import suspicion
 from coderl_tasks.problems.loading import CODE_ROWS, PROMPT_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
@@ -37,10 +37,11 @@ class Turns:
     feedback: Feedback = "samples"
     tokens: int | None = None  # of a completion after its first prompt, replies included; None: no limit of its own
     tool_calls: int = 0
-    tools: Tools = field(init=False, repr=False, compare=False)  # what prompts describe
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tools", [run_python(self.tool_calls)] if self.tool_calls else [])
+    @property
+    def tools(self) -> Tools:
+        """What prompts describe."""
+        return [run_python(self.tool_calls)] if self.tool_calls else []
 
     @property
     def role(self) -> str:
@@ -167,9 +168,8 @@ class CodeEnvironment(Environment):
             left_out = set(held_back)
             rewarded = [index for index in range(len(problem.tests)) if index not in left_out]
             priority = priority and [index for index in priority if index not in left_out]
-        codes = [extract_code(text) for text in texts]
-        scored = await score_codes(
-            judge, problem, codes, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
+        scored = await score_group(
+            judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )
         # Each distinct program once: completions of one problem often have the same.
         earned = {each.code for each in scored if each.code is not None and each.correctness}

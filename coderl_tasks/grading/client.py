@@ -169,9 +169,8 @@ class ServerLink:
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
         self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
-        self.is_open = False  # its circuit: while it is, the server gets nothing
         self.open_since, self.fault = 0.0, ""
-        self.probe: asyncio.Task[None] | None = None  # the last one, which closes the circuit
+        self.probe: asyncio.Task[None] | None = None
         self.is_quarantined = False
         self.has_answered = False  # anything but an error
         self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
@@ -204,6 +203,11 @@ class ServerLink:
         if not under_way and now - self._answered_at > _TIMES_LAST_S:
             return None
         return median(self._times_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its circuit is open: it gets nothing."""
+        return self.probe is not None
 
     def cost(self, slowness: float, *, avoided: bool) -> tuple[float, ...]:
         """What a request sent here may cost, to compare servers by: an open circuit takes nothing, a full server
@@ -261,7 +265,7 @@ class ServerLink:
         self._open_circuit(fault, _QUARANTINE_S)
 
     def _open_circuit(self, fault: str, rest_s: float) -> None:
-        self.is_open, self.open_since, self.fault = True, time.monotonic(), fault
+        self.fault, self.open_since = fault, time.monotonic()
         self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
 
     async def _post(self, body: bytes) -> RunResult:
@@ -301,7 +305,7 @@ class ServerLink:
     def _failure_opening_circuit(self, fault: str) -> Failed:
         """The error to raise. Opens the circuit until the server answers a ping, after a rest if it failed before."""
         # All requests under way fail together when a server dies: that is one failure.
-        if not self.is_open:
+        if self.probe is None:
             self.failures += 1
             if self.failures >= _HALF_OPEN_FAILURES:  # though it answers pings
                 self.say(_FAILING, fault)
@@ -321,7 +325,7 @@ class ServerLink:
         if self.state in (_DOWN, _QUARANTINED):
             self.say(UP, "")
         self._times_s.clear()  # a server that was restarted may be another machine
-        self.is_open = self.is_quarantined = False
+        self.probe, self.is_quarantined = None, False
 
     async def _answers_ping(self) -> bool:
         within_s = self._watch_every_s / 2

@@ -246,8 +246,7 @@ async def score_completion(
     fraction: bool = False,
 ) -> ScoredCompletion:
     """Grade and score one completion, as `score_group` does."""
-    codes = [extract_code(completion_text)]
-    return (await score_codes(judge, problem, codes, format_coef, priority=priority, fraction=fraction))[0]
+    return (await score_group(judge, problem, [completion_text], format_coef, priority=priority, fraction=fraction))[0]
 
 
 async def score_group(

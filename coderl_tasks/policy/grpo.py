@@ -29,7 +29,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -234,7 +234,7 @@ Advantage = float | np.ndarray
 """Of a completion, or of each of its tokens (T,)."""
 Config = Mapping[str, float]
 LossValue = tuple[float, np.ndarray, int | None]
-LOSS_FN: LossName = "importance_sampling"
+LOSS_FN: Final = "importance_sampling"
 
 
 def importance_sampling(trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage, config: Config) -> LossValue:
@@ -283,12 +283,12 @@ def _weighted(values: np.ndarray, advantage: Advantage) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LossRule:
-    """`value(trainer, sampler, advantage, config)` is as of `PolicyLoss`; `inputs(sampled)` are further inputs of a
-    datum (n - 1), of whose targets `sampled` marks those that the policy sampled. A loss that `reads_prompt` penalises
-    every target: with zeros as the prompt's log-probabilities it would train on the prompt."""
+    """`value(trainer, sampler, advantage, config)` is as of `PolicyLoss`; `inputs(sampled)`, if any, are further inputs
+    of a datum (n - 1), of whose targets `sampled` marks those that the policy sampled. A loss that `reads_prompt`
+    penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt."""
 
     value: Callable[[np.ndarray, np.ndarray, Advantage, Config], LossValue]
-    inputs: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda sampled: {}
+    inputs: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
     reads_prompt: bool = False
 
 
@@ -387,10 +387,11 @@ def array_datum(
         "logprobs": sampler_logprobs,
         "advantages": advantages,
     }
-    is_sampled = np.arange(n - 1) >= ob_len - 1
-    if sampled is not None:
-        is_sampled[ob_len - 1 :] = sampled
-    targets |= LOSS_RULES[loss_fn].inputs(is_sampled)
+    if (inputs_of := LOSS_RULES[loss_fn].inputs) is not None:
+        is_sampled = np.arange(n - 1) >= ob_len - 1
+        if sampled is not None:
+            is_sampled[ob_len - 1 :] = sampled
+        targets |= inputs_of(is_sampled)
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),
         loss_fn_inputs={name: tinker.types.TensorData.from_numpy(values) for name, values in targets.items()},
@@ -425,8 +426,8 @@ def submit_train_step(
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        config = dict(loss.config) or None
-        forward_backward = training_client.forward_backward(list(datums), loss_fn=loss.name, loss_fn_config=config)
+        config, name = dict(loss.config) or None, cast(Any, loss.name)  # the SDK's type lists today's losses
+        forward_backward = training_client.forward_backward(list(datums), loss_fn=name, loss_fn_config=config)
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error(error) from error

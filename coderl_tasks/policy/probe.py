@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -230,7 +230,8 @@ async def _trained_logprobs(
     # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
     with_loss = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
     with tinker_errors(f"computing log-probabilities{with_loss}"):
-        output = await trainer.forward(datums, loss_fn=loss.name, loss_fn_config=dict(loss.config) or None)
+        name = cast(Any, loss.name)  # the SDK's type lists today's losses
+        output = await trainer.forward(datums, loss_fn=name, loss_fn_config=dict(loss.config) or None)
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [
         answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None

@@ -33,7 +33,7 @@ LOSSES = {
 """By the value of the setting `loss_fn`. Their values are computed in policy/grpo.py."""
 LOSS_HELP = "Tinker's name of the loss; " + "; ".join(f"{name}: {loss.meaning}" for name, loss in LOSSES.items())
 if TYPE_CHECKING:
-    LossName = Any  # a type checker knows no names of a table
+    LossName = str  # a type checker knows no names of a table
 else:
     LossName = Literal[tuple(LOSSES)]
 

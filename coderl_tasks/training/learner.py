@@ -62,7 +62,6 @@ class Learner:
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session, self._directory, self._settings = session, directory, settings
         self.method = UpdateMethod.of(settings)
-        self.recorded_method = self.method.record()  # as commits have it
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,

@@ -340,7 +340,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         metrics=metrics,
         # A replay uses these parameters, whatever a resume has changed in the settings since.
         adam=adam.model_dump(),
-        method=run.learner.recorded_method,
+        method=run.learner.method.record(),
         # A single optimizer step is in the metrics.
         updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
         acts=[] if decided is None else [asdict(decided[0])],
