@@ -44,6 +44,12 @@ async def embedded_judge(embedded_url: str) -> AsyncIterator[Judge]:
         yield Judge(client, timeout_s=10.0)
 
 
+@pytest.fixture
+async def stock_judge(stock_url: str) -> AsyncIterator[Judge]:
+    async with SandboxClient([stock_url], max_concurrency=4) as client:
+        yield Judge(client, timeout_s=10.0)
+
+
 @pytest.fixture(scope="session", params=["as this user", "as an ordinary user", "without namespaces"])
 def isolated_server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """An embedded sandbox of two slots at each level of isolation in turn."""

@@ -263,10 +263,19 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-async def test_right_programs_pass(judge: Judge, name: str) -> None:
+async def test_right_programs_pass(embedded_judge: Judge, name: str) -> None:
     script, code = PASSING[name]
-    grade = await judge.grade(problem(script), code)
+    grade = await embedded_judge.grade(problem(script), code)
     assert grade.verdict is Verdict.PASSED, grade.reason
+
+
+async def test_right_programs_pass_on_a_stock_server(stock_judge: Judge) -> None:
+    # At once: a group of programs, or of their tests, starts one interpreter there, where each alone would start dozens.
+    grades = await asyncio.gather(*(stock_judge.grade(problem(script), code) for script, code in PASSING.values()))
+    not_passed = {
+        name: grade.reason for name, grade in zip(PASSING, grades, strict=True) if grade.verdict is not Verdict.PASSED
+    }
+    assert not not_passed
 
 
 FAILING = [

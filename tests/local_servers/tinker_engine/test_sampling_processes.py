@@ -5,6 +5,7 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,24 @@ def rounded(qwen3_folder: Path) -> Engine:
     return Engine(qwen3_folder, dtype="bfloat16")
 
 
-@pytest.fixture
+@contextmanager
+def two_processes(engine: Engine) -> Iterator[tuple[SamplingProcesses, psutil.Process]]:
+    """Sampling in this process and another one, which takes seconds to start: these two."""
+    before = psutil.Process().children()
+    made = SamplingProcesses(engine, 2)
+    try:
+        (worker,) = set(psutil.Process().children()) - set(before)
+        assert "sampling_processes" in " ".join(worker.cmdline())
+        yield made, worker
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
 def processes(rounded: Engine) -> Iterator[SamplingProcesses]:
-    made = SamplingProcesses(rounded, 2)
-    yield made
-    made.close()
+    """For tests that leave both processes alive."""
+    with two_processes(rounded) as (made, _):
+        yield made
 
 
 @pytest.fixture
@@ -38,15 +52,10 @@ def policies(rounded: Engine, trained: Callable[..., Adapter]) -> list[Weights]:
     return [rounded.sampler_weights(None), *(rounded.sampler_weights(trained(seed, rounded)) for seed in range(4))]
 
 
-def worker_of(_: SamplingProcesses) -> psutil.Process:
-    (child,) = [child for child in psutil.Process().children() if "sampling_processes" in " ".join(child.cmdline())]
-    return child
-
-
 def test_requests_get_the_same_bits_in_each_process(
     rounded: Engine, processes: SamplingProcesses, policies: list[Weights], cases: Any
 ) -> None:
-    jobs = [(policies[i % 5], SampleSpec(cases.prompt(i, 10 + 7 * i), 1 + i % 5, 40, seed=i)) for i in range(20)]
+    jobs = [(policies[i % 5], SampleSpec(cases.prompt(i, 10 + 7 * i), 1 + i % 5, 20, seed=i)) for i in range(20)]
     futures = [processes.submit(weights, spec) for weights, spec in jobs]
     assert [future.result(120) for future in futures] == [rounded.sample([job])[0] for job in jobs]
 
@@ -66,13 +75,14 @@ def test_weights_that_nobody_holds_are_made_again_in_each_process(
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_killed_process_leaves_is_run_by_the_others(
-    rounded: Engine, processes: SamplingProcesses, policies: list[Weights], cases: Any, fault: int
+    rounded: Engine, policies: list[Weights], cases: Any, fault: int
 ) -> None:
-    jobs = [(policies[i % 2], SampleSpec(cases.prompt(i, 20), 4, 300, seed=i)) for i in range(8)]
-    futures = [processes.submit(weights, spec) for weights, spec in jobs]
-    os.kill(worker_of(processes).pid, fault)
-    assert [future.result(120) for future in futures] == rounded.sample(jobs)
-    assert processes.submit(*jobs[0]).result(60) == rounded.sample(jobs[:1])[0]
+    jobs = [(policies[i % 2], SampleSpec(cases.prompt(i, 20), 4, 100, seed=i)) for i in range(8)]
+    with two_processes(rounded) as (processes, worker):
+        futures = [processes.submit(weights, spec) for weights, spec in jobs]
+        os.kill(worker.pid, fault)
+        assert [future.result(120) for future in futures] == rounded.sample(jobs)
+        assert processes.submit(*jobs[0]).result(60) == rounded.sample(jobs[:1])[0]
 
 
 def test_a_cancelled_request_gives_up_its_place(processes: SamplingProcesses, cases: Any, policies: Any) -> None:
@@ -102,14 +112,13 @@ def test_a_request_that_fails_says_the_same_from_each_process(
 def test_close_ends_the_processes_and_fails_what_is_unfinished(
     rounded: Engine, policies: list[Weights], cases: Any
 ) -> None:
-    processes = SamplingProcesses(rounded, 2)
-    worker = worker_of(processes)
-    futures = [processes.submit(policies[0], SampleSpec(cases.prompt(i, 30), 4, 4000)) for i in range(4)]
-    processes.close()
-    assert not wait(futures, 60).not_done
-    for future in futures:
+    with two_processes(rounded) as (processes, worker):
+        futures = [processes.submit(policies[0], SampleSpec(cases.prompt(i, 30), 4, 4000)) for i in range(4)]
+        processes.close()
+        assert not wait(futures, 60).not_done
+        for future in futures:
+            with pytest.raises(RuntimeError, match="closed"):
+                future.result()
         with pytest.raises(RuntimeError, match="closed"):
-            future.result()
-    with pytest.raises(RuntimeError, match="closed"):
-        processes.submit(policies[0], SampleSpec([1], 1, 1))
-    assert not worker.is_running()
+            processes.submit(policies[0], SampleSpec([1], 1, 1))
+        assert not worker.is_running()
