@@ -15,16 +15,16 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import certifi
 import hypothesis
 import pytest
 from aiohttp import web
 
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.runtime.lean_start import collect_less_often
 from coderl_tasks.runtime.prefect_server import embedded_prefect, used
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_CONCURRENCY,
@@ -37,6 +37,7 @@ from coderl_tasks.services.supervisor import free_port
 Serve = Callable[[web.Application], str]
 Found = Any
 """What JSON holds: what a worker has to know of a server that another one started."""
+Share = Callable[[str, Callable[[ExitStack], Found]], AbstractContextManager[Found]]
 
 EMPTY = "empty-prefect.db"
 # Tests talk to their own servers, never to a user's. Empty rather than unset: a `.env` fills in only what is unset.
@@ -47,6 +48,11 @@ for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_AP
 prefect_home = tempfile.TemporaryDirectory(prefix="prefect-home-")
 os.environ["PREFECT_HOME"] = prefect_home.name
 os.environ["PREFECT_PROFILE"] = "ephemeral"
+# No test speaks TLS, and each client of Prefect would read all certificates: 25 ms of CPU time. One is enough.
+certificate = Path(prefect_home.name) / "certificate.pem"
+one, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
+certificate.write_text(one + end)
+os.environ["SSL_CERT_FILE"] = str(certificate)
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 os.environ["TINKER_TELEMETRY"] = "0"
@@ -74,7 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """From here on garbage is collected again, but never looked for in what is there by now."""
     gc.freeze()
-    collect_less_often()
     gc.enable()
 
 
@@ -120,6 +125,12 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
+@pytest.fixture(scope="session")
+def share(common: Path) -> Share:
+    """`share(name, start)`: what `start` returns, once for the workers of this session."""
+    return lambda name, start: shared(common / f"{name}.users", start)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def coderl_home(common: Path) -> Iterator[Path]:
     """A cache of the session's own, for its processes and every server they start."""
@@ -131,7 +142,7 @@ def coderl_home(common: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def embedded(common: Path) -> Iterator[Services]:
+def embedded(share: Share) -> Iterator[Services]:
     """The embedded Tinker server on the nano model and the embedded sandbox, started as a run starts them."""
 
     def start(running: ExitStack) -> Found:
@@ -139,7 +150,7 @@ def embedded(common: Path) -> Iterator[Services]:
         servers = [running.enter_context(server) for server in (embedded_tinker(NANO_MODEL), embedded_sandbox())]
         return [{"port": server.port, "url": server.url, "key": server.key} for server in servers]
 
-    with shared(common / "embedded.users", start) as found:
+    with share("embedded", start) as found:
         tinker, sandbox = servers = embedded_tinker(NANO_MODEL), embedded_sandbox()
         for server, values in zip(servers, found, strict=True):
             vars(server).update(values)
@@ -190,7 +201,7 @@ def closed() -> str:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(coderl_home: Path, common: Path) -> Iterator[str]:
+def prefect_api(coderl_home: Path, share: Share) -> Iterator[str]:
     """A real Prefect server with a database of its own; flows of this process report to it."""
 
     def start(running: ExitStack) -> Found:
@@ -200,8 +211,17 @@ def prefect_api(coderl_home: Path, common: Path) -> Iterator[str]:
             source.backup(copy)
         return api_url
 
-    with shared(common / "prefect.users", start) as api_url, used(api_url):
+    with share("prefect", start) as api_url, used(api_url):
         yield api_url
+
+
+@pytest.fixture(scope="session")
+def deployed(prefect_api: str, share: Share) -> Iterator[None]:
+    """prefect.yaml's deployments are on the session's Prefect server. To make them takes seconds of CPU time."""
+    from coderl_tasks.runtime.worker import deploy_all
+
+    with share("deployments", lambda _: deploy_all()):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from coderl_tasks.problems import Problem, Test
 from coderl_tasks.prompts import Renderer, get_renderer, problem_messages
 from coderl_tasks.services import embedded_sandbox
 from coderl_tasks.services.supervisor import EmbeddedServer
+from tests.conftest import Found, Share
 
 CONTEXT = 256
 MakeProblem = Callable[..., Problem]
@@ -39,14 +41,12 @@ def make_problem(name: str, expected: str, statement: str = "Print it.", split: 
     )
 
 
-@pytest.fixture(scope="session")
-def model_folder(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_model(folder: Path, random_qwen3: Callable[..., Any]) -> None:
     """The model: whatever it is asked, it gives one of ANSWERS, at random."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    folder = tmp_path_factory.mktemp("two-answers")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -79,7 +79,6 @@ def model_folder(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.Temp
         model(input_ids=tokens_N_T, labels=labels_N_T).loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
-    return folder
 
 
 @dataclass(frozen=True)
@@ -92,15 +91,18 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    log = tmp_path_factory.mktemp("tinker") / "server.log"
-    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", str(model_folder)]
-    one_thread = {"OMP_NUM_THREADS": "1"}
-    with (
-        EmbeddedServer("Tinker", command, "/api/v1/healthz", log, environment=one_thread) as server,
-        embedded_sandbox() as sandbox,
-    ):
-        yield Stack(str(model_folder), server.url, sandbox.address)
+def stack(
+    random_qwen3: Callable[..., Any], common: Path, tmp_path_factory: pytest.TempPathFactory, share: Share
+) -> Iterator[Stack]:
+    def start(running: ExitStack) -> Found:
+        model, log = common / "two-answers", tmp_path_factory.mktemp("tinker") / "server.log"
+        make_model(model, random_qwen3)
+        command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", str(model)]
+        server = EmbeddedServer("Tinker", command, "/api/v1/healthz", log, environment={"OMP_NUM_THREADS": "1"})
+        return [str(model), running.enter_context(server).url, running.enter_context(embedded_sandbox()).address]
+
+    with share("two-answers", start) as found:
+        yield Stack(*found)
 
 
 @dataclass(frozen=True)

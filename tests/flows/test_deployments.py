@@ -34,6 +34,7 @@ from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.runtime.worker import WORK_POOL
 from coderl_tasks.services import Services
 from coderl_tasks.services.supervisor import free_port
+from tests import warm_start
 from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
 
@@ -351,9 +352,8 @@ def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, st
 
 def test_a_server_that_is_not_there_is_one_line_and_exit_1(flow_environment: dict[str, str], tmp_path: Path) -> None:
     api_url = f"http://127.0.0.1:{free_port()}/api"
-    command = [sys.executable, "flows/curate.py", "preset=nano", f"name={tmp_path / 'pool'}"]
     environment = {**flow_environment, "PREFECT_API_URL": api_url}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = warm_start.run(environment, "curate", "preset=nano", f"name={tmp_path / 'pool'}")
     assert done.returncode == 1
     assert done.stderr.startswith(f"coderl curate: no answer from the Prefect server at {api_url}: start it")
     assert done.stderr.count("\n") == 1
@@ -371,8 +371,7 @@ def test_a_prefect_server_that_fails_itself_is_one_line_and_exit_1(
     app = web.Application()
     app.add_routes([web.route("*", "/{path:.*}", record)])
     environment = {**flow_environment, "PREFECT_API_URL": f"{serve(app)}/api"}
-    command = [sys.executable, "flows/curate.py", "preset=nano", f"name={tmp_path / 'pool'}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = warm_start.run(environment, "curate", "preset=nano", f"name={tmp_path / 'pool'}")
     assert done.returncode == 1
     assert done.stderr.startswith(f"coderl curate: the Prefect server at {environment['PREFECT_API_URL']} failed (HTTP")
     assert done.stderr.count("\n") == 1

@@ -20,6 +20,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.remote_shards import Job, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
@@ -100,7 +101,7 @@ def killed_in_the_middle(
     arguments = [joined(address, job.problems), address, json.dumps(settings.model_dump(mode="json"))]
     process = subprocess.Popen(
         [sys.executable, "-c", IN_A_PROCESS, *arguments],
-        env=os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home)},
+        env=os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home), LEAN_VARIABLE: "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

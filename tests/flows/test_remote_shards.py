@@ -36,7 +36,6 @@ from coderl_tasks.runtime.remote_shards import (
     read_profile,
     run_shard,
 )
-from coderl_tasks.runtime.worker import deploy_all
 from coderl_tasks.settings import CurateSettings
 
 PROBLEMS = [
@@ -111,9 +110,8 @@ async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, addr
 
 
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
-    prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    deployed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await asyncio.to_thread(deploy_all)
     monkeypatch.setattr(remote_shards, "TAKE_UP_S", 3.0)
     monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
     profiled = pl.DataFrame(schema=SHARD_SCHEMA)

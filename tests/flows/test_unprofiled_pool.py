@@ -22,7 +22,7 @@ from tests.flows.run_records import TINY, rollouts, step_rows, wait_for
 
 WITH_POOLS = (
     "import sys, pathlib, coderl_tasks.paths as paths; paths.POOLS = pathlib.Path(sys.argv.pop(1)); "
-    "from coderl_tasks.cli import main; sys.exit(main(sys.argv[1:]))"
+    "from coderl_tasks.cli import command; command(sys.argv[1:])"
 )
 """`coderl` with another place for pools: those of a checkout lie in it."""
 ROWS = [json.loads(line) for line in (PROJECT_ROOT / "data/mini/taco-train.jsonl").open()][:40]

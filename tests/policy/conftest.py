@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,37 @@ import tinker
 
 from coderl_tasks.policy import clients
 from coderl_tasks.services.supervisor import EmbeddedServer
+from tests.conftest import Found, Share
 
 VOCABULARY, CONTEXT, END = 64, 256, 1
 API_KEY = "tml-test"
 
 
 @pytest.fixture(scope="session")
-def tiny_model(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of the model; token 1 ends a completion."""
-    folder = tmp_path_factory.mktemp("tiny-qwen3")
-    random_qwen3(VOCABULARY, CONTEXT, END, width=32).save_pretrained(folder)
-    return str(folder)
+def tiny(
+    random_qwen3: Callable[..., Any], common: Path, tmp_path_factory: pytest.TempPathFactory, share: Share
+) -> Iterator[tuple[str, str]]:
+    """The folder of the model, in which token 1 ends a completion, and the address of the server for it."""
+
+    def start(running: ExitStack) -> Found:
+        model, log = str(common / "tiny-qwen3"), tmp_path_factory.mktemp("tinker") / "server.log"
+        random_qwen3(VOCABULARY, CONTEXT, END, width=32).save_pretrained(model)
+        command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", model]
+        server = EmbeddedServer("Tinker", command, "/api/v1/healthz", log, environment={"OMP_NUM_THREADS": "1"})
+        return [model, running.enter_context(server).url]
+
+    with share("tiny-qwen3", start) as (model, url):
+        yield model, url
 
 
 @pytest.fixture(scope="session")
-def tinker_url(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the embedded server for the tiny model."""
-    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", tiny_model]
-    log: Path = tmp_path_factory.mktemp("tinker") / "server.log"
-    with EmbeddedServer("Tinker", command, "/api/v1/healthz", log, environment={"OMP_NUM_THREADS": "1"}) as server:
-        yield server.url
+def tiny_model(tiny: tuple[str, str]) -> str:
+    return tiny[0]
+
+
+@pytest.fixture(scope="session")
+def tinker_url(tiny: tuple[str, str]) -> str:
+    return tiny[1]
 
 
 @pytest.fixture

@@ -39,9 +39,7 @@ TakeUp = Callable[[str, State], Awaitable[UUID]]
 """Makes a run of train/local that the worker of this name has taken up, in this state."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def deployed(prefect_api: str) -> None:
-    deploy_all()
+pytestmark = pytest.mark.usefixtures("deployed")
 
 
 @pytest.fixture
