@@ -3,6 +3,7 @@
 Forking is safe although polars starts threads when it is imported: they return memory and remove spilled files, and the
 pool that computes starts with the first frame that is collected, in the forked process."""
 
+import gc
 from importlib import import_module
 
 from coderl_tasks.runtime.lean_start import collect_less_often, leave_out_pytorch
@@ -15,3 +16,4 @@ for name in (
     *("scipy.special", "datasketch"),  # which a flow imports where it first needs them
 ):
     import_module(name)
+gc.freeze()  # no forked process looks for garbage in what is here, which would copy its pages too
