@@ -28,7 +28,7 @@ from flows.profile_shard import profile_shard
 
 SIZES = {
     "preset": "nano", "limit": 8, "shard_size": 4, "max_tests": 2, "profile_samples": 6, "profile_round": 2,
-    "check_solutions": False, "shard_deployment": "profile-shard/in-this-process",
+    "check_solutions": False, "shard_deployment": "profile-shard/in-this-process", "evaluation_dataset": "none",
 }  # fmt: skip
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet")
 POLL_S = 0.8
