@@ -6,6 +6,7 @@ The processes of a session (`pytest -n`) share the servers: the first one that n
 import asyncio
 import fcntl
 import gc
+import importlib.util
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import Any
 
-import certifi
 import hypothesis
 import pytest
 from aiohttp import web
@@ -48,11 +48,15 @@ for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_AP
 prefect_home = tempfile.TemporaryDirectory(prefix="prefect-home-")
 os.environ["PREFECT_HOME"] = prefect_home.name
 os.environ["PREFECT_PROFILE"] = "ephemeral"
-# No test speaks TLS, and each client of Prefect would read all certificates: 25 ms of CPU time. One is enough.
-certificate = Path(prefect_home.name) / "certificate.pem"
-one, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
-certificate.write_text(one + end)
-os.environ["SSL_CERT_FILE"] = str(certificate)
+# No test speaks TLS, and each client of Prefect would read all certificates: 25 ms of CPU time. One is enough. Where
+# there is no Prefect, on the other Pythons, there is no certifi either.
+if importlib.util.find_spec("certifi"):
+    import certifi
+
+    certificate = Path(prefect_home.name) / "certificate.pem"
+    one, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
+    certificate.write_text(one + end)
+    os.environ["SSL_CERT_FILE"] = str(certificate)
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 os.environ["TINKER_TELEMETRY"] = "0"

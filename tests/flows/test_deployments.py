@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -107,6 +108,7 @@ def up(
     environment["CODERL_METRICS"] = str(free_port())
     with_database(home / "coderl")
     started = Up(home, environment, port, tinker_port)
+    ensure_running()  # multiprocessing's fork server: started later, it would have this home, and outlive this fixture
     started.start()
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -111,7 +111,7 @@ async def test_a_profile_in_several_passes_is_the_same_over_shards(
 
 async def test_a_runs_policy_is_profiled_over_shards(worker: Worker, run: Path, tmp_path: Path) -> None:
     for name, shards in (("here", "here"), ("elsewhere", "deployment")):
-        await curate(settings_of(tmp_path / name, from_run=str(run), shards=shards))
+        await curate(settings_of(tmp_path / name, from_run=str(run), evaluation_dataset=None, shards=shards))
     for file in FILES:
         assert (tmp_path / "here" / file).read_bytes() == (tmp_path / "elsewhere" / file).read_bytes(), file
     assert len(worker.ran) == 2
