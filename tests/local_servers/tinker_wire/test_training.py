@@ -1,5 +1,7 @@
 """Training through the real SDK."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tinker
