@@ -104,7 +104,7 @@ def _read(package: Path) -> dict[str, Any]:
     description = _mapping(package / DESCRIPTION)
     _refuse_other_types(package, description)
     data = package / "data"
-    groups = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
+    group_settings = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
     tests: list[_PackageTest] = []
     shown: list[tuple[str, str]] = []  # input and output of each sample, for the statement
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
@@ -113,7 +113,7 @@ def _read(package: Path) -> dict[str, Any]:
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
         test = {"input": _exact_text(source), "output": _exact_text(answer)}
         is_sample = data / "sample" in source.parents
-        tests.append(_PackageTest(is_sample, _flags_of(source, groups), test))
+        tests.append(_PackageTest(is_sample, _flags_of(source, group_settings), test))
         if is_sample:
             # Texts for the statement come first: an .ans may be no output, but what the validator needs.
             input_text = _first_text(source, ".in.statement", ".in")
@@ -123,15 +123,17 @@ def _read(package: Path) -> dict[str, Any]:
     all_flags = {test.flags for test in tests if not test.is_sample} or {test.flags for test in tests}
     if len(all_flags) > 1:  # a problem has one checker
         raise _Refused("its groups of tests have flags of the validator of their own")
-    (of_tests,) = all_flags
-    general = _words(description.get("validator_flags", description.get("output_validator_args")))
+    (test_flags,) = all_flags
+    general_flags = _words(description.get("validator_flags", description.get("output_validator_args")))
     limit = _time_limit(package, description)
     return {
         "question": _statement(package, description, shown),
-        "tests": [test.columns for test in tests if test.flags == of_tests],  # a sample with other flags is only shown
+        "tests": [
+            test.columns for test in tests if test.flags == test_flags
+        ],  # a sample with other flags is only shown
         "solutions": list(_programs(package, description, ("accepted",))),
         "wrong_solutions": list(_programs(package, description, _WRONG)),
-        "checker": _checker(package, description, (*general, *of_tests)),
+        "checker": _checker(package, description, (*general_flags, *test_flags)),
         **({} if limit is None else {"time_limit_s": limit}),
     }
 
@@ -217,8 +219,8 @@ def _validator_files(folder: Path) -> dict[str, Path]:
     sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
     folders = [entry for entry in entries if entry.is_dir()]
     programs = [entry.name for entry in entries if entry in sources or entry in folders]
-    # The legacy format has `output_validators`, each entry of which is a validator; in the format of 2023-07 and later,
-    # `output_validator` is one program, and its sources are parts of it.
+    # The folder of the legacy format, output_validators, has a validator per entry; that of newer ones,
+    # output_validator, is a single program, whose sources are parts of it.
     if len(programs) > 1 and (folder.name == "output_validators" or not sources):
         raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
     if folders and not sources:
@@ -259,14 +261,13 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
             known[name] = True
         else:
             raise _Refused(f"its flag {name} is none of the default validator's")
-    both = tolerances.get("float_tolerance", 0.0)
+    both = tolerances.get("float_tolerance", 0.0)  # the flag that sets both tolerances
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
         "absolute": tolerances.get("float_absolute_tolerance", both),
         "has_tolerance": bool(tolerances),
-        "case_sensitive": known["case_sensitive"],
-        "space_sensitive": known["space_change_sensitive"],
-    }
+        "case_sensitive": known["case_sensitive"], "space_sensitive": known["space_change_sensitive"],
+    }  # fmt: skip
     source = "\n".join(f"{name.upper()} = {value!r}" for name, value in settings.items()) + _DEFAULT_VALIDATOR
     return {"source": source, "language": "python", "protocol": "check"}
 

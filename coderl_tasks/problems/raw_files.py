@@ -209,13 +209,13 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     uses up a number, but is no row."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    numbers = 0  # of the last line that is not blank, plus one
+    numbers = 0  # how many line numbers the rows use: the last row's, plus one
     position = start = 0  # byte offsets: behind the lines read so far, and of the open segment's first line
     first_line = rows = longest_line = 0  # the open segment's: first line number, number of rows, bytes
 
-    def open_segment() -> Segment:
-        """The segment of all lines since the last cut."""
+    def segment_since_last_cut() -> Segment:
         size = position - start
+        # `block` is what a reader holds at once: a line.
         return Segment(file, start, position, first_row=first_line, rows=rows, size=size, block=longest_line)
 
     with _readable(file), _opened(file) as handle:
@@ -226,13 +226,13 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
                 rows, numbers = rows + 1, line_number + 1
             # Cut only at a line end, so that a segment can be read without its neighbours.
             if position - start >= segment_bytes:
-                segments.append(open_segment())
+                segments.append(segment_since_last_cut())
                 start, first_line, rows, longest_line = position, line_number + 1, 0, 0
     if position > start:
-        segments.append(open_segment())
+        segments.append(segment_since_last_cut())
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
-    return FileIndex(sha256, tuple(segments), numbers)
+    return FileIndex(sha256, tuple(segments), numbers=numbers)
 
 
 def _hashed_lines(handle: IO[bytes], digest: "hashlib._Hash") -> Iterator[tuple[int, bool]]:

@@ -84,10 +84,9 @@ def asserted(script: str, entry_point: str) -> tuple[list[Any], Any] | None:
 
 
 def _stdin_samples(problem: Problem) -> Iterator[Sample]:
-    """Yields the samples of a program on standard input that a statement shows: below each heading Input the sample's
-    input, below the next heading Output its output. Such headings count below a heading Example, or if they say so
-    themselves (Sample Input). Yields nothing if they do not alternate, as then it is not certain which belong together.
-    """
+    """Yields the samples of a program on standard input that a statement shows: a sample is the paragraph below a
+    heading Input and the one below the next heading Output. Such headings count below a heading Example, or if they
+    say so themselves (Sample Input). Yields nothing if they do not alternate: then which belong together is a guess."""
     blocks = _headed_blocks(problem.statement)
     if [side for side, _ in blocks] != ["input", "output"] * (len(blocks) // 2):
         return
@@ -101,7 +100,8 @@ def _stdin_samples(problem: Problem) -> Iterator[Sample]:
 
 
 def _headed_blocks(statement: str) -> list[tuple[str, list[str]]]:
-    """The blocks of samples in a statement, each as "input" or "output", which its heading says, and its lines."""
+    """The blocks of samples in a statement, in order: each as its heading's word, "input" or "output", and the lines
+    below the heading."""
     blocks: list[tuple[str, list[str]]] = []
     in_samples = is_open = False  # a heading of samples was above; the last block goes on
     for line in statement.splitlines():
