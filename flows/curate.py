@@ -16,7 +16,7 @@ import flows  # noqa: F401 - first: Prefect loads this file by its path, without
 from coderl_tasks.addresses import joined
 from coderl_tasks.curation import tasks
 from coderl_tasks.curation.find_pool import finished_with
-from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
+from coderl_tasks.curation.from_run import RunPolicy, base_policy, estimate_from_run, policy_in
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.pool_audit import split_by_audit
@@ -213,7 +213,7 @@ class Curation:
     async def refreshed_profile(self, problems: KeptProblems, policy: RunPolicy) -> pl.DataFrame:
         """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
         open."""
-        told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
+        told = estimate_from_run(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
         names, rule = problems.table["problem_id"].to_list(), tasks.stopping_rule(self.settings)
         rules = {name: Further(rule, k, n) for name, (k, n) in told.counts.items()}
         plan = replace(tasks.profile_plan(self.settings), rules=rules)

@@ -15,7 +15,7 @@ from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.record import STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table, markdown_text
 from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
+from coderl_tasks.problems.profile_columns import N_FROM_RUN, POSTERIOR_BINS
 
 EXAMPLES, EXCERPT_CHARS = 10, 160
 QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
@@ -180,7 +180,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
         Spending(
             split,
             len(part),
-            int(part["n_samples"].sum()) - (int(part[TOLD].sum()) if TOLD in part.columns else 0),
+            int(part["n_samples"].sum()) - (int(part[N_FROM_RUN].sum()) if N_FROM_RUN in part.columns else 0),
             int(part["completion_tokens_spent"].sum()),
             float(part["cost"].sum()) if part["cost"].count() else None,
         )
