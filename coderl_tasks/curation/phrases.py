@@ -110,7 +110,9 @@ def said_of_answers(statement: str) -> Said:
     if not any_order and not re.search(r"\bsets?\b", repeats):
         repeats = ""  # a path that visits a vertex twice is no set
     # The words that free an answer's order or case are looked for neither for a demand nor for several answers.
-    rest = text.replace(any_order, " ").replace(any_case, " ") if any_order or any_case else text
+    rest = text
+    for phrase in filter(None, (any_order, any_case)):  # to replace "" would put a space between all characters
+        rest = rest.replace(phrase, " ")
     return Said(
         any_order,
         any_case,
