@@ -250,7 +250,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 is_forecast = step + 1 == FIRST_STEPS and run.session.service_address is not None
                 if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
                     display.say(line)
-            if run.keeps(step) and not run.learner.is_saved(step):
+            if run.checkpoint_is_due(step) and not run.learner.is_saved(step):
                 await phases.checkpoint(run, step)
             # The final evaluation covers the last step, unless evaluations during the run use validation problems.
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
@@ -304,7 +304,7 @@ async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callabl
 async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger: RunLogger, display: Display) -> None:
     groups = run.directory.step(step).groups
 
-    async def sampled(step: int) -> phases.Phase:
+    async def sampled(step: int) -> phases.PhaseResult:
         wanted = run.settings.problems_per_step
         async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)

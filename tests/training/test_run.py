@@ -203,11 +203,11 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.steering is None
         assert TrainingRun(settings.with_changes(steer="act"), directory, session, {}, [], [], {}).steering is not None
         # Nobody asked a service at temperature 1 what its log-probabilities at another one are of.
-        assert run.may_be_hotter == (address == "embedded")
+        assert run.may_raise_temperature == (address == "embedded")
         run.probe = replace(found, logprobs_at="scaled")
-        assert run.may_be_hotter
+        assert run.may_raise_temperature
         run.settings = settings.with_changes(kl="penalty_coef:0.1", temperature=1.0)
-        assert not run.may_be_hotter
+        assert not run.may_raise_temperature
 
 
 @pytest.mark.parametrize(
