@@ -154,7 +154,7 @@ def power(options: Namespace) -> int:
         smallest_seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
         table.add_row(str(samples), f"{needed:,}", f"{100 * smallest_seen:.1f}")
     Console().print(table)
-    print(noise.said)  # where it is from
+    print(noise.explanation)  # where it is from
     print(
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
         f"get better{' (a guess: --losses says another)' if noise.losses is None else ''}."

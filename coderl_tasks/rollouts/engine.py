@@ -132,7 +132,7 @@ class RolloutEngine:
     ) -> AsyncIterator[tuple[list[sampling.Completion], Charge]]:
         """Yields the completions of a request, and `charge(group, before)` as `Budget.room` does."""
         # Hold a slot only for the request: recording and grading must not delay other groups.
-        async with self._slots, self.budget.room(request) as charge:
+        async with self._slots, self.budget.reserve(request) as charge:
             completions = await sampling.sample_group(
                 sampler,
                 request.prompt_tokens,

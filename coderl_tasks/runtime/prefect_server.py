@@ -24,7 +24,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.journal.atomic import naming, require_room
+from coderl_tasks.journal.atomic import path_in_errors, require_room
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK, without_credentials
@@ -193,7 +193,7 @@ def _secret(port: int) -> Iterator[str]:
     file.unlink(missing_ok=True)  # a killed server's, whatever its mode
     try:
         # Its mode from the start, and a new file: at no moment can anyone else open it.
-        with naming(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        with path_in_errors(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
             opened.write(secret)
         yield secret
     finally:
