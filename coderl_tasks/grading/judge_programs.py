@@ -2,6 +2,12 @@
 
 They are trusted, and they get data: what the submission's own process gave back. What goes wrong in them is no verdict
 on the submission but a `CheckerFault`.
+
+The request.json of assertion tests (payload/assertions.py) has `id`, `seconds` and `tests`, a list for each program. A
+test is its `script`, the `operations` that were asked for (a JSON list as text), and the program's `answers` to the
+first of them (a line each; null in a rehearsal). results.json gets `id` and `results`, a list for each program: for
+each test its `end`, and `reason`, `shown` or the `operations` to ask for. What a test compares with never leaves that
+process: an operator between an object of the program and a value of the test is decided there, by the object's value.
 """
 
 import asyncio

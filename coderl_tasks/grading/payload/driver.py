@@ -61,8 +61,8 @@ IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
     "sys time typing"
 ).split()
-# Those of them that few programs use are loaded for a program in which the name or one of these stands: loading takes
-# longer than most tests, and `random` slows every fork.
+# Those that few programs use are loaded for a program in which the name or one of these stands: loading takes longer
+# than most tests, and `random` slows every fork.
 RARELY_USED = {
     "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
     "random": (
@@ -995,7 +995,7 @@ class ProcessSharing:
         discarded, answer = job.discarded, job.answers[number]
         os.ftruncate(discarded, 0)
         os.lseek(discarded, 0, os.SEEK_SET)
-        # The last test may have closed some of 0 to 2, and the new file, `stdin`, gets the first free number.
+        # The last test may have closed some of 0 to 2, and the new file `stdin` gets the first free one.
         for descriptor in range(3):
             duplicate(discarded, descriptor)
         if job.entry_point:  # the answer is the value of a call
