@@ -654,11 +654,7 @@ def c_recursion_counter() -> int | None:
 
 
 def run_process(
-    limits: TestLimits,
-    program: Program | GroupProgram,
-    job: Job,
-    sharing: ProcessSharing | None,
-    deadline: float,
+    limits: TestLimits, program: Program | GroupProgram, job: Job, sharing: ProcessSharing | None, deadline: float
 ) -> list[TestEnd]:
     """Runs the first test of a job in a new process, which with `sharing` goes on to the others. Returns how those that
     it ran ended; [] if one of several ended badly or left something behind (files, processes), as it may have changed
