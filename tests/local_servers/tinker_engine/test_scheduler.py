@@ -53,6 +53,20 @@ def test_requests_wait_for_room_in_the_cache(engine: Engine, cases: Any) -> None
     scheduler.close()
 
 
+def test_a_cancelled_request_that_waited_for_room_holds_up_none_behind_it(engine: Engine, cases: Any) -> None:
+    """Two small requests fit into the caches together; the large one that came between them fits beside none."""
+    weights = engine.sampler_weights(None)
+    long = SampleSpec(cases.prompt(0, 10), max_tokens=4000, num_samples=1)
+    large = SampleSpec(cases.prompt(1, 10), max_tokens=4000, num_samples=4)
+    short = SampleSpec(cases.prompt(2, 10), max_tokens=3, num_samples=1)
+    scheduler = SamplingScheduler(engine, max_cache_bytes=engine.cache_bytes(long) + engine.cache_bytes(short))
+    running, waiting, behind = (scheduler.submit(weights, spec) for spec in (long, large, short))
+    assert waiting.cancel()
+    assert len(behind.result(timeout=60).sequences) == 1
+    assert not running.done()
+    scheduler.close()
+
+
 @pytest.fixture
 def by_sample(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
