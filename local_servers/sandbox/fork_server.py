@@ -2,8 +2,7 @@
 
     server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
 
-It holds nothing secret and never sees a job. With "probe" in the arguments it prints the level that works here and
-exits.
+It holds nothing secret and never sees a job.
 
 Each loaded module slows every fork: its memory is copied page by page as it is written to, and a compiled one adds five
 mappings. So there are two fork servers: one with what most programs and a grading driver use (USUAL), and one that has

@@ -4,9 +4,6 @@ That is the standard library, the executable, a shell, and each shared library t
 or of Python's prefix, where people may have installed or put what a submission must not read, a pool say. The fork
 server builds it once in a mount namespace of its own and pivots into it; each run then only adds a private /tmp and
 /proc. Nothing of the host is left below: no home folders, no project, no /etc but five harmless lines.
-
-Few mounts make fast runs: the kernel copies them all for the namespace of each run. So folders and large files are
-bound, and the fifty small libraries are copied.
 """
 
 import contextlib
@@ -176,8 +173,8 @@ def enter(paths: Sequence[str]) -> None:
 
 
 def _bind_or_copy(path: str, source: int) -> bool:
-    """Put a file or folder of the host (`source` is its descriptor) into the new root; whether by a mount. Large files
-    and folders are mounted; small files are copied, as the kernel copies the list of all mounts for each run."""
+    """Put a file or folder of the host (`source` is its descriptor) into the new root; whether by a mount. The fifty
+    small libraries are copied, as few mounts make fast runs: the kernel copies them all for the namespace of each."""
     target, opened = _BUILD_SITE + path, f"/proc/self/fd/{source}"
     is_folder = os.path.isdir(path)
     _make_mount_point(target, is_folder)

@@ -35,12 +35,9 @@ MAX_BODY_BYTES = 1 << 30
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 1 << 20
 """Of all files' names together, those to fetch included: they travel in the header of a message."""
-
 _RETRY_AFTER = {"Retry-After": "1"}  # seconds
 _BODY_COPIES = 4
 """How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
-
-
 Folders = Mapping[str, Path]  # by what they are called
 _POOL = web.AppKey("pool", WorkerPool)
 _CODE_BY_BODY_START = web.AppKey("code by body start", dict[bytes, str])
@@ -207,13 +204,7 @@ def serve(
 
 
 async def _serve_until_stopped(
-    port: int,
-    host: str,
-    slots: int,
-    allow_unisolated: bool,
-    key: str | None,
-    prepared: Sequence[str],
-    hidden: Folders,
+    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: Sequence[str], hidden: Folders
 ) -> None:
     """Starts the workers' pool and answers requests until SIGTERM or SIGINT; the arguments are those of `serve`, and
     `slots` is how many programs run at once. SetupError as `serve` says."""

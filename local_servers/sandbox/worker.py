@@ -4,10 +4,6 @@ The worker forks its runs, one at a time, ends each at its limits, and says how 
 all runs of the slot are forked from it and inherit its memory: the run's first process reads the job from the
 connection itself, lays out its files, hands the server its output and files by descriptors, and becomes the program.
 The worker outlives the run, cannot be signalled by it, and answers only when none of its processes is left.
-
-With namespaces the first process is pid 1 of the run. Then a program is run by a child of its, since the kernel lets
-pid 1 ignore most signals, so that a program would not end as under an ordinary interpreter; only the prepared program,
-which is known to need none of them, takes its place.
 """
 
 import _signal  # `signal` turns every number into an enum and back
@@ -28,8 +24,7 @@ from local_servers.sandbox import job_files, kernel, processes, rootfs, submissi
 from local_servers.sandbox.submission import MAIN_FILE, Confinement
 
 _NAMESPACE_WORKDIR = "/tmp"
-_BEGAN, _PROGRAM_STATUS = struct.Struct("d"), struct.Struct("i")
-"""The two fields of `_Notes` as the run's first process writes them."""
+_BEGAN, _PROGRAM_STATUS = struct.Struct("d"), struct.Struct("i")  # of `_Notes`
 DESCRIPTORS = struct.Struct("3i")
 _RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _OWN_BYTES = 256 << 20  # the code of the request itself, beside the memory it asked for
@@ -60,8 +55,9 @@ class Slot(NamedTuple):
         return self.prepared[terms.prepared_number - 1] if terms.prepared_number else None
 
     def program_is_child(self, terms: job_files.Terms) -> bool:
-        """Whether a job's program runs as a child of the run's first process: with namespaces that one is pid 1, which
-        the kernel lets ignore most signals. A prepared program needs none of them and runs in pid 1 itself."""
+        """Whether a job's program runs as a child of the run's first process. With namespaces that one is pid 1, which
+        the kernel lets ignore most signals, so that the program would not end as under an ordinary interpreter. Only a
+        prepared program, which is known to need none of them, runs in pid 1 itself."""
         return self.has_namespaces and not terms.prepared_number
 
 
@@ -76,21 +72,6 @@ class _Notes(NamedTuple):
     def unpack(cls, raw: bytes) -> "_Notes":
         began = _BEGAN.unpack_from(raw)[0] if raw else None
         return cls(began, _PROGRAM_STATUS.unpack_from(raw, _BEGAN.size)[0] if len(raw) > _BEGAN.size else None)
-
-
-class _StartedRun(NamedTuple):
-    """A run's first process, and the killer that can end all of the run (None where the level has no killer)."""
-
-    pid: int
-    killer: processes.Killer | None
-
-
-class _EndedRun(NamedTuple):
-    """The wait status of a run's first process, None after a time-out; when that was; the run's notes."""
-
-    status: int | None
-    ended: float
-    notes: _Notes
 
 
 class Abandoned(BaseException):
@@ -145,58 +126,61 @@ def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
         running = _processes_of(os.getuid())
         slot = slot._replace(confinement=slot.confinement._replace(base_processes=running))
     notes_read, notes_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    run = _start_run(slot, terms, (notes_read, notes_write))
+    pid, killer = _start_run(slot, terms, (notes_read, notes_write))
     os.close(notes_write)
+    # Trusted processes are not killed for what the run takes: the killer, and pid 1 where the program is its child.
+    spared = {pid} if slot.program_is_child(terms) else set[int]() if killer is None else {killer.pid}
     try:
-        end = _wait(slot, terms, run, notes_read)
+        status, ended, notes = _wait(slot, terms, pid, notes_read, spared)
     finally:
         os.close(notes_read)
         if not slot.has_namespaces:  # with them, all of the run ended with its first process
-            if run.killer is not None:
-                run.killer.end_run()
+            if killer is not None:
+                killer.end_run()
             processes.kill_all()
-    if end.notes.began is None:
+    if notes.began is None:
         # The job was at fault, which the run told the server before it ended with 0; or the run itself failed.
-        return end.status == 0
-    status = end.status
+        return status == 0
     if status is not None and slot.program_is_child(terms):
-        status = end.notes.program_status
+        status = notes.program_status
         if status is None:  # the first process died before it noted how the program ended
             return False
     code = None if status is None else os.waitstatus_to_exitcode(status)
-    answer = {"return_code": code, "execution_time": end.ended - end.notes.began}
+    answer = {"return_code": code, "execution_time": ended - notes.began}
     slot.replies.send(json.dumps(answer).encode())
     return True
 
 
-def _start_run(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> _StartedRun:
+def _start_run(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> tuple[int, processes.Killer | None]:
     """Start the first process of a run: with namespaces as pid 1 of new ones; under Landlock by a killer, which can end
-    all of the run; without isolation by a plain fork. `notes` are the ends of the pipe for its notes."""
+    all of the run; without isolation by a plain fork. `notes` are the ends of the pipe for its notes. Returns (pid of
+    the first process, killer if there is one)."""
     begin = partial(_begin, slot, terms, notes)  # does not return
     if slot.confinement.ruleset is not None:
-        return _StartedRun(*processes.start_killer(begin, slot.confinement.uid))
+        return processes.start_killer(begin, slot.confinement.uid)
     pid = kernel.clone(_RUN_NAMESPACES) if slot.has_namespaces else os.fork()
     if pid == 0:
         begin()
-    return _StartedRun(pid, killer=None)
+    return pid, None
 
 
-def _wait(slot: Slot, terms: job_files.Terms, run: _StartedRun, notes: int) -> _EndedRun:
-    """Wait for the end of the run's first process. With namespaces kill it at the time limit, else leave that to the
-    caller. Meanwhile, every _WATCH_SECONDS, end programs that take too much memory or disk. `notes` is the pipe from
-    which the run's notes are read."""
-    # Trusted processes are not killed for what the run takes: the killer, and pid 1 where the program is its child.
-    spared = {run.pid} if slot.program_is_child(terms) else set[int]() if run.killer is None else {run.killer.pid}
+def _wait(
+    slot: Slot, terms: job_files.Terms, pid: int, notes: int, spared: set[int]
+) -> tuple[int | None, float, _Notes]:
+    """Wait for the end of the run's first process `pid`. With namespaces kill it at the time limit, else leave that to
+    the caller. Meanwhile, every _WATCH_SECONDS, end processes of the run (not the `spared` ones) where it takes too
+    much memory or disk. `notes` is the pipe from which the run's notes are read. Returns (wait status, None after a
+    time-out; when that was; notes)."""
     noted, now = b"", time.monotonic()
     deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
         _signal.sigtimedwait(_CHILD_SIGNAL, max(0.0, min(deadline, next_watch) - now))
-        status = processes.reap(run.pid)
+        status = processes.reap(pid)
         now = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             noted += os.read(notes, 64)
         if status is not None:
-            return _EndedRun(status, now, _Notes.unpack(noted))
+            return status, now, _Notes.unpack(noted)
         if noted:  # the time limit counts from the program's begin
             deadline = _BEGAN.unpack_from(noted)[0] + terms.timeout_s
             if now >= deadline:
@@ -208,9 +192,9 @@ def _wait(slot: Slot, terms: job_files.Terms, run: _StartedRun, notes: int) -> _
             now = time.monotonic()
             next_watch = now + _WATCH_SECONDS
     if slot.has_namespaces:
-        os.kill(run.pid, _signal.SIGKILL)
-        os.waitpid(run.pid, 0)  # the kernel ends all of the run with it
-    return _EndedRun(None, now, _Notes.unpack(noted))
+        os.kill(pid, _signal.SIGKILL)
+        os.waitpid(pid, 0)  # the kernel ends all of the run with it
+    return None, now, _Notes.unpack(noted)
 
 
 def _watch(slot: Slot, terms: job_files.Terms, spared: set[int]) -> None:

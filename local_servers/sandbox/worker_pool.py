@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from local_servers.memory import CGROUPS, own_groups
 from local_servers.sandbox import fork_server, interpreter, isolation
@@ -148,12 +147,13 @@ class SlotGroup:
             parents = _parent_groups()
             if parents is None:
                 return cls([], None)
-            for parent in dict.fromkeys((parents.memory, parents.pids)):  # under v2 both are one
+            memory_parent, pids_parent, memory_limit_file = parents
+            for parent in dict.fromkeys((memory_parent, pids_parent)):  # under v2 both are one
                 _sweep(parent)  # removes groups of servers that are gone
                 (parent / name).mkdir()
                 folders.append(parent / name)
-            (parents.pids / name / "pids.max").write_text(str(_MAX_PROCESSES))
-            return cls(folders, parents.memory / name / parents.memory_limit_file)
+            (pids_parent / name / "pids.max").write_text(str(_MAX_PROCESSES))
+            return cls(folders, memory_parent / name / memory_limit_file)
         except OSError:
             cls(folders, None).remove()  # of two, one may have been made
             return cls([], None)
@@ -188,25 +188,17 @@ class SlotGroup:
         self.folders = []
 
 
-class _ParentGroups(NamedTuple):
-    """The control groups below which a slot's are made (under v2 one for both), and what a memory limit's file is
-    called there."""
-
-    memory: Path
-    pids: Path
-    memory_limit_file: str
-
-
-def _parent_groups() -> _ParentGroups | None:
-    """None where this process may not make groups with limits."""
+def _parent_groups() -> tuple[Path, Path, str] | None:
+    """Returns the control groups below which a slot's memory and pids groups are made (under v2 one for both), and what
+    a memory limit's file is called there; None where this process may not make groups with limits."""
     own = {controller: folder for controller, folder in own_groups().items() if (folder / "cgroup.procs").exists()}
     if "memory" in own and "pids" in own:
-        return _ParentGroups(own["memory"], own["pids"], "memory.limit_in_bytes")
+        return own["memory"], own["pids"], "memory.limit_in_bytes"
     # v2: a group that has processes cannot give its children limits, unless it is the root of all groups. This
     # process's own group passes only if it was set up for that by whoever delegated it.
     for folder in (own.get(""), CGROUPS):
         if folder is not None and _delegated(folder):
-            return _ParentGroups(folder, folder, "memory.max")
+            return folder, folder, "memory.max"
     return None
 
 
@@ -282,7 +274,6 @@ class WorkerPool:
         }
 
     def stop(self) -> None:
-        """End every process and remove every trace."""
         for index, has_rare in list(self._workers):
             self._discard(index, has_rare)
         for server in self._fork_servers.values():
@@ -315,8 +306,7 @@ class WorkerPool:
             index = await self._free.get()
         finally:
             self._waiting -= 1
-        # Half of the workers have numpy and the like loaded. Only programs are searched for such imports: data may be
-        # large.
+        # Some workers have numpy and the like loaded. Only programs are searched for such imports: data may be large.
         programs = (job.code, *(data for name, data in job.files.items() if name.endswith(".py")))
         has_rare = any(map(fork_server.imports_rare, programs))
         prepared_number = self._prepared_numbers.get(job.code, 0)  # 0: the job brings its own code
