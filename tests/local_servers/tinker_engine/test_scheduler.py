@@ -70,7 +70,7 @@ def test_a_cancelled_request_that_waited_for_room_holds_up_none_behind_it(engine
 @pytest.fixture
 def by_sample(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
-    monkeypatch.setattr(engine, "samples_alone", True)
+    monkeypatch.setattr(engine, "splits_samples", True)
 
 
 @pytest.mark.usefixtures("by_sample")
@@ -81,7 +81,7 @@ def test_samples_that_run_as_requests_of_their_own_are_those_of_the_whole_reques
     specs = [SampleSpec(cases.prompt(i, 70 + i), 5, 12, seed=i, prompt_logprobs=i > 0) for i in range(3)]
     found = [future.result() for future in [scheduler.submit(weights, spec) for spec in specs]]
     assert found == engine.sample([(weights, spec) for spec in specs])
-    monkeypatch.setattr(engine, "samples_alone", False)
+    monkeypatch.setattr(engine, "splits_samples", False)
     for spec, result, whole in zip(specs, found, engine.sample([(weights, spec) for spec in specs]), strict=True):
         assert (result.prompt_logprobs is None) is not spec.prompt_logprobs
         np.testing.assert_allclose(
