@@ -37,15 +37,15 @@ class Confinement(NamedTuple):
     `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
     own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where it is
     off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process
-    limit counts its user's other processes too, and `base_processes` how many those are now."""
+    limit counts its user's other processes too, and `base_processes`, set anew for each run, how many those are."""
 
     uid: int | None
     ruleset: int | None
     devices: Sequence[str]
     seccomp_filter: seccomp.Filter | None
     base_bytes: int
-    base_processes: int
     shares_user: bool
+    base_processes: int = 0
 
 
 def prepared(source: str) -> types.ModuleType:

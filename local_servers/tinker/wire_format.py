@@ -15,7 +15,6 @@ from local_servers.tinker.refusal import BadRequest, about_datum
 MASK_TOKEN = 0
 MASK_LOGPROB = -99999.0
 """What the SDK reads as "nothing here" in a top-k matrix."""
-
 _DTYPES: dict[int, type[np.number]] = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
@@ -37,10 +36,8 @@ def loss_of(message: "pb.ForwardBackwardRequest") -> str:
 
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
-    """The loss function's numbers; BadRequest for a text value, which no offered loss takes.
-
-    The SDK sends every number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts.
-    """
+    """The loss function's numbers; BadRequest for a text value, which no offered loss takes. The SDK sends every
+    number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts."""
     config = {str(key): float(value) for key, value in message.loss_fn_config.items()}
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
