@@ -283,21 +283,31 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
         return {"spans": [], "rows": []}
-    first, last = int(counts["step"].min()), int(counts["step"].max())  # type: ignore[arg-type]
-    n_steps = last - first + 1
-    n_spans = min(SPANS, n_steps)
-    starts = [first + n_steps * i // n_spans for i in range(n_spans + 1)]  # one more than spans: the end of the last
-    span = (pl.col("step") - first) * n_spans // n_steps
-    in_spans = counts.group_by(span.alias("span"), "verdict").agg(pl.col("n").sum())
-    totals = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
-    shares = {(verdict, number): n / totals[number] for number, verdict, n in in_spans.iter_rows()}
-    if_absent = [0.0 if i in totals else None for i in range(n_spans)]  # of a verdict that a span does not have
+    spans = _equal_spans(int(counts["step"].min()), int(counts["step"].max()))  # type: ignore[arg-type]
+    span_of_step = {step: index for index, steps in enumerate(spans) for step in steps}
+    span = pl.col("step").replace_strict(span_of_step).alias("span")
+    in_spans = counts.group_by(span, "verdict").agg(pl.col("n").sum())
+    completions_of_span = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
+    completions_of_verdict = {(verdict, index): n for index, verdict, n in in_spans.iter_rows()}
+
+    def share(verdict: str, index: int) -> float | None:
+        total = completions_of_span.get(index)
+        return None if total is None else completions_of_verdict.get((verdict, index), 0) / total
+
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
     rows = [
-        {"verdict": verdict, "n": n, "shares": [shares.get((verdict, i), absent) for i, absent in enumerate(if_absent)]}
+        {"verdict": verdict, "n": n, "shares": [share(verdict, index) for index in range(len(spans))]}
         for verdict, n in by_verdict.iter_rows()
     ]
-    return {"spans": [(start, end - 1) for start, end in pairwise(starts)], "rows": rows}
+    return {"spans": [(steps[0], steps[-1]) for steps in spans], "rows": rows}
+
+
+def _equal_spans(first: int, last: int) -> list[range]:
+    """Divides the steps `first` to `last` into at most SPANS ranges, whose lengths differ by at most one step."""
+    n_steps = last - first + 1
+    n_spans = min(SPANS, n_steps)  # so that no span is empty
+    starts = [first + n_steps * index // n_spans for index in range(n_spans)]
+    return [range(start, end) for start, end in pairwise([*starts, last + 1])]
 
 
 def samples(

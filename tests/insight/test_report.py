@@ -47,6 +47,7 @@ from coderl_tasks.insight.report import (
     render_report,
     run_page,
     step_history_markdown,
+    verdict_table,
     write_comparison,
     write_report,
 )
@@ -159,6 +160,20 @@ def test_posteriors_are_shown_as_expected_numbers(pool_dir: Path) -> None:
         assert "samples or fewer" not in page
     rates = query(pool_dir, name="pass_rates")
     assert rates["expected_hard"].sum() == pytest.approx(hard, abs=0.5)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 7, 8])
+def test_verdicts_are_counted_in_the_spans_that_are_shown(run_dir: Path, n_steps: int) -> None:
+    """Also where the steps cannot be divided into five equal spans."""
+    run = load_run(run_dir)
+    run = replace(run, scored_files=run.scored_files[:n_steps])
+    table, graded = verdict_table(run), run.rollouts(["step", "verdict"]).drop_nulls().collect()
+    assert [step for first, last in table["spans"] for step in range(first, last + 1)] == [*range(n_steps)]
+    assert len(table["spans"]) == min(5, n_steps) and len(table["rows"]) > 1
+    for row in table["rows"]:
+        for (first, last), share in zip(table["spans"], row["shares"], strict=True):
+            in_span = graded.filter(pl.col("step").is_between(first, last))
+            assert share == pytest.approx(in_span.filter(verdict=row["verdict"]).height / in_span.height)
 
 
 def test_untrusted_text_stays_text(run_html: str) -> None:
