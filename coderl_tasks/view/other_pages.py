@@ -14,13 +14,13 @@ from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.pool_view import (
     NOTE_ON_BOUNDS,
-    NOTE_ON_LABELS,
     NOTE_ON_RATES,
     NOTE_ON_SPENDING,
     flatten,
     funnel,
     make_up,
     make_up_table,
+    note_on_labels,
     pass_rate_plot,
     spending,
     spending_table,
@@ -87,7 +87,7 @@ def pool_page(curation: CurationRecord, name: str, library: Library, order: str)
         "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None,
         "profiled": len(profile),
         "rates_note": NOTE_ON_RATES,
-        "labels_note": NOTE_ON_LABELS if splits and sum(splits[-1].few) else "",  # some labels are in doubt
+        "labels_note": note_on_labels(splits),
         "make_up": make_up_table(splits) if splits else None,
         "bounds_note": NOTE_ON_BOUNDS if splits else "",
         "spending_note": NOTE_ON_SPENDING,
