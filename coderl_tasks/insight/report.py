@@ -28,7 +28,7 @@ from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.drawing import markdown
 from coderl_tasks.insight.pool_view import pool_page
-from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder, said
+from coderl_tasks.insight.problem_view import failed_test, labelled_messages, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.shown_metrics import SHOWN, in_form
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_text, shorten
@@ -395,7 +395,7 @@ def example_problems(
 
 def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
     """A rollout with what was `said`, shortened, whether it was `truncated`, and the test that it `failed`."""
-    shown = row | {"said": [(label, shorten(text)) for label, text in said(row)]}
+    shown = row | {"said": [(label, shorten(text)) for label, text in labelled_messages(row)]}
     shown |= {"truncated": row["stop_reason"] == TRUNCATED}
     failed = failed_test(row, problem) or {}
     texts = {name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in failed.items()}
@@ -487,7 +487,7 @@ def _sample_parts(run: RunRecord) -> Iterator[str]:
             address = ("step", *(str(row[column]) for column in ("step", "group_index", "sample_index")))
             if link := page_link(run.path, *address):
                 yield f"[Why this reward]({link})"
-            for label, words in said(row):
+            for label, words in labelled_messages(row):
                 yield f"{label}:" if label else ""
                 # Indented: no fence in the completion, which is the model's, can end this block.
                 lines = shorten(words, COMPLETION_CHARS).splitlines() or [""]
