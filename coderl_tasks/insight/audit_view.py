@@ -48,7 +48,6 @@ def _share(row: Row) -> float:
 
 
 def worst_first(audits: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows of problems with findings."""
     found = [row for row in audits.iter_rows(named=True) if row["audit"]]
     return sorted(found, key=lambda row: (COLUMNS["findings"][1](row), row["problem_id"]))
 
@@ -68,7 +67,6 @@ def findings_table(audits: pl.DataFrame) -> Table[tuple[str, int]]:
 
 
 def worst_table(audits: pl.DataFrame) -> Table[dict[str, Any]]:
-    """The IN_TERMINAL worst problems."""
     return Table(
         (
             Column("problem", lambda row: row["problem_id"], "", "name"),
@@ -98,7 +96,6 @@ def audit_in_words(audits: pl.DataFrame) -> str:
 
 
 def findings_plot(audits: pl.DataFrame) -> Plot:
-    """Bars of the problems per finding."""
     counts = _counts(audits)
     rows = [BarRow(name, [(size, "s4" if tone(name) == "bad" else "s1")], f"{size:,}") for name, size in counts.items()]
     alt = f"Problems per finding: {', '.join(f'{name} {size}' for name, size in counts.items()) or 'none'}."
@@ -134,8 +131,7 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
 
 
 def _ranks_by_column(rows: Sequence[Row]) -> list[dict[str, int]]:
-    """The place of each row if the list is sorted by a column, for every column: the page has no script, and its style
-    sheet orders the rows by these numbers."""
+    """The rank of each row by every column: the page has no script, so its style sheet sorts the rows by these."""
     ranks: list[dict[str, int]] = [{} for _ in rows]
     for column, (_, sort_key) in COLUMNS.items():
         # Sorting is stable: rows that are equal in this column keep the order of `rows`, the worst first.

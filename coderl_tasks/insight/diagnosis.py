@@ -112,8 +112,7 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         difference, low, high = recorded or paired.paired_difference(pairs)
         rate_before = _recorded_or_computed_pass_at_1(before, split, pairs["before"])
         rate_after = _recorded_or_computed_pass_at_1(after, split, pairs["after"])
-        changed = paired.changed(pairs)
-        return PairedPassAt1(len(pairs), rate_before, rate_after, difference, low, high, changed)
+        return PairedPassAt1(len(pairs), rate_before, rate_after, difference, low, high, paired.changed(pairs))
 
     # The run has recorded the overall difference in the later summary if it compared the same two evaluations. That one
     # is used, so that a report shows the interval that the run showed.
@@ -160,7 +159,7 @@ def comparison_table(
     return Table(
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
-            Column("problems", lambda row: row[1].n, form=",", style="num", short="n"),
+            Column("problems", lambda row: row[1].n, number_format=",", style="num", short="n"),
             # The heading is the evaluation's name; the console, which is narrow, has a short one.
             Column(before, lambda row: row[1].before, style="num", media="console html", short="before"),
             Column(after, lambda row: row[1].after, style="num", media="console html", short="after"),
@@ -204,10 +203,10 @@ def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
 
 
 def _line_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> str:
-    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed. A
-    side with a single evaluation is compared with each seed of the other."""
+    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed."""
     n_seeds = max(map(len, sides))
     rollouts_of_sides = [[_rollouts(record) for record in side] for side in sides]
+    # A side with a single evaluation is compared with each seed of the other.
     side_a, *side_b = (rollouts * n_seeds if len(rollouts) == 1 else rollouts for rollouts in rollouts_of_sides)
     if side_b:
         what, sign, lowest = "B - A, seed by seed", "+", -1.0
@@ -236,7 +235,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     low, high = record.interval
     columns: tuple[Column[tuple[str, Any]], ...] = (  # a row is a split and its results in the summary
         Column("split", lambda row: row[0]),
-        Column("problems", lambda row: row[1]["n"], form=",", style="num"),
+        Column("problems", lambda row: row[1]["n"], number_format=",", style="num"),
         Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval_heading="95% interval"),
     )
     facts = [f"{split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]

@@ -1,7 +1,6 @@
 """What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of, as
 numbers, tables and plots; with them the report's page and the markdown of the artifact."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from coderl_tasks.insight.drawing import FULL, HALF, BarRow, Plot, columns_of_ba
 from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.record import STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, CountInDoubt, Table, markdown_text
-from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
+from coderl_tasks.insight.viewer_link import commands, in_markdown, page_link
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
 
 EXAMPLES, EXCERPT_CHARS = 10, 160
@@ -131,7 +130,6 @@ class Spending:
 
     @property
     def share(self) -> float:
-        """Samples as a share of FIXED_SAMPLES per problem."""
         return self.samples / (FIXED_SAMPLES * self.problems)
 
 
@@ -314,12 +312,11 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
     about the pool that was kept, the problems that each stage dropped, and the profile (sampled pass rates). A variable
     is None or empty where the curation has nothing for it, as without a profile."""
     pool, profile = curation.pool, curation.profile
-    quoted_path, stages = shlex.quote(str(curation.path)), funnel(curation)
+    stages = funnel(curation)
     spent, splits = spending(profile), make_up(pool)  # a row per split; the last row of each is of all splits
     queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # only those with an answer
     suspects = several_answer_suspects(curation).sort("in_pool", descending=True, maintain_order=True)
     inferred = with_inferred_comparator(curation)
-    sql = "SELECT split, count(*) FROM pool GROUP BY split"
     return {
         "title": curation.path.name,
         "curation": curation,
@@ -343,11 +340,7 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "inferred_examples": examples(inferred),
         "manifest": flatten(curation.manifest),
         "viewer_link": page_link(curation.path),
-        "commands": [
-            view_command(curation.path),
-            *(f"coderl query {quoted_path} --name {name}" for name in queries),
-            f'coderl query {quoted_path} "{sql}"',
-        ],
+        "commands": commands(curation.path, queries, "SELECT split, count(*) FROM pool GROUP BY split"),
     }
 
 

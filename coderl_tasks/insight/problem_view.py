@@ -248,8 +248,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
 
 
 def labelled_messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The messages of a rollout in order, each with a label: the model's answers ("answer 1") and the environment's
-    replies ("reply"). The label of a single answer is empty."""
+    """The model's answers and the environment's replies in order, each with its label (of a single answer: empty)."""
     turns, parts = row["turns"] or [], []
     for number, (turn, following) in enumerate(pairwise(turns), start=1):
         parts += [(f"answer {number}", turn["text"]), ("reply", following["environment_text"])]
@@ -257,8 +256,8 @@ def labelled_messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints a problem, its pass rate in each step and evaluation, and its completions of one of these. Completions
-    with one program and verdict are printed once. Long texts are cut unless `full`."""
+    """Prints a problem, its pass rate at each place (a step or an evaluation), and its completions at one of these.
+    Completions with one program and verdict are printed once. Long texts are cut unless `full`."""
     console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
     if view.profiled is not None:
         passed, graded = view.profiled
@@ -268,7 +267,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     _print_text(statement, console, full=full)
     _print_heading("Pass rate", console)
     render_frame(pl.DataFrame([_pass_rate_row(place) for place in view.places]), console)
-    shown = view.place  # the step or evaluation whose completions are shown
+    shown = view.place
     _print_heading(f"Completions of {shown.name}: {shown.passed} of {shown.graded} passed", console)
     has_several_groups = len({row["group_index"] for row in view.completions}) > 1
     numbers = [
@@ -279,18 +278,14 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     render_frame(pl.DataFrame(table, infer_schema_length=None), console)  # None: types from all rows
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
-    numbers_by_answer: dict[_Answer, list[str]] = {}
-    rows_by_answer: dict[_Answer, dict[str, Any]] = {}  # the first completion that gave the answer
-    for row, number in zip(view.completions, numbers, strict=True):
-        answer = _answer(row, view.environment)
-        numbers_by_answer.setdefault(answer, []).append(number)
-        rows_by_answer.setdefault(answer, row)
-    # Failures first: readers look for those. Sorting is stable, so each half keeps its order.
-    for answer in sorted(rows_by_answer, key=lambda answer: answer.verdict == Verdict.PASSED):
-        same = numbers_by_answer[answer]
-        heading = f"Completion{'s' if len(same) > 1 else ''} {', '.join(same)}: {answer.verdict or 'not graded'}"
-        _print_heading(heading, console)
-        _print_completion(rows_by_answer[answer] | {"completion": answer.text}, console, full=full)
+    positions_by_answer: dict[_Answer, list[int]] = {}
+    for position, row in enumerate(view.completions):
+        positions_by_answer.setdefault(_answer(row, view.environment), []).append(position)
+    # Failures first: readers look for those.
+    for answer, same in sorted(positions_by_answer.items(), key=lambda item: item[0].verdict == Verdict.PASSED):
+        named = f"Completion{'s' if len(same) > 1 else ''} {', '.join(numbers[position] for position in same)}"
+        _print_heading(f"{named}: {answer.verdict or 'not graded'}", console)
+        _print_completion(view.completions[same[0]] | {"completion": answer.text}, console, full=full)
 
 
 class _Answer(NamedTuple):

@@ -38,15 +38,17 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable
 
+Connection = duckdb.DuckDBPyConnection
+Schema = dict[str, pl.DataType]
 METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}}
 METRICS_SCHEMA |= {"act": TEXT, "eval/mean_correct": FLOAT}
-SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
-EVAL_SCHEMA: dict[str, pl.DataType] = {
+SHARE_SCHEMA: Schema = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
+EVAL_SCHEMA: Schema = {
     "eval": TEXT, "step": INT, **SHARE_SCHEMA, "mean_reward": FLOAT, "format_rate": FLOAT, "truncated_rate": FLOAT,
     "infra_errors": INT, "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
-ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+ROW_SCHEMAS: dict[str, Schema] = {
     "metrics": METRICS_SCHEMA,
     "checkpoints": {"name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT},
     "updates": {
@@ -57,7 +59,7 @@ ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
 """The views that are read into memory, and their columns."""
-FILE_VIEWS: dict[str, tuple[str, dict[str, pl.DataType]]] = {
+FILE_VIEWS: dict[str, tuple[str, Schema]] = {
     "rollouts": ("steps/*/scored.parquet", ROLLOUT_SCHEMA),
     "trainer": (f"steps/*/{TRAINER_FILE}", TRAINER_SCHEMA),
     "eval_rollouts": ("evals/*/rollouts.parquet", {"eval": TEXT} | ROLLOUT_SCHEMA),
@@ -85,7 +87,7 @@ def find_directories(path: Path) -> list[Path]:
 _EXTERNAL = "--external-access lets SQL read and write files, load extensions and change settings"
 
 
-def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> Connection:
     """An in-memory DuckDB connection with views over the tables of `path` (a run, a curation, or a folder of them): the
     views that `sql` names, or all if it names none. `steps`, if given, is SQL that selects `run` and `step`, and limits
     the view `rollouts` to these steps. Without `external_access`, DuckDB can afterwards open only the views' files;
@@ -153,8 +155,7 @@ def query(
             refused = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if refused and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
-    # Of one directory, `run` has one value, which the caller knows. The columns of one's own SQL are left as they are.
-    is_run_known = name is not None and len(find_directories(path)) == 1
+    is_run_known = name is not None and len(find_directories(path)) == 1  # the column would have one value
     return frame.drop("run", strict=False) if is_run_known else frame
 
 
@@ -286,16 +287,11 @@ def print_views(path: Path, console: Console) -> None:
 
 
 def _file_view(
-    connection: duckdb.DuckDBPyConnection,
-    name: str,
-    files: list[Path],
-    schema: dict[str, pl.DataType],
-    *,
-    folders_up_to_run: int,
+    connection: Connection, name: str, files: list[Path], schema: Schema, *, folders_up_to_run: int
 ) -> list[Path]:
     """Creates the view `name` over parquet files, or an empty table if there are none, and returns `files`. The view
-    has a column `run`, the name of the folder that lies `folders_up_to_run` above each file (1: the folder that the
-    file is in). `schema` has the columns that the view must have even if no file has them."""
+    has a column `run`, the name of the folder `folders_up_to_run` above each file (1: its own). `schema` has the
+    columns that the view must have even if no file has them."""
     if not files:  # read_parquet takes no empty list
         _row_table(connection, name, rows=[], schema=schema)
         return files
@@ -325,7 +321,7 @@ def _listed(files: Iterable[Path]) -> str:
     return ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
 
 
-def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> list[Path]:
+def _outcomes_view(connection: Connection, directories: list[Path]) -> list[Path]:
     """The view `outcomes`, of the runs' indexes and the rollouts of steps that they lack; the files that it reads."""
     # Read once: a file that a run adds in between would leave its steps in neither.
     indexes = {directory: index_files(directory) for directory in directories}
@@ -341,9 +337,7 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     return [*indexed, *others]
 
 
-def _row_table(
-    connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
-) -> None:
+def _row_table(connection: Connection, name: str, rows: list[dict[str, Any]], schema: Schema) -> None:
     """Creates the table `name`: `run` and the columns of `schema`, even if no row has them (null, as what does not fit
     a column's type), then others with inferred types. Raises DataError if values of one key fit no column."""
     try:

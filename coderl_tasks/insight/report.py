@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -33,7 +33,7 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord, is_curation, is_r
 from coderl_tasks.insight.shown_metrics import SHOWN, in_form
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
-from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
+from coderl_tasks.insight.viewer_link import commands, in_markdown, page_link
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.atomic import make_folder, output_file, scan_parquet, write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import expiring_states
@@ -104,7 +104,6 @@ def render_report(path: Path) -> str:
 
 
 def _render(template: str, page: dict[str, Any]) -> str:
-    """The HTML of a template with the variables `page`."""
     environment = page_environment("coderl_tasks.insight")
     environment.filters["highlighted"] = highlighted
     environment.filters["diff"] = lambda text: Markup(highlight(text, DiffLexer(), FORMATTER))
@@ -153,36 +152,33 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     # The splits for which the data set has the statement's sample tests only, so that a pass is weak evidence.
     weak = diagnosis.weak_splits(comparison.results, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
-    sql = "SELECT step, avg(reward) FROM rollouts GROUP BY step"
     return {
         "title": run.path.name,
         "run": run,
         "facts": facts(run),
         "checks": diagnosis.checks_table(diagnosis.smoke_checks(run)),
         "hints": hints(run),
-        **_comparison_variables(comparison, data_of=run, weak_splits=weak),
+        **_comparison_variables(comparison, data_of=run, weak_splits=weak, labels=("before", "after")),
         "weak_splits": weak,
         **_history_variables(run),
         "verdicts": verdict_table(run),
-        **_spending_variables(run),
+        "tokens_by_use": uses_table(rows) if (rows := uses(run)) else None,  # by what they were sampled for
+        "tokens_by_kind": costs_table(costs(run)),  # prompt, completion and training tokens, and their price
+        "visits": visits_in_words(run),  # sentences: how much of the pool was sampled, and how often again
+        "skipped_groups": skipped_groups(run),  # those of equal rewards, which taught nothing
+        "times": phase_times(run.metrics),
+        "infra_errors": infra_errors(run),  # completions that could not be graded
+        "sandbox_faults": faults_table(run),  # failed requests per sandbox
         "expiring_states": expiring_states(run.path, run.config),  # checkpoints that the service will delete
         "show_command": f"coderl show {quoted_path} PROBLEM",
         "export_command": f"coderl export {quoted_path}",
         "viewer_link": page_link(run.path),
-        "commands": [
-            view_command(run.path),
-            *(f"coderl query {quoted_path} --name {name}" for name in QUERIES),
-            f'coderl query {quoted_path} "{sql}"',
-        ],
+        "commands": commands(run.path, QUERIES, "SELECT step, avg(reward) FROM rollouts GROUP BY step"),
     }
 
 
 def _comparison_variables(
-    comparison: diagnosis.Comparison | None,
-    *,
-    data_of: RunRecord,
-    weak_splits: Collection[str] = (),
-    labels: Sequence[str] = ("before", "after"),
+    comparison: diagnosis.Comparison | None, data_of: RunRecord, weak_splits: Collection[str], labels: Sequence[str]
 ) -> dict[str, Any]:
     """The variables about two compared evaluations, which a page calls `labels`: Pass@1 as a table, which marks the
     `weak_splits`, and as a plot, and example problems, whose texts and tests are read from the data of one run."""
@@ -197,8 +193,7 @@ def _comparison_variables(
 
 
 def _history_variables(run: RunRecord) -> dict[str, Any]:
-    """The variables about a run's curves: the figures at the top of the page, those that it folds away, and a line of
-    text for each figure that would show level lines only."""
+    """The variables about a run's curves: figures shown, figures folded away, and a text for each level panel."""
     history = plots.history_plots(run) if len(run.metrics) else {}
     # Sorting is stable, so the figures of FIRST and the others each keep their order.
     titles = sorted(history, key=lambda title: title not in plots.FIRST)
@@ -208,19 +203,6 @@ def _history_variables(run: RunRecord) -> dict[str, Any]:
         "history": [history[title] for title in titles[:n_at_top]],
         "more_history": [history[title] for title in titles[n_at_top:]],
         "level_panels": list(plots.flat_panels(run).values()),
-    }
-
-
-def _spending_variables(run: RunRecord) -> dict[str, Any]:
-    """The variables about the tokens and the time that a run took, and the completions that taught it nothing."""
-    return {
-        "tokens_by_use": uses_table(rows) if (rows := uses(run)) else None,  # by what they were sampled for
-        "tokens_by_kind": costs_table(costs(run)),  # prompt, completion and training tokens, and their price
-        "visits": visits_in_words(run),  # sentences: how much of the pool was sampled, and how often again
-        "skipped_groups": skipped_groups(run),  # those of equal rewards
-        "times": phase_times(run.metrics),
-        "infra_errors": infra_errors(run),  # completions that could not be graded
-        "sandbox_faults": faults_table(run),  # failed requests per sandbox
     }
 
 
@@ -241,7 +223,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
         "without_evaluation": " and ".join(letter for letter, run in zip(SIDES, runs, strict=True) if not run.latest),
         # Both runs evaluated every compared problem, so the data of either has its statement and tests.
-        **_comparison_variables(comparison, data_of=second, labels=SIDES),
+        **_comparison_variables(comparison, data_of=second, weak_splits=(), labels=SIDES),
         "history": plots.history_pairs(runs, SIDES),
         "level_panels": [text for text in level_in_first if text in level_in_second],  # of one value in both runs
         "commands": [
@@ -326,7 +308,8 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
         return {"spans": [], "rows": []}
-    spans = _equal_spans(int(counts["step"].min()), int(counts["step"].max()))  # type: ignore[arg-type]
+    steps = range(int(counts["step"].min()), int(counts["step"].max()) + 1)  # type: ignore[arg-type]
+    spans = [part.tolist() for part in np.array_split(steps, min(SPANS, len(steps)))]  # lengths differ by one at most
     span_of_step = {step: index for index, steps in enumerate(spans) for step in steps}
     span = pl.col("step").replace_strict(span_of_step).alias("span")
     in_spans = counts.group_by(span, "verdict").agg(pl.col("n").sum())
@@ -343,14 +326,6 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
         for verdict, n in by_verdict.iter_rows()
     ]
     return {"spans": [(steps[0], steps[-1]) for steps in spans], "rows": rows}
-
-
-def _equal_spans(first: int, last: int) -> list[range]:
-    """Divides the steps `first` to `last` into at most SPANS ranges, whose lengths differ by at most one step."""
-    n_steps = last - first + 1
-    n_spans = min(SPANS, n_steps)  # so that no span is empty
-    starts = [first + n_steps * index // n_spans for index in range(n_spans)]
-    return [range(start, end) for start, end in pairwise([*starts, last + 1])]
 
 
 def example_problems(

@@ -61,14 +61,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column: `value` of a row is a text, a number in `form`, None (a dash), or a Tag, a CountInDoubt or an Estimate.
-    `style` has words of these: num (a number, to the right), name (which row it is), nowrap, muted, text (a long one).
-    `short` is the heading on the console. Markdown shows the intervals of estimates in a column of their own, under
-    `interval_heading`."""
+    """A column: `value` of a row is a text, a number, None (a dash), or a Tag, a CountInDoubt or an Estimate. `style`
+    has words of these: num (a number, to the right), name (which row it is), nowrap, muted, text (a long one). `short`
+    is the heading on the console. Markdown shows intervals in a column of their own, under `interval_heading`."""
 
     heading: str
     value: Callable[[Row], Any]
-    form: str = ""
+    number_format: str = ""
     style: str = ""
     media: str = "console markdown html"
     short: str | None = None
@@ -76,7 +75,7 @@ class Column(Generic[Row]):
 
     def text(self, row: Row) -> str:
         value = self.value(row)
-        return "–" if value is None else format(value, self.form)
+        return "–" if value is None else format(value, self.number_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
         if isinstance(value, Estimate):
             middle, low, high = value.texts(unit="")
             return Text(f"{middle} [{low}, {high}]")
-        text = format(value.count, column.form) if isinstance(value, CountInDoubt) else column.text(row)
+        text = format(value.count, column.number_format) if isinstance(value, CountInDoubt) else column.text(row)
         return Text(printable(text), style=RICH_STYLES["muted"] if "muted" in column.style else "")
 
     shown = table.shown("console")  # without the columns that only other outputs have
@@ -133,8 +132,8 @@ def markdown_table(table: Table[Row]) -> str:
             middle, low, high = value.texts()
             return [middle, f"{low} to {high}"]
         if isinstance(value, CountInDoubt):
-            doubtful = f" ({value.doubtful:{column.form}})" if value.doubtful else ""
-            return [f"{value.count:{column.form}}{doubtful}"]
+            doubtful = f" ({value.doubtful:{column.number_format}})" if value.doubtful else ""
+            return [f"{value.count:{column.number_format}}{doubtful}"]
         return [value.text if isinstance(value, Tag) else column.text(row)]
 
     shown = table.shown("markdown")
@@ -159,7 +158,7 @@ def html_table(table: Table[Row]) -> Markup:
         if isinstance(value, Estimate):
             return Markup('<span>{} <span class="ci">{} to {}</span></span>').format(*value.texts())
         if isinstance(value, CountInDoubt):  # a count, then in brackets how much of it is in doubt
-            count, doubtful = format(value.count, column.form), format(value.doubtful, column.form)
+            count, doubtful = format(value.count, column.number_format), format(value.doubtful, column.number_format)
             brackets = Markup(' <span class="few">({})</span>').format(doubtful) if value.doubtful else ""
             return Markup("{}{}").format(count, brackets)
         return escape(column.text(row))
