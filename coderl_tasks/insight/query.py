@@ -171,9 +171,9 @@ def _named_query(path: Path, name: str) -> NamedQuery:
 
 
 def _may_replace_files(sql: str) -> bool:
-    """Whether `sql` may have a COPY that replaces a view's file in place: `connect` lets DuckDB open that file. Without
-    these options COPY writes a temporary file first, which `connect` forbids. The whole text is searched: COPY may be
-    inside WITH or EXPLAIN, and DuckDB accepts unusual spaces."""
+    """Whether `sql` may have a COPY option that lets it write into a view's file, which DuckDB may open. Without
+    OVERWRITE and USE_TMP_FILE it writes another file first, which `connect` forbids. The whole text is searched: COPY
+    may be inside WITH or EXPLAIN, and DuckDB accepts unusual spaces."""
     return "copy" in sql.lower() and any(option in sql.lower() for option in ("overwrite", "use_tmp_file"))
 
 
