@@ -145,7 +145,7 @@ def _visits_timeline(
         link = address("run", name, "eval", each["eval"], each["row"])
         events.append(Event("evaluations", each["step"], f"{each['eval']}: {each['verdict']}", link))
     drawn = Timeline(
-        panels=[Panel("Pass rate", [Series("", steps, rates)], form=".0%", limits=(0.0, 1.0), tall=True)],
+        panels=[Panel("Pass rate", [Series("", steps, rates)], number_format=".0%", limits=(0.0, 1.0), tall=True)],
         events=events,
         link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
         said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",

@@ -14,13 +14,13 @@ from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.pool_view import (
     NOTE_ON_BOUNDS,
-    NOTE_ON_LABELS,
     NOTE_ON_RATES,
     NOTE_ON_SPENDING,
     flatten,
     funnel,
     make_up,
     make_up_table,
+    note_on_labels,
     pass_rate_plot,
     spending,
     spending_table,
@@ -87,13 +87,12 @@ def _profile_of_pool(curation: CurationRecord) -> Page:
     has_rates = len(profile) and "posterior" in profile.columns  # the histogram adds up these distributions
     has_difficulties = "difficulty_probability" in curation.pool.columns
     splits = make_up(curation.pool) if has_difficulties else []  # a row per split, the last one of all splits
-    has_doubtful_labels = bool(splits) and sum(splits[-1].few) > 0  # some are expected to be wrong
     costs = spending(profile)
     return {
         "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None, "band": band,
         "profiled": len(profile), "rates_note": NOTE_ON_RATES,
         "make_up": make_up_table(splits) if splits else None, "bounds_note": NOTE_ON_BOUNDS if splits else "",
-        "labels_note": NOTE_ON_LABELS if has_doubtful_labels else "",
+        "labels_note": note_on_labels(splits),
         "spending": spending_table(costs) if costs else None, "spending_note": NOTE_ON_SPENDING,
     }  # fmt: skip
 
