@@ -92,7 +92,7 @@ def found_api_url() -> str | None:
     return configured_api_url() or (DEFAULT_API_URL if _may_join_default() else None)
 
 
-def not_joined() -> str | None:
+def notice_of_unusable_server() -> str | None:
     """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
     port = urlsplit(DEFAULT_API_URL).port
     if wants_embedded() or configured_api_url() is not None or not (users := listeners(DEFAULT_API_URL)):
