@@ -413,7 +413,7 @@ async def measured(plants: Sequence[Planted], seed: int, address: str) -> list[d
         judge = Judge(client)
         named = [(plant, f"{number:03d}") for number, plant in enumerate(plants)]
         problems = [await problem_of(plant, name, judge) for plant, name in named]
-        checks = await check_solutions(problems, judge, infer=seed)
+        checks = await check_solutions(problems, judge, inference_seed=seed)
         found = []
         for plant, problem, check in zip(plants, problems, checks.iter_rows(named=True), strict=True):
             inferred = check["inferred_comparator"]

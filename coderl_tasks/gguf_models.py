@@ -81,6 +81,7 @@ def _locked(how: int = 0) -> Iterator[int]:
 
 
 def _convert_in_process(file: Path, folder: Path, lock: int) -> None:
+    """Converts the file in a child process, which inherits the lock's descriptor: the lock outlives this process."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by a conversion that was killed
     # To stderr: what a command prints on stdout may be read by a program.
@@ -113,25 +114,17 @@ def convert(file: Path, folder: Path) -> None:
 
     transformers_logging.set_verbosity_error()
     source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    read: Any = AutoModelForCausalLM.from_pretrained(
-        str(file.parent), dtype=torch.float32, output_loading_info=True, **source
-    )
-    loaded, found = read
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(f"it lacks the weights {missing[0]} and {len(missing) - 1} more")  # transformers draws them
+    how: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True, **source}
+    read: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), **how)
+    loaded, loading_info = read
+    if missing := sorted(loading_info["missing_keys"]):  # transformers would initialise them at random
+        raise ValueError(f"it lacks the weights {missing[0]} and {len(missing) - 1} more")
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
-    # transformers saves no model that it read from a quantised file: the same weights in a model that it was not.
-    config = copy.deepcopy(loaded.config)
-    del config.quantization_config
-    with torch.device("meta"):
-        plain = type(loaded)(config)
-    plain.load_state_dict(loaded.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.generation_config = loaded.generation_config
+    plain = _unquantised(loaded)
     if plain.generation_config.eos_token_id is None:
         plain.generation_config.eos_token_id = tokenizer.eos_token_id
-    tokenizer.model_max_length = config.max_position_embeddings
-    needed = 4 * plain.num_parameters()
+    tokenizer.model_max_length = plain.config.max_position_embeddings  # a GGUF tokenizer states none
+    needed = 4 * plain.num_parameters()  # bytes in float32
     private_folder(folder)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise OSError(f"{needed / 1e6:,.0f} MB are needed in {folder.parent}, and {free / 1e6:,.0f} MB are free")
@@ -141,6 +134,20 @@ def convert(file: Path, folder: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)  # the data before the folder's name: else a power cut could leave empty files below it
         os.close(descriptor)
+
+
+def _unquantised(loaded: Any) -> Any:
+    """A model with the weights of `loaded` that can be saved: transformers refuses one read from a quantised file."""
+    import torch
+
+    config = copy.deepcopy(loaded.config)
+    del config.quantization_config
+    with torch.device("meta"):  # without memory of its own: `assign` gives it the weights of `loaded`
+        plain = type(loaded)(config)
+    plain.load_state_dict(loaded.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config = loaded.generation_config
+    return plain
 
 
 if __name__ == "__main__":

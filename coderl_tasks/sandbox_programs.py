@@ -24,5 +24,5 @@ CHECKER_RUNNER = _text("forked.py") + _text("checkers.py")
 """Runs a checker on the outputs of a program."""
 REWARD_RUNNER = _text("forked.py") + _text("reward_runner.py")
 """Runs a user's reward function on completions."""
-PREPARED = (DRIVER, OPERATIONS_DRIVER, ASSERTION_JUDGE, CHECKER_RUNNER)
-"""Those that the embedded sandbox loads once."""
+PRELOADED = (DRIVER, OPERATIONS_DRIVER, ASSERTION_JUDGE, CHECKER_RUNNER)
+"""The programs that the embedded sandbox loads once, so that no request waits for their imports."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 from prefect import flow
@@ -16,7 +17,7 @@ import flows  # noqa: F401 - first: Prefect loads this file by its path, without
 from coderl_tasks.addresses import joined
 from coderl_tasks.curation import tasks
 from coderl_tasks.curation.find_pool import finished_with
-from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
+from coderl_tasks.curation.from_run import RunPolicy, base_policy, estimate_from_run, policy_in
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.pool_audit import split_by_audit
@@ -37,20 +38,20 @@ from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems.loading import LoadResult, same_source
-from coderl_tasks.problems.problem import Drop
+from coderl_tasks.problems.problem import Drop, Problem
 from coderl_tasks.problems.profile_columns import AUDIT_SCHEMA, SHARD_SCHEMA, SOLUTION_SCHEMA, STRENGTH_SCHEMA
 from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
-    is_part_of_pipeline,
+    exclusive_flow,
+    is_subflow,
     name_flow_run,
     publish_later,
     saying_what_next,
-    shown_and_alone,
 )
-from coderl_tasks.runtime.remote_shards import Elsewhere, profile_elsewhere, recorded_at
+from coderl_tasks.runtime.remote_shards import RemoteShards, profile_remotely, recorded_at
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of
@@ -58,12 +59,12 @@ from flows.profile_shard import LIMITS, profile_recorded
 
 
 @flow(name="curate")
-@shown_and_alone
+@exclusive_flow
 async def curate(settings: CurateSettings) -> str:
     """Makes a pool of problems to train on: estimates the base model's pass rate on each problem of a data set from
     samples (the profile), and keeps the problems whose pass rate is in a band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)
-    content = settings.content()
+    content = settings.content()  # what decides the pool: two starts with equal ones are one curation
     display = Display()
     display.say(f"pool directory: {folder}")
     for key, shares in (("mix", settings.mix), ("mix_splits", settings.mix_splits)):
@@ -91,7 +92,7 @@ async def curate(settings: CurateSettings) -> str:
         display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
-    if not is_part_of_pipeline():  # a pipeline trains on it itself
+    if not is_subflow():  # a pipeline trains on it itself
         # With the model and the environment that the pool was made with, where they were given.
         shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
         same = {key: value for key, value in settings.changed().items() if key in shared}
@@ -109,10 +110,18 @@ ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]
 """Works on a shard, by its number; returns a row per problem."""
 
 
+class Profiled(NamedTuple):
+    """What was sampled: a row of SHARD_SCHEMA per problem (None: nothing was), and with profile_mode=screen the model
+    of pass rates that decided what to sample, and the drops of the problems that it left out."""
+
+    frame: pl.DataFrame | None = None
+    screen: Screen | None = None
+    drops: Sequence[Drop] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Curation:
-    """The work on problems of a curation in `folder`, whose lock this process holds: it is divided into shards, and
-    recorded as they end."""
+    """The work on problems of a curation in `folder`, which this process holds: done and recorded shard by shard."""
 
     settings: CurateSettings
     folder: Path
@@ -152,6 +161,22 @@ class Curation:
             self.display.say(f"{inferred} comparators inferred; {more}")
         return checks
 
+    async def drop_untrainable(
+        self, problems: KeptProblems, outlines: list[Problem], checks: pl.DataFrame
+    ) -> tuple[list[Problem], pl.DataFrame | None, list[Drop]]:
+        """Drops problems whose own solutions fail (`checks`), whose prompt is too long, or that the audit finds faulty,
+        before samples cost anything. Returns the others of `outlines` (`problems` without tests), audit and drops."""
+        settings, session = self.settings, self.session
+        sound, unsound = split_by_solutions(outlines, checks, drop_suspects=settings.multi_answer == "drop")
+        limits = {"max_tokens": settings.max_tokens, "context": session.context}
+        fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
+        audits = await self.audit(problems.only([problem.problem_id for problem in fitting]), checks)
+        if audits is None or settings.audit != "drop":
+            return fitting, audits, [*unsound, *too_long]
+        repairable = ["weak"] if settings.strengthen else []  # weak tests are no fault if others will be generated
+        faultless, faulty = split_by_audit(fitting, audits, keep=repairable)
+        return faultless, audits, [*unsound, *too_long, *faulty]
+
     async def audit(self, problems: KeptProblems, checks: pl.DataFrame) -> pl.DataFrame | None:
         """The audit (AUDIT_SCHEMA) of all `problems`, shard by shard, also written as table and page; None if off.
         `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
@@ -172,13 +197,13 @@ class Curation:
                 if shard.asked.sampled is None or shard.asked.sampled
             }
 
-            async def here(number: int, address: str, result: str, caps: Mapping[str, float]) -> None:
-                async with concurrency(LIMITS), recorded_at(address) as (folder, changed):
+            async def profile_here(number: int, address: str, result: str, caps: Mapping[str, float]) -> None:
+                async with concurrency(LIMITS), recorded_at(address) as (folder, send_changes):
                     shard = replace(shards[number], folder=folder, settings=self.settings.with_changes(**caps))
-                    await profile_recorded(shard, number, result, changed)
+                    await profile_recorded(shard, number, result, send_changes)
 
-            elsewhere = Elsewhere(self.settings, self.display, self.session.budget, here)
-            return await profile_elsewhere(elsewhere, parts, self.folder)
+            remote = RemoteShards(self.settings, self.display, self.session.budget, profile_here)
+            return await profile_remotely(remote, parts, self.folder)
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
         return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
 
@@ -194,9 +219,29 @@ class Curation:
         self.display.say(strengthened_in_words(table))
         return table
 
-    async def screened_profile(self, problems: KeptProblems, screen: Screen) -> tuple[pl.DataFrame, list[Drop]]:
-        """Returns the profiles (SHARD_SCHEMA) of the problems worth sampling, and the drops of the others. The profiles
-        so far decide what is sampled of each next part: only recorded samples count, so a resume decides the same."""
+    async def profile_all(self, problems: KeptProblems, outlines: list[Problem], policy: RunPolicy | None) -> Profiled:
+        """Profiles `policy` (None: the base model) on `problems` as profile_mode says; `outlines` have no tests."""
+        settings, session = self.settings, self.session
+        if not settings.is_profiled:
+            self.display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
+            return Profiled()
+        if settings.profile_mode == "screen":
+            prompt_tokens = [len(session.environment.prompt(problem, session.renderer)) for problem in outlines]
+            band = Band(settings.band_low, settings.band_high)
+            screen = Screen(outlines, prompt_tokens, band, settings.profile_samples, settings.seed)
+            profiled = await self.profile_learnable(problems, screen)
+        elif policy is not None:
+            return Profiled(await self.profile_run_policy(problems, policy))
+        else:
+            profiled = Profiled(await self.profile_problems(problems))
+        # A second pass: the problems whose difficulty is in doubt get further samples.
+        if policy is None and profiled.frame is not None and (rules := self.label_rules(profiled.frame)):
+            profiled = profiled._replace(frame=await self.profile_problems(problems, Asked(rules)))
+        return profiled
+
+    async def profile_learnable(self, problems: KeptProblems, screen: Screen) -> Profiled:
+        """Profiles the problems worth sampling, and drops the others. The profiles so far decide what is sampled of
+        each next part: only recorded samples count, so a resume decides the same."""
         wanted: set[str] = set()
         drops: list[Drop] = []
         profiles = pl.DataFrame(schema=SHARD_SCHEMA)
@@ -208,12 +253,11 @@ class Curation:
         if drops:
             count = f"{len(drops):,} of {len(problems):,}"
             self.display.say(f"screened: {count} problems are hardly learnable, and not sampled")
-        return profiles, drops
+        return Profiled(profiles, screen, drops)
 
-    async def refreshed_profile(self, problems: KeptProblems, policy: RunPolicy) -> pl.DataFrame:
-        """The profiles (SHARD_SCHEMA) of `problems` for a run's policy, by its rollouts and samples of what they leave
-        open."""
-        told = told_by(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
+    async def profile_run_policy(self, problems: KeptProblems, policy: RunPolicy) -> pl.DataFrame:
+        """The profiles (SHARD_SCHEMA) for a run's policy, by its rollouts, and samples where these do not suffice."""
+        told = estimate_from_run(policy, problems, Prices(self.settings.price_prompt, self.settings.price_completion))
         names, rule = problems.table["problem_id"].to_list(), tasks.stopping_rule(self.settings)
         rules = {name: Further(rule, k, n) for name, (k, n) in told.counts.items()}
         plan = replace(tasks.profile_plan(self.settings), rules=rules)
@@ -255,58 +299,32 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             checks = await curation.check_solutions(filtered.kept)
             # Solutions that do not print what the tests expect may show that answers have to be compared in another
             # way (in any order, say). The profile and the training both grade by these inferred comparators.
-            kept = replace(filtered.kept, comparators=inferred_comparators(checks))
-            # Without their tests: later stages read these shard by shard, and once more to write the pool.
-            loaded = LoadResult(list(kept.outlines()), filtered.dropped, filtered.read)
-            drop_suspects = settings.multi_answer == "drop"
-            sound, unsound = split_by_solutions(loaded.problems, checks, drop_suspects=drop_suspects)
-            # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
-            limits = {"max_tokens": settings.max_tokens, "context": session.context}
-            fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
-            whole = kept.only([problem.problem_id for problem in fitting])  # the same ones, with their tests
-            # Before the profile too: nothing is sampled of what is dropped, and the mix is made of what is left.
-            audits = await curation.audit(whole, checks)
-            doubtful: list[Drop] = []
-            if audits is not None and settings.audit == "drop":
-                # Weak tests are strengthened, if they may be.
-                fitting, doubtful = split_by_audit(fitting, audits, keep=["weak"] if settings.strengthen else [])
-                whole = whole.only([problem.problem_id for problem in fitting])
-            screen: Screen | None = None
-            unlearnable: list[Drop] = []
-            profiled: pl.DataFrame | None = None
-            if not settings.is_profiled:
-                display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
-            elif settings.profile_mode == "screen":
-                prompt_tokens = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
-                band = Band(settings.band_low, settings.band_high)
-                screen = Screen(fitting, prompt_tokens, band, settings.profile_samples, settings.seed)
-                profiled, unlearnable = await curation.screened_profile(whole, screen)
-            elif policy is not None:  # the run's own rollouts tell its pass rates on many problems
-                profiled = await curation.refreshed_profile(whole, policy)
-            else:
-                profiled = await curation.profile_problems(whole)
-            # A second pass: the problems whose labels are in doubt get further samples.
-            if profiled is not None and policy is None and (rules := curation.label_rules(profiled)):
-                profiled = await curation.profile_problems(whole, Asked(rules))
+            gradable = replace(filtered.kept, comparators=inferred_comparators(checks))
+            # The problems without their tests: later stages read tests shard by shard, and once more for the pool.
+            loaded = LoadResult(list(gradable.outlines()), filtered.dropped, filtered.read)
+            trainable, audits, drops = await curation.drop_untrainable(gradable, loaded.problems, checks)
+            problems = gradable.only([problem.problem_id for problem in trainable])  # the same ones, with their tests
+            profiled = await curation.profile_all(problems, trainable, policy)
+            profile = profiled.frame
             # After all samples: the completions that passed show which tests are missing, and are counted again.
-            if (strengthened := await curation.strengthen(whole)) is not None:
-                kept = replace(kept, generated=generated_tests(strengthened))
-                profiled = None if profiled is None else counted_again(profiled, strengthened)
+            if (strengthened := await curation.strengthen(problems)) is not None:
+                gradable = replace(gradable, generated=generated_tests(strengthened))
+                profile = None if profile is None else counted_again(profile, strengthened)
     # The prior, learnt from all profiles, is what to believe of a problem's pass rate before its own samples; with both
     # a problem gets its labels, how likely it is of which difficulty.
     prior = screened = None
-    if profiled is not None and screen is not None:
-        beliefs = screen.beliefs(profiled)
+    if profile is not None and profiled.screen is not None:
+        beliefs = profiled.screen.beliefs(profile)
         prior, screened = beliefs.prior, Screened(beliefs.chances, settings.screen_drop)
-        profiled = with_labels(profiled, prior, beliefs.distributions)
-    elif profiled is not None:
-        prior = learn_prior(profiled)
-        profiled = with_labels(profiled, prior)
+        profile = with_labels(profile, prior, beliefs.distributions)
+    elif profile is not None:
+        prior = learn_prior(profile)
+        profile = with_labels(profile, prior)
     size = None if settings.pool_size == -1 else settings.pool_size  # None: as many as the shares allow
     pool = build_pool(
         loaded,
-        profiled,
-        drops=[*unsound, *too_long, *doubtful, *unlearnable],
+        profile,
+        drops=[*drops, *profiled.drops],
         checks=checks,
         audits=audits,
         band_low=settings.band_low,
@@ -316,9 +334,9 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         screened=screened,
     )
     measured_policy = None  # whose pass rates the pool has
-    if profiled is not None:
+    if profile is not None:
         measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
-    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=kept)
+    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=gradable)
     publish_later("pool", folder.name, pool_markdown(load_curation(folder)))
     display.say(f"report: {write_report(folder)}")
     return pool

@@ -26,10 +26,10 @@ from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
+    exclusive_flow,
     name_flow_run,
     publish_later,
     saying_what_next,
-    shown_and_alone,
 )
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
@@ -37,14 +37,15 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 
 @flow(name="evaluate")
-@shown_and_alone
+@exclusive_flow
 async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint, or of both sides of `compare`. Returns the (last) folder with rollouts and summary."""
     display = Display()
     if settings.compare is not None:
         return await _compare(settings, display)
     settings, policy = await flow_plans.plan_evaluation(settings)
-    folder, content = flow_plans.evaluation_folder(settings, policy), flow_plans.evaluation_content(settings, policy)
+    folder = flow_plans.evaluation_folder(settings, policy)
+    content = flow_plans.evaluation_content(settings, policy)  # what decides the result: settings and policy
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     name_flow_run(folder.name)
@@ -76,7 +77,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
             sides[-1].append(_eval_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
-    # The runs of one side are taken for seeds of one configuration: warn of other settings that differ.
+    # The runs of one side are taken for seeds of one configuration: warn of other settings that decide what is trained.
     keys = [key for key, field in all_settings(TrainSettings) if about(field).decides_content and key != "seed"]
     for records in sides:
         # A run's own evaluation is in RUN/evals/NAME/rollouts.parquet; any other one has no config of a run above it.
@@ -99,7 +100,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     problem_ids = [problem.problem_id for problem in problems]
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
     other = flow_plans.compared_with(settings, policy.run)  # the evaluation that compare_to means
-    if other is not None and "compare_to" in settings.given:  # by default a comparison may be left out
+    # If the user named none it is the run's baseline: without problems in common, the comparison is left out.
+    if other is not None and "compare_to" in settings.given:
         other_rollouts = other.read_rollouts()
         if other_rollouts is None or set(other_rollouts["problem_id"]).isdisjoint(problem_ids):
             raise ConfigError(
@@ -147,7 +149,7 @@ async def _take_or_sample(
     with services(None if given else settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
-        used.require_hidden(folder)
+        used.require_hidden(folder)  # from programs in the sandbox: it holds the tests
         if given is not None:
             async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
                 await require_sandbox(client)
@@ -207,7 +209,8 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
         interval = f"[{result['ci_low']:.1%}, {result['ci_high']:.1%}]"
         display.say(f"answer {turn:<5} Pass@1 {result['pass_at_1']:.1%} {interval}  n={result['n']}")
     if summary.get("mean_reward") is not None:
-        note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
+        has_partial_rewards_only = summary["mean_reward"] > 0 and summary["pass_at_1"] == 0
+        note = " (none reached 1, which Pass@1 counts)" if has_partial_rewards_only else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")
     if "compare" in summary:
         paired = summary["compare"]

@@ -1,8 +1,9 @@
 """pipeline: curate, train and evaluate in a row, as subflows on one set of services; ends with a table."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prefect import flow
 from rich.console import Console
@@ -16,7 +17,7 @@ from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import POOLS
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.flow_plans import plan_pipeline
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next, shown_and_alone, suspended_in_outages
+from coderl_tasks.runtime.display import Display, command_line, exclusive_flow, saying_what_next, suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate
@@ -28,7 +29,7 @@ SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 
 @flow(name="pipeline")
-@shown_and_alone
+@exclusive_flow
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation get the name
     of the pipeline's folder unless named. The next start with these settings goes on with an unfinished one, also one
@@ -36,20 +37,15 @@ async def pipeline(settings: PipelineSettings) -> str:
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
-        content = settings.content()
-        root, name = runs_root() / "pipelines", deployed_name()
-        if name is not None:  # a deployment's run keeps its name, so that its retry gets the same folder
-            folder = root / name
-        else:
-            unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
-            folder = unfinished or new_run_path(root)
+        content = settings.content()  # what decides the results: two starts with equal ones are one pipeline
+        folder = _folder_for(content)
         if recorded_settings(folder) == content:
             display.say(f"continuing the pipeline {folder.name}, which an earlier start with these settings left")
-        command = command_line("pipeline", settings)
+        busy_advice = "give names: curate.name, train.log_path"  # in the error if another process works in the folder
         with (
-            working_in(folder, content, instead="give names: curate.name, train.log_path"),
+            working_in(folder, content, instead=busy_advice),
             services(settings.train.model_name, settings.train.model_reason),
-            saying_what_next(display, command),
+            saying_what_next(display, command_line("pipeline", settings)),
         ):
             recorded = folder / POOL_FILE
             if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
@@ -66,6 +62,15 @@ async def pipeline(settings: PipelineSettings) -> str:
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
+
+
+def _folder_for(content: Mapping[str, Any]) -> Path:
+    """The folder of a deployment's run (its retry gets it too), of an unfinished one with `content`, or a new one."""
+    root = runs_root() / "pipelines"
+    if (name := deployed_name()) is not None:
+        return root / name
+    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
+    return unfinished or new_run_path(root)
 
 
 def _with_default_name(settings: SettingsT, **name: str) -> SettingsT:

@@ -18,7 +18,7 @@ from coderl_tasks.journal.ledger import shard_budget
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems.problem import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
-from coderl_tasks.runtime.display import Display, shown_and_alone
+from coderl_tasks.runtime.display import Display, exclusive_flow
 from coderl_tasks.runtime.remote_shards import at_cap, profile_file, read_asked, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
@@ -28,8 +28,8 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 
 
 @flow(name="profile-shard")
-# shared: another flow run may still be at work on the shard, one that is lost or not heard of; it is waited for.
-@partial(shown_and_alone, shared=True)
+# The first start waits too: another flow run, one that is lost or not heard of, may still be at work on the shard.
+@partial(exclusive_flow, first_start_waits=True)
 async def profile_shard(
     problems: list[str],
     output: str,
@@ -50,7 +50,7 @@ async def profile_shard(
     display = Display()
     problems_of_shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
-    async with concurrency(LIMITS), recorded_at(output) as (folder, changed):
+    async with concurrency(LIMITS), recorded_at(output) as (folder, send_changes):
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
@@ -59,18 +59,18 @@ async def profile_shard(
                 shard = Shard(session, settings, problems_of_shard, folder, asked)
                 result = "profile.parquet" if job is None else profile_file(job)
                 try:
-                    profiled = await profile_recorded(shard, start, result, changed)  # `start` only names the task
+                    profiled = await profile_recorded(shard, start, result, send_changes)  # `start` names the task
                 except BudgetReachedError as error:
                     return at_cap(error)
     display.say(f"{profiled} problems profiled: {output}")
     return profiled
 
 
-async def profile_recorded(shard: Shard, number: int, result: str, changed: Callable[[], None]) -> int:
-    """Profile a shard in its folder within the caps of its settings, write the profile to the file `result` there, and
-    call `changed` as it goes (see `recorded_at`). Returns how many problems were profiled."""
+async def profile_recorded(shard: Shard, number: int, result: str, send_changes: Callable[[], None]) -> int:
+    """Profile a shard in its folder within the caps of its settings, and write the profile to the file `result` there.
+    Calls `send_changes` after each round of samples (see `recorded_at`). Returns how many problems were profiled."""
     shard = replace(shard, budget=shard_budget(shard.settings, shard.folder))
-    frame = await profile(shard, number, lambda done, total: changed())
+    frame = await profile(shard, number, lambda done, total: send_changes())
     write_parquet(shard.folder / result, frame)
     return frame.height
 

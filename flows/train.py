@@ -5,9 +5,10 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from prefect import flow
@@ -38,12 +39,12 @@ from coderl_tasks.problems.sources import is_file
 from coderl_tasks.runtime.display import (
     Display,
     command_line,
-    forget_old_results,
-    is_part_of_pipeline,
+    exclusive_flow,
+    forget_old_task_results,
+    is_subflow,
     name_flow_run,
     publish_later,
     saying_what_next,
-    shown_and_alone,
     suspended_in_outages,
 )
 from coderl_tasks.services import services
@@ -63,7 +64,7 @@ ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
 
 
 @flow(name="train")
-@shown_and_alone
+@exclusive_flow
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
     with early_lines():
@@ -79,40 +80,55 @@ async def _run(settings: TrainSettings) -> str:
             with saying_what_next(Display(), command_line("train", settings)):
                 made = await _make_pool(pool)
             return await _run(settings.with_changes(pool=made))
-    # Why a new directory at log_path may not be meant (a misspelled run). Asked now: opening the directory creates it.
-    doubted = doubt_of(settings)
+    # A warning if log_path may be a misspelled run. Asked now, as it is one only while nothing exists there.
+    doubt = doubt_of(settings)
     finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
-        display.say(f"run directory: {directory.path} ({start_note(directory)})")
         name_flow_run(directory.path.name, root=True)
-        if doubted is not None:  # a deployment's run: any other would have been refused
-            display.say(f"warning: {doubted}")
-        if directory.resumed and settings.log_path is None and deployed_name() is None:  # nobody named the run
-            display.say("continuing the unfinished run that has these settings (resume=never starts another one)")
+        opening = _opening_lines(settings, directory, doubt)
+        more = _finished_lines(settings, directory) if directory.finished else _plan_lines(settings, directory, pool)
+        for line in chain(opening, more):
+            display.say(line)
         if directory.finished:
-            stopped = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
-            more = "an act ended it; steer=advise continues" if stopped else "max_steps=N adds steps"
-            display.say(f"finished: {directory.next_step} steps, nothing is left to do; {more}")
-            if directory.changes:
-                display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")
             await _finish(directory, settings, display)
             return str(directory.path)
-        for line in pool_lines(pool, settings, time.time()):
-            display.say(line)
-        if settings.eval.every != -1:
-            display.say(f"evaluated on: {evaluation_side(settings)}")
-        warnings = (pool_warning(pool, settings.model_name), side_warning(pool, settings), settings.size_warning)
-        for warning in filter(None, warnings):
-            display.say(warning)
-        display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
-        display.say(f"to resume: {resume_command(directory)}")
-        # Keep the log open while the servers stop and until the results are shown.
-        with run_logger(settings, directory) as logger:
+        with run_logger(settings, directory) as logger:  # open while the servers stop and until results are shown
             await _train_with_services(settings, directory, pool, logger, display)
             directory.reconcile_metrics()  # restores rows that an earlier start's crash left out
             await _finish(directory, settings, display)
     return str(directory.path)
+
+
+def _opening_lines(settings: TrainSettings, directory: RunDirectory, doubt: str | None) -> Iterator[str]:
+    """Which directory the run has, and why that may not be the one that the user means."""
+    yield f"run directory: {directory.path} ({start_note(directory)})"
+    if doubt is not None:  # only in a deployment's run, which nobody can ask; `plan_training` refuses any other
+        yield f"warning: {doubt}"
+    is_named = settings.log_path is not None or deployed_name() is not None
+    if directory.resumed and not is_named:
+        yield "continuing the unfinished run that has these settings (resume=never starts another one)"
+
+
+def _finished_lines(settings: TrainSettings, directory: RunDirectory) -> Iterator[str]:
+    """That a run has no steps left, how to train more, and which of this start's settings change nothing any more."""
+    # With steer=act a run changes its own settings: each change is an act, and one of them may end the run.
+    was_ended_by_act = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
+    more = "an act ended it; steer=advise continues" if was_ended_by_act else "max_steps=N adds steps"
+    yield f"finished: {directory.next_step} steps, nothing is left to do; {more}"
+    if directory.changes:
+        yield f"without effect, as no step is left: {', '.join(map(str, directory.changes))}"
+
+
+def _plan_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPool) -> Iterator[str]:
+    """What the run trains on, what it is evaluated on, warnings about both, for how many steps, and how to resume."""
+    yield from pool_lines(pool, settings, time.time())
+    if settings.eval.every != -1:
+        yield f"evaluated on: {evaluation_side(settings)}"
+    warnings = (pool_warning(pool, settings.model_name), leakage_warning(pool, settings), settings.size_warning)
+    yield from filter(None, warnings)
+    yield f"steps: {steps_note(settings, resumed=directory.resumed)}"
+    yield f"to resume: {resume_command(directory)}"
 
 
 async def _train_with_services(
@@ -120,14 +136,7 @@ async def _train_with_services(
 ) -> None:
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
-        changes = [change.on_resume(directory.next_step) for change in directory.changes]  # what they do from here on
-        if used.tinker_is_embedded:
-            # The note only here: for another service the probe reports what its log-probabilities are.
-            note, minutes = temperature_note(settings.temperature), minutes_line(settings, pool, directory.path)
-            lines = [states_line(settings), *changes, note, minutes]
-        else:
-            lines = [*changes, forecast_line(settings, pool, directory.path)]  # before anything is billed
-        for line in filter(None, (*used.lines, *lines)):
+        for line in (*used.lines, *_needs_lines(settings, directory, pool, is_embedded=used.tinker_is_embedded)):
             display.say(line)
         command = resume_command(directory)
         with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
@@ -139,6 +148,17 @@ async def _train_with_services(
                 if advice := memory_advice(error, directory.config):
                     display.say(f"warning: {advice}")
                 raise
+
+
+def _needs_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPool, *, is_embedded: bool) -> list[str]:
+    """The settings that differ from an earlier start's, and what the training will need: disk and time if coderl's own
+    server on this machine trains (`is_embedded`), else a service's tokens and money, before anything is billed."""
+    changes = [change.on_resume(directory.next_step) for change in directory.changes]
+    if not is_embedded:
+        return [*changes, *filter(None, [forecast_line(settings, pool, directory.path)])]
+    ratio_note = temperature_note(settings.temperature)  # with other services the probe before step 0 tells it
+    lines = (states_line(settings), *changes, ratio_note, minutes_line(settings, pool, directory.path))
+    return [*filter(None, lines)]
 
 
 async def _make_pool(pool: CurateSettings) -> str:
@@ -200,8 +220,8 @@ def size_warning(problems: int, settings: TrainSettings) -> str | None:
     )
 
 
-def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
-    """None also where nothing is evaluated, or nothing says what the pool was made of."""
+def leakage_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
+    """A warning if the pool may hold problems that are evaluated on; None where that cannot be told."""
     made_with = pool.made_with
     if settings.eval.every == -1 or made_with is None:
         return None
@@ -222,42 +242,43 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
     await prepare(run, phases.sample, phases.score, probe_run, display.say)
-    if run.learner.outdated():  # training states to delete: an earlier start kept more, or stopped before it did
+    if run.learner.outdated():  # training states that an earlier start did not delete before it stopped
         await phases.delete_old_states(run)
-    evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
-    if run.settings.steer == "act":  # what earlier starts changed still holds
+    if run.settings.steer == "act":  # the changes that the run made to its own settings in earlier starts still hold
         for commit in run.directory.commits():
             if act := commit.metrics.get("act"):
                 display.say(f"act of step {commit.step}: {act}")
+    evaluating = run.settings.eval.every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
     # Samples up to `max_steps_off_policy` steps ahead, with an older policy, while a step is trained.
-    sampling = phases.SamplingAhead(
+    sampling_ahead = phases.SamplingAhead(
         partial(phases.sample, run),
         may_begin=lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
         ahead=run.settings.max_steps_off_policy,
     )
-    async with showing, sampling as ahead, publishing_histories(run.directory) as publish_history:
+    # `publish_history` draws a page of all steps so far for the Prefect UI, in the background.
+    async with showing, sampling_ahead as sampler, publishing_histories(run.directory) as publish_history:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
-                await _step(run, step, ahead, logger, display)
+                await _step(run, step, sampler, logger, display)
                 # Only a service bills. After the first steps their token counts are known.
                 is_forecast = step + 1 == FIRST_STEPS and run.session.service_address is not None
                 if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
                     display.say(line)
-            if run.keeps(step) and not run.learner.is_saved(step):
+            if run.checkpoint_is_due(step) and not run.learner.is_saved(step):
                 await phases.checkpoint(run, step)
             # The final evaluation covers the last step, unless evaluations during the run use validation problems.
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
             if is_new:  # for steps of an earlier start, the next new step publishes the history
                 await publish_history(step)
-            forget_old_results()
+            forget_old_task_results()  # Prefect would keep all in memory until the flow ends
             step += 1
     if evaluating and run.last_step is not None:
         await _evaluate(run, FINAL, run.last_step, logger, display)
@@ -274,15 +295,16 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 @asynccontextmanager
 async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Yields a function that begins to publish the run's history up to a committed step: at this start's first, then
-    if it is due. No step waits for that: to import what draws a history and to draw it takes a second or two. The block
-    ends once the last history is published; after an error in it, that one is given up."""
+    """Yields a function to call after each committed step, which begins to publish the run's history up to it. It does
+    so at the first call, and later if `is_history_due`. No step waits for that: drawing a history takes a second or
+    two. The block ends once the last history is published; after an error in it, that one is given up."""
     publishing: asyncio.Task[None] | None = None
     published_steps, published_at = 0, -math.inf
 
     async def publish(step: int) -> None:
         nonlocal publishing, published_steps, published_at
-        if published_steps and not is_history_due(step + 1, published_steps, time.monotonic() - published_at):
+        is_first_call = published_steps == 0
+        if not is_first_call and not is_history_due(step + 1, published_steps, time.monotonic() - published_at):
             return
         if publishing is not None:
             await publishing  # one at a time, and in order
@@ -301,17 +323,20 @@ async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callabl
         await publishing
 
 
-async def _step(run: TrainingRun, step: int, ahead: phases.SamplingAhead, logger: RunLogger, display: Display) -> None:
+async def _step(
+    run: TrainingRun, step: int, sampler: phases.SamplingAhead, logger: RunLogger, display: Display
+) -> None:
     groups = run.directory.step(step).groups
 
-    async def sampled(step: int) -> phases.Phase:
+    async def sampled(step: int) -> phases.PhaseResult:
         wanted = run.settings.problems_per_step
         async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
-            return await ahead.sampled(step)
+            return await sampler.sampled(step)
 
-    commit, notices = await phases.run_step(
-        run, step, sampled, phases.score, phases.update, logger, lambda phase: display.phase(f"step {step}: {phase}")
-    )
+    def show(phase: str) -> None:
+        display.label_steps_bar(f"step {step}: {phase}")
+
+    commit, notices = await phases.run_step(run, step, sampled, phases.score, phases.update, logger, show)
     display.row(commit.metrics)
     display.notices(notices)
 
@@ -343,7 +368,7 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     if spent := [each for each in costs(run) if each.use not in ("profile", "all")]:
         price = recorded_price(run.config)
         display.say(cost_line(sum((each.tokens for each in spent), Tokens()), price))
-    if not is_part_of_pipeline():
+    if not is_subflow():
         display.say(f"to evaluate it: coderl evaluate checkpoint={shlex.quote(str(directory.path))}")
 
 

@@ -106,7 +106,6 @@ def stop_signal() -> asyncio.Event:
 
 
 def refused(status: int, detail: str) -> web.Response:
-    """How both servers refuse a request."""
     return web.json_response({"detail": detail}, status=status)
 
 

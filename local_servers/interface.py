@@ -43,10 +43,10 @@ def serve_tinker(
     """Run the Tinker server until SIGTERM or SIGINT: `models` on `device` (cpu, cuda, auto) in `dtype` (auto, float32,
     bfloat16), their runs and checkpoints below `root`. `folder_of` says which folder a model's name means, if any;
     `key` is the one that callers need (None: any of the right form)."""
-    from local_servers.memory import importing
+    from local_servers.memory import fast_imports
 
     # Here and not above: these import PyTorch, for seconds, which other commands need not wait for.
-    with importing():
+    with fast_imports():  # without garbage collection, and without packages that no server uses
         from local_servers.tinker.engines import EnginePool
         from local_servers.tinker.tinker_server import serve
     serve(port, host, EnginePool(models, folder_of, device, dtype), root, key)

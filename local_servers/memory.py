@@ -25,10 +25,8 @@ from local_servers.server_errors import ServerError
 
 SHARE = 0.9
 """Of what is free now, what one request may take: the estimates are no more than that."""
-
 SMALL_BYTES = 16 << 20
 """What is taken without looking, which costs a millisecond."""
-
 _MALLOC_OPTIONS = {  # of mallopt(3), by their numbers in malloc.h
     -8: 1,  # M_ARENA_MAX: threads share one heap; one of their own would be made of parts of 64 MB
     -4: 0,  # M_MMAP_MAX: no block is a mapping of its own
@@ -89,7 +87,7 @@ class _WithoutOptional(PathFinder):
 
 
 @contextlib.contextmanager
-def importing() -> Iterator[None]:
+def fast_imports() -> Iterator[None]:
     """For a block that imports large libraries: nothing is collected in it, and what it made is never looked at again.
 
     All of that stays. Python would look for garbage in it after every few hundred new objects, up to a fifth of the

@@ -13,7 +13,6 @@ from local_servers.server_errors import SetupError
 
 KEY_PREFIX = "tml-"
 """What the Tinker SDK demands of a key; the sandbox takes the same, so that one file serves both servers."""
-
 _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
 _OTHERS_RIGHTS = 0o077
 

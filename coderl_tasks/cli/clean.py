@@ -100,8 +100,7 @@ def _user_agrees(question: str) -> bool:
 
 
 def never_started(root: Path, pools: Path) -> list[Removal]:
-    """What was begun and recorded nothing: runs in `root`, curations in `pools`, evaluations in `root` and of its runs.
-    What another process works on is left out."""
+    """What recorded nothing and is at rest: runs in `root`, curations in `pools`, evaluations in `root` and runs."""
     evaluations = sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])
     kinds = (
         ("run", _folders(root), RUN_LOCK, is_unstarted),

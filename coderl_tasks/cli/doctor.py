@@ -198,7 +198,7 @@ def check_prefect(_: str | None) -> Finding:
     if url is None:
         nothing = f"no PREFECT_API_URL set, nothing on port {prefect_server.DEFAULT_PORT}"
         empty = "PREFECT_API_URL is empty" if prefect_server.wants_embedded() else None
-        why = empty or prefect_server.not_joined() or nothing
+        why = empty or prefect_server.notice_of_unusable_server() or nothing
         return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
     with prefect_server.used(url):
         fault = asyncio.run(_prefect_fault())

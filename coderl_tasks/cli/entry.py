@@ -179,8 +179,7 @@ AddOptions = Callable[[_Parser], None]
 
 
 class Subcommand(NamedTuple):
-    """`module` has a function of its name: from the options to the exit code. `add_options` declares the options; its
-    docstring is what the help begins with."""
+    """`module` has its function, from options to exit code; `add_options` declares options, its docstring the help."""
 
     module: str
     summary: str
@@ -207,9 +206,8 @@ def run_subcommand(name: str, words: Sequence[str]) -> int:
         options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
     else:
         options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
-    work: Callable[[argparse.Namespace], int] = getattr(
-        import_module(f"coderl_tasks.cli.{SUBCOMMANDS[name].module}"), name
-    )
+    module = import_module(f"coderl_tasks.cli.{SUBCOMMANDS[name].module}")
+    work: Callable[[argparse.Namespace], int] = getattr(module, name)
     return work(options)
 
 
@@ -263,18 +261,13 @@ def _up_options(parser: _Parser) -> None:
 @_subcommand("doctor", "check the key, Tinker, sandbox, Prefect, disk and isolation")
 def _doctor_options(parser: _Parser) -> None:
     """Check what a run needs, one line each; exit 1 if something needed is missing."""
-    parser.add(
-        "setting", nargs="?", metavar="model_name=NAME", help="check for this model (default: the one a bare run takes)"
-    )
+    model = "check for this model (default: the one a bare run takes)"
+    parser.add("setting", nargs="?", metavar="model_name=NAME", help=model)
     parser.add("--model", default=None, help="the same")
-    parser.add(
-        "--probe",
-        action="store_true",
-        help="also sample a few hundred tokens to check seeds, log-probabilities and stop tokens",
-    )
-    parser.add(
-        "--temperature", type=float, default=0.7, help="also probe log-probabilities at this temperature (default: 0.7)"
-    )
+    probe = "also sample a few hundred tokens to check seeds, log-probabilities and stop tokens"
+    parser.add("--probe", action="store_true", help=probe)
+    temperature = "also probe log-probabilities at this temperature (default: 0.7)"
+    parser.add("--temperature", type=float, default=0.7, help=temperature)
 
 
 @_subcommand("launch", "estimate the tokens, cost and time of a command: coderl estimate train ...")
@@ -329,16 +322,14 @@ def _audit_options(parser: _Parser) -> None:
     that pass all tests, tests that contradict or repeat each other, samples of the statement that are not tests, and
     problems with several right answers. A stopped audit resumes."""
     count = _number(1, None, "a number")
-    parser.add(
-        "pool", help="a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them"
-    )
+    pool = "a pool (its name, folder or file), or a data file or folder as `coderl validate` takes them"
+    parser.add("pool", help=pool)
 
-    def most(word: str) -> int:
+    def number_of_mutants(word: str) -> int:  # "mutants=N", as the flows' settings are written, or N alone
         return count(word.removeprefix("mutants="))
 
-    parser.add(
-        "mutants", nargs="?", metavar="mutants=N", type=most, default=24, help="mutants per problem (default: 24)"
-    )
+    mutants = "mutants per problem (default: 24)"
+    parser.add("mutants", nargs="?", metavar="mutants=N", type=number_of_mutants, default=24, help=mutants)
     parser.add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
     parser.add("--seed", type=_number(0, None, "a number"), default=0, help="which mutants are drawn (default: 0)")
     usual = "the pool's folder; for other data audit-NAME here"
@@ -444,9 +435,8 @@ def _show_options(parser: _Parser) -> None:
     parser.add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
     last = "show completions of this step (default: the last step with the problem)"
     place.add_argument("--step", type=_number(0, None, "a step"), help=last)
-    place.add_argument(
-        "--eval", metavar="NAME", help="show completions of this evaluation of the run: baseline, final, ..."
-    )
+    evaluation = "show completions of this evaluation of the run: baseline, final, ..."
+    place.add_argument("--eval", metavar="NAME", help=evaluation)
     parser.add("--full", action="store_true", help="do not shorten texts")
     parser.add("--json", action="store_true", help="print JSON, with whole texts")
 
@@ -522,6 +512,5 @@ def _serve_options(parser: _Parser) -> None:
         help="require the key in this file (created if missing; -: standard input); clients send it as TINKER_API_KEY, "
         "or in SANDBOX_URL=http://coderl:KEY@host:port",
     )
-    parser.add(
-        "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
-    )
+    unisolated = "sandbox: run without isolation (dangerous; needs --key)"
+    parser.add("--allow-unisolated", action="store_true", help=unisolated)

@@ -38,14 +38,45 @@ def export(options: Namespace) -> int:
     """`coderl export`: writes the policy of a run after a step to the new folder `--out`, as a LoRA adapter or a model
     with the adapter merged in, with a model card; uploads it with `--push`. Unless `--no-check`, compares the model's
     log-probabilities in transformers with sampled ones. All options are checked before the download, which is long."""
-    run = record_path(options.run)
-    policy = saved_policy(run, options.step)
+    policy = saved_policy(record_path(options.run), options.step)
     out: Path = options.out.expanduser()
+    checks = not options.no_check
+    _require_options(options, out, checks=checks)
+    from coderl_tasks.policy.clients import served_by
+
+    base = str(policy.config["model_name"])
+    why = f" ({policy.why})" if policy.why is not None else ""
+    print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
+    with _complete_or_absent(out) as folder:
+        adapter = folder / "adapter" if options.merge else folder  # a merged model lies in the folder itself
+        adapter.mkdir(exist_ok=True)
+        with services(base) as used:
+            print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # and not the sandbox's
+            sequences = asyncio.run(_while_service_answers(used, _fetch(used, policy, adapter, checks=checks)))
+            is_loaded = checks or options.merge
+            server = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
+        base_name = _base_name(base)
+        config = finish_adapter(adapter, base_name)
+        is_float32 = " float32," in server  # only coderl's own server names its precision; then the check is stricter
+        checked = _check_and_merge(base, folder, adapter, sequences, is_float32, options.merge) if is_loaded else None
+        name = (options.push or out.name).rpartition("/")[2]  # without the owner
+        (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
+    print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
+    print("\n".join(_commands(out.resolve(), base_name, int(config["r"]), merged=options.merge)))
+    base_folder = local_model_folder(base)
+    if base_folder is not None and str(base_folder) != base_name and not options.merge:
+        print(f"base:     {base_folder} on this machine, where the hub is not reachable")
+    if options.push is not None:
+        print(f"pushed: {_push(out, options.push, public=options.public)}")
+    return 0
+
+
+def _require_options(options: Namespace, out: Path, *, checks: bool) -> None:
+    """Raises ConfigError where the folder `out`, a package or what `--push` needs is wrong or missing."""
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists: give --out a folder that does not")
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is not a directory: give --out a folder in an existing one")
-    checks = not options.no_check
     # Only the comparison and the merge load the model here, and need its packages.
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing and (checks or options.merge):
@@ -61,38 +92,17 @@ def export(options: Namespace) -> int:
             raise ConfigError(f"--push {options.push}: {' '.join(str(error).split())}") from error
         if get_token() is None:
             raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
-    from coderl_tasks.policy.clients import served_by
-
-    base = str(policy.config["model_name"])
-    why = f" ({policy.why})" if policy.why is not None else ""
-    print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
-    with _complete_or_absent(out) as folder:
-        adapter = folder / "adapter" if options.merge else folder  # a merged model lies in the folder itself
-        adapter.mkdir(exist_ok=True)
-        with services(base) as used:
-            print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
-            sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks=checks)))
-            is_loaded = checks or options.merge
-            served = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
-        # The name of the base model in the adapter's files: of a local folder its path. A hub model that this machine
-        # has in a package keeps its name: whoever loads the adapter gets it from the hub.
-        shown_base = base if find_local(base) is None else str(local_model_folder(base) or base)
-        config = finish_adapter(adapter, shown_base)
-        exact = " float32," in served  # coderl's own server names its precision; a service does not
-        checked = _check_and_merge(base, folder, adapter, sequences, exact, options.merge) if is_loaded else None
-        name = (options.push or out.name).rpartition("/")[2]  # without the owner
-        (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
-    print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
-    print("\n".join(_commands(out.resolve(), shown_base, int(config["r"]), merged=options.merge)))
-    here = local_model_folder(base)
-    if here is not None and str(here) != shown_base and not options.merge:
-        print(f"base:     {here} on this machine, where the hub is not reachable")
-    if options.push is not None:
-        print(f"pushed: {_push(out, options.push, public=options.public)}")
-    return 0
 
 
-async def _unless_lost(used: Services, work: Coroutine[Any, Any, list[SampledSequence]]) -> list[SampledSequence]:
+def _base_name(base: str) -> str:
+    """The name of the base model in the adapter's files: of a local folder its path. A hub model that this machine has
+    in a package keeps its name: whoever loads the adapter gets it from the hub."""
+    return base if find_local(base) is None else str(local_model_folder(base) or base)
+
+
+async def _while_service_answers(
+    used: Services, work: Coroutine[Any, Any, list[SampledSequence]]
+) -> list[SampledSequence]:
     """What `work` returns; InfraError once the service has been silent for ten minutes: the SDK waits for ever."""
     from coderl_tasks.policy.clients import lost
 

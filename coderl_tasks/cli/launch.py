@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
-from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
+from coderl_tasks.runtime.prefect_server import is_up, notice_of_unusable_server, prefect_server, ui_address
 from coderl_tasks.services import load_environment, log_folder
 from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
@@ -44,7 +44,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
         _show_plain_lines()  # after the import, which sets up Prefect's logging
-        if (notice := not_joined()) is not None:  # why the server on its usual port is not used
+        if (notice := notice_of_unusable_server()) is not None:  # on the default port
             console.print(notice, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
@@ -52,7 +52,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
         try:
-            return asyncio.run(_run_and_deliver(flow, settings, api_url))
+            return asyncio.run(_run_and_send_logs(flow, settings, api_url))
         except BaseException as error:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
@@ -83,48 +83,63 @@ def _raise_terminated(*_: object) -> NoReturn:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
-    """Awaits `work`, a run of a Prefect flow, and returns its result; after SIGTERM `work` ends, and TerminatedError
-    (or Prefect's own exception) is raised. Why Prefect's handler is not enough: it raises wherever the main thread is.
-    In an asyncio callback, a side task, `__del__` or a weak reference's callback the exception is lost and ends
-    nothing, so a handler of the event loop waits for the signal too. Prefect has `grace_s` seconds to report how the
-    flow ended, or none if its exception was lost; then `work` is cancelled until it ends."""
-    signalled, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
-    loop, previous_hook = asyncio.get_running_loop(), sys.unraisablehook
+    """Awaits `work`, a run of a Prefect flow, and returns its result. After SIGTERM ends it, and raises TerminatedError
+    or Prefect's own exception.
 
-    # Python and asyncio report lost exceptions to these two hooks.
-    def note_unraisable(unraisable: Any) -> None:
-        lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else previous_hook(unraisable)
-
-    def note_loop_error(_: Any, context: dict[str, Any]) -> None:
-        was_lost = isinstance(context.get("exception"), TerminationSignal)
-        lost.set() if was_lost else loop.default_exception_handler(context)
-
-    loop.add_signal_handler(signal.SIGTERM, signalled.set)
-    sys.unraisablehook = note_unraisable
-    loop.set_exception_handler(note_loop_error)
-    wait_for_signal, wait_for_loss = asyncio.create_task(signalled.wait()), asyncio.create_task(lost.wait())
-    try:
-        await asyncio.wait({running, wait_for_signal, wait_for_loss}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():  # SIGTERM has come, or its exception is lost: then without grace
-            await asyncio.wait({running, wait_for_loss}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():  # `finally` cancels it
-            raise TerminatedError("terminated")
-        return await running
-    finally:
-        wait_for_signal.cancel()
-        wait_for_loss.cancel()
-        if not running.done():  # after SIGTERM the grace is over, or Ctrl-C cancelled the wait above
-            # Cancel repeatedly: without a Prefect server, each report (of a task, of the flow) is retried for minutes.
+    While the flow runs, Prefect's handler of SIGTERM raises TerminationSignal wherever the main thread is. In an
+    asyncio callback, a side task, `__del__` or a weak reference's callback it is lost and ends nothing, so the event
+    loop listens for the signal too. `work` has `grace_s` seconds to end by Prefect's exception, in which it reports its
+    end; then, or at once if that exception was lost, it is cancelled until it ends."""
+    signalled, running = asyncio.Event(), asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signalled.set)
+    with _noting_lost_signals() as lost:
+        wait_for_signal, wait_for_loss = asyncio.create_task(signalled.wait()), asyncio.create_task(lost.wait())
+        try:
+            await asyncio.wait({running, wait_for_signal, wait_for_loss}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():  # if the exception is lost already, this returns at once
+                await asyncio.wait({running, wait_for_loss}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():  # `finally` cancels it
+                raise TerminatedError("terminated")
+            return await running
+        finally:
+            wait_for_signal.cancel()
+            wait_for_loss.cancel()
+            # Still running after the grace, or if Ctrl-C cancelled the wait above. Cancel repeatedly: without a Prefect
+            # server, each report (of a task, of the flow) is retried for minutes.
             while not running.done():
                 running.cancel()
                 await asyncio.wait({running}, timeout=grace_s)
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, _raise_terminated)  # the line above has reset it
+
+
+@contextmanager
+def _noting_lost_signals() -> Iterator[asyncio.Event]:
+    """Yields an event that is set when a TerminationSignal is lost: Python and asyncio report that to two hooks."""
+    lost, loop, previous_hook = asyncio.Event(), asyncio.get_running_loop(), sys.unraisablehook
+
+    def note_unraisable(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, TerminationSignal):
+            lost.set()
+        else:
+            previous_hook(unraisable)
+
+    def note_loop_error(_: Any, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), TerminationSignal):
+            lost.set()
+        else:
+            loop.default_exception_handler(context)
+
+    sys.unraisablehook = note_unraisable
+    loop.set_exception_handler(note_loop_error)
+    try:
+        yield lost
+    finally:
         sys.unraisablehook = previous_hook
         loop.set_exception_handler(None)  # asyncio's own
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, _raise_terminated)  # the line above has reset it
 
 
-async def _run_and_deliver(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:
+async def _run_and_send_logs(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:
     """The flow's result, with its logs and events delivered before the server it reports to may stop."""
     try:
         return await ended_by_sigterm(flow(settings))
@@ -137,8 +152,7 @@ async def _run_and_deliver(flow: Any, settings: FlowSettings | PipelineSettings,
 
 
 def _show_plain_lines() -> None:
-    """Our own warnings as plain lines, and none of Prefect's, which are all in the UI. A
-    PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL brings Prefect's back."""
+    """Our own warnings as plain lines; of Prefect's none without a PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL."""
     if "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ:
         for logger in (logging.getLogger(), logging.getLogger("prefect._internal")):
             for handler in list(logger.handlers):

@@ -13,7 +13,7 @@ import rich.table
 from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation.paired import sampling_noise
+from coderl_tasks.evaluation.paired import Noise, sampling_noise
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import naming_damaged_tables, pools_table, runs_table
 from coderl_tasks.insight.tables import render_frame, write_frame
@@ -120,46 +120,54 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
-    """`coderl power`: prints on how many problems an evaluation shows a difference of `--points` between two policies,
-    and the least difference that shows on as many as a recorded evaluation has, both by completions per problem. That
-    evaluation, whose folder or whose run (then: the final one) `options.evaluation` is, says how noisy outcomes are.
-    ConfigError for bad options, or if it is not finished."""
+    """`coderl power`: prints how many problems an evaluation needs to show a difference of `--points` between two
+    policies, and the least difference that the problems of a recorded evaluation show, by completions per problem. The
+    recorded one (its folder, or a run, whose final one is taken) tells how noisy outcomes are. Raises ConfigError."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
     if options.losses is not None and not 0 <= options.losses <= 50:
         raise ConfigError("--losses is from 0 to 50")
-    folder = find_local(options.evaluation)
-    journal = None if folder is None else EvalJournal(folder)
-    if journal is None or journal.read_summary() is None:  # no evaluation's folder: a run
-        journal = EvalJournal(record_path(options.evaluation) / "evals" / FINAL)
-    rollouts = journal.read_rollouts()
-    if journal.read_summary() is None or rollouts is None:
-        raise ConfigError(f"there is no finished evaluation in {journal.folder}")
-    summary = read_shaped(journal.folder / "summary.json", Summary)
-    noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
+    noise, difference = _noise_of(options.evaluation), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    # The share of problems that get worse: known, else guessed to be as large as the difference. The gains are losses +
-    # difference, and both are at most 1 together.
+    # Losses are the share of problems that get worse, gains of those that get better: gains = losses + difference, and
+    # both together are at most 1. Losses that nothing tells are guessed to be as large as the difference.
     losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
-    table = rich.table.Table(
-        "completions per problem",
-        f"problems to see {options.points:g} points",
-        f"points seen on these {noise.problems:,}",
-        title=f"Two policies on the same problems, 5% two-sided, power {options.power:.0%}",
-    )
-    # Without variance within a problem, more completions per problem change nothing.
-    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):
-        needed = pairs_needed(difference, noise.within, samples, losses, power=options.power)
-        smallest_seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
-        table.add_row(str(samples), f"{needed:,}", f"{100 * smallest_seen:.1f}")
-    Console().print(table)
-    print(noise.said)  # where it is from
+    Console().print(_power_table(noise, difference, losses, options.power))
+    print(noise.explanation)  # how the noise was estimated
     print(
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
         f"get better{' (a guess: --losses says another)' if noise.losses is None else ''}."
     )
     return 0
+
+
+def _noise_of(evaluation: str) -> Noise:
+    """The noise of the finished evaluation in this folder, or of this run's final one."""
+    folder = find_local(evaluation)
+    journal = None if folder is None else EvalJournal(folder)
+    if journal is None or journal.read_summary() is None:  # no evaluation's folder: a run
+        journal = EvalJournal(record_path(evaluation) / "evals" / FINAL)
+    rollouts = journal.read_rollouts()
+    if journal.read_summary() is None or rollouts is None:
+        raise ConfigError(f"there is no finished evaluation in {journal.folder}")
+    summary = read_shaped(journal.folder / "summary.json", Summary)
+    return sampling_noise(rollouts, summary.get("compare"))
+
+
+def _power_table(noise: Noise, difference: float, losses: float, power: float) -> rich.table.Table:
+    table = rich.table.Table(
+        "completions per problem",
+        f"problems to see {100 * difference:g} points",
+        f"points seen on these {noise.problems:,}",
+        title=f"Two policies on the same problems, 5% two-sided, power {power:.0%}",
+    )
+    variance = noise.within  # of a completion's outcome within a problem; at 0 more completions change nothing
+    for samples in (1, 2, 4, 8, 16) if variance else (1,):
+        needed = pairs_needed(difference, variance, samples, losses, power=power)
+        smallest_seen = seen_difference(noise.problems, variance, samples, losses, power=power)
+        table.add_row(str(samples), f"{needed:,}", f"{100 * smallest_seen:.1f}")
+    return table
 
 
 def validate(options: Namespace) -> int:
@@ -231,9 +239,10 @@ def audit(options: Namespace) -> int:
     found = named_problems(options.pool, options.limit)
     folder = (options.out or found.folder or Path(f"audit-{found.name}")).absolute()
 
-    async def audited(urls: Sequence[str], most: int) -> pl.DataFrame:  # `most`: requests at a time
-        async with SandboxClient(urls, most) as client:
+    async def audited(urls: Sequence[str], max_concurrency: int) -> pl.DataFrame:
+        async with SandboxClient(urls, max_concurrency) as client:
             judge = Judge(client, options.timeout)
+            # checks: what a curation found of the pool's solutions, which is not checked again
             how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
             with progress_bar(Console(stderr=True), "auditing") as update:
                 return await audit_problems(

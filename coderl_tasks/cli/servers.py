@@ -35,11 +35,11 @@ def serve(options: Namespace) -> int:
                 dtype=options.dtype,
             )
         else:
-            from coderl_tasks.sandbox_programs import PREPARED
+            from coderl_tasks.sandbox_programs import PRELOADED
 
             hidden = {"CODERL_HOME": coderl_home()}  # programs must not read it
             limits = options.concurrency, options.allow_unisolated
-            serve_sandbox(options.port, options.host, *limits, key=key, prepared=PREPARED, hidden=hidden)
+            serve_sandbox(options.port, options.host, *limits, key=key, prepared=PRELOADED, hidden=hidden)
     except SetupError as error:  # a mistake in the options, or a machine that cannot isolate
         raise ConfigError(str(error)) from error
     except ServerError as error:
@@ -88,7 +88,8 @@ def up(options: Namespace) -> int:
         print(f"work pool {JOBS_POOL} and its deployments are at {api_url}", flush=True)
         return 0
     port: int | None = options.port
-    if port is None and (notice := prefect_server.not_joined()) is not None:
+    # Without --port a Prefect server on the default port is used; the notice says why the one there is not.
+    if port is None and (notice := prefect_server.notice_of_unusable_server()) is not None:
         print(notice, flush=True)
     with prefect_server.shared_prefect_server(port) as api_url:
         if prefect_server.is_open(api_url):

@@ -164,7 +164,11 @@ def _value_features(value: Any) -> set[str]:
     items = list(value)
     found = {f"size {min(len(items), 5)}", f"even {len(items) % 2}"}
     if items and isinstance(value, str):
-        found |= {f"first {_character(items[0])}", f"last {_character(items[-1])}", *map(_character, items)}
+        found |= {
+            f"first {_character_class(items[0])}",
+            f"last {_character_class(items[-1])}",
+            *map(_character_class, items),
+        }
         found.add(f"words {min(len(value.split()), 5)}")
     with suppress(TypeError):  # elements that have no order
         ordered = sorted(items)
@@ -184,7 +188,7 @@ def _end(items: Sequence[Any], item: Any) -> str:
     return "the start" if item == items[0] else "the end" if item == items[-1] else "neither end"
 
 
-def _character(text: str) -> str:
+def _character_class(text: str) -> str:
     if text.isalpha():
         return "upper" if text.isupper() else "lower"
     return "digit" if text.isdigit() else "space" if text.isspace() else "sign"

@@ -119,12 +119,11 @@ def named_problems(name: str, limit: int = -1) -> NamedProblems:
     `limit` rows (-1: all), and what a pool's curation recorded of these solutions. Raises ConfigError, with the near
     names, if there is neither, or no problem with tests to run, and DataError for data that cannot be read."""
     path = find_local(str(POOLS / name)) or find_local(name)
-    has_pool_file = path is not None and any((path / file).is_file() for file in (POOL_FILE, MANIFEST_FILE))
-    if path is not None and not (has_pool_file or path.name == POOL_FILE or path.parent == POOLS.resolve()):
+    if path is not None and not _is_pool_path(path):
         loaded = load_problems(str(path), role="train", limit=limit)
         found = NamedProblems(path.stem, loaded.problems, unusable=loaded.unusable)
-    else:  # a pool, or an unfinished or missing one: for these `find_pool` raises the error
-        pool = find_pool(name)
+    else:
+        pool = find_pool(name)  # raises ConfigError for an unfinished pool and for a name of nothing
         loaded = load_problems(str(pool.file), role="train", limit=limit)
         folder = pool.file.parent if pool.manifest else None
         solutions = pool.file.with_name("solutions.parquet")
@@ -134,6 +133,12 @@ def named_problems(name: str, limit: int = -1) -> NamedProblems:
     if not found.problems:
         raise ConfigError(f"{name} has no problem with tests to run{f': {found.unusable}' if found.unusable else ''}")
     return found
+
+
+def _is_pool_path(path: Path) -> bool:
+    """Whether a path is a pool's table, a pool's folder, or an unfinished pool: a folder where pools lie by default."""
+    is_pool_folder = any((path / file).is_file() for file in (POOL_FILE, MANIFEST_FILE))
+    return is_pool_folder or path.name == POOL_FILE or path.parent == POOLS.resolve()
 
 
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:

@@ -31,17 +31,17 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import SIDES, same_source
-from coderl_tasks.problems.profile_columns import SHARD_SCHEMA, TOLD
+from coderl_tasks.problems.profile_columns import N_FROM_RUN, SHARD_SCHEMA
 from coderl_tasks.settings import CurateSettings, about
 
 POLICY_FILE = "policy.json"
-SAME_AS_RUN = ("model_name", "environment", *SIDES)
-"""Settings in which a pool and the run that it is made from cannot differ: rollouts of other data tell nothing."""
-AS_SAMPLED = (
+FIXED_BY_RUN = ("model_name", "environment", *SIDES)
+"""Settings that a user may not set otherwise than the run: rollouts of other data tell nothing of these."""
+SAMPLING_KEYS = (
     "max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format",
     "stop_after_code",
 )  # fmt: skip
-"""Settings of the run, not of its pool, that new samples need to be like its rollouts."""
+"""Settings of sampling, the run's by default, so that new samples are like its rollouts; a user may set others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
     """Fills in the settings that the user did not give: model, data and sampling are the run's (`from_run`), and what
     else decides a pool's content is that of the pool it was trained on. Raises ConfigError if there is no such run, if
-    it has no checkpoint to sample from, or if a given setting of SAME_AS_RUN differs from the run's."""
+    it has no checkpoint to sample from, or if a given setting of FIXED_BY_RUN differs from the run's."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
     prefix = f"from_run={settings.from_run}"
@@ -81,7 +81,7 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
         raise ConfigError(f"{prefix}: there is no run in {run}{did_you_mean(near_runs(run))} (coderl runs lists them)")
     if get_last_checkpoint(run, "sampler_path") is None:
         raise ConfigError(f"{prefix}: the run has no checkpoint to sample from yet (save_every= says when it has)")
-    for key in SAME_AS_RUN:  # one that the run did not record had its default
+    for key in FIXED_BY_RUN:  # one that the run did not record had its default
         given, of_run = getattr(settings, key), config.get(key, getattr(CurateSettings(), key))
         is_same = {"model_name": same_model, "dataset": same_source}.get(key, lambda one, other: one == other)
         if key in settings.given and not is_same(given, of_run):
@@ -94,7 +94,9 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     # These modes are for few samples or none. The run has many: its pool's mode gives way to the default.
     if values.get("profile_mode") in ("screen", "none"):
         del values["profile_mode"]
-    values |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}  # the run's own values count
+    # The run may have been started with other settings than its pool: its own values count. The keys of FIXED_BY_RUN
+    # cannot differ from what the user gave (checked above); those of SAMPLING_KEYS give way to what the user gave.
+    values |= {key: config[key] for key in (*FIXED_BY_RUN, *SAMPLING_KEYS) if key in config}
     return settings.filled_from(values).with_changes(from_run=str(run))
 
 
@@ -121,7 +123,7 @@ def recorded_policy(folder: Path) -> RunPolicy | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunEstimates:
     """What a run's rollouts say of problems: `counts` has (right, completions) by problem_id, discounted and rounded,
     `profile` (SHARD_SCHEMA) the same with what else a profile has. Nothing was spent on it."""
 
@@ -129,13 +131,13 @@ class Told:
     profile: pl.DataFrame
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
-        """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format
-        and truncation and lengths are those of the samples where there are any: they are of the policy itself."""
+        """The profile (SHARD_SCHEMA and N_FROM_RUN) of the problems by rollouts and samples, in their order. Rates of
+        format and truncation and lengths are the samples' where there are any: they are of the policy itself."""
         fresh = {row["problem_id"]: row for row in sampled.iter_rows(named=True)}
         old = {row["problem_id"]: row for row in self.profile.iter_rows(named=True)}
         rows = []
         for name in problem_ids:
-            row = (fresh.get(name) or old[name]) | {TOLD: old[name]["n_samples"] if name in old else 0}
+            row = (fresh.get(name) or old[name]) | {N_FROM_RUN: old[name]["n_samples"] if name in old else 0}
             if name in fresh and name in old:
                 k, n = row["n_correct"] + old[name]["n_correct"], row["n_samples"] + old[name]["n_samples"]
                 both = {
@@ -145,10 +147,10 @@ class Told:
                 }
                 row |= both | rates(k, n)
             rows.append(row)
-        return pl.DataFrame(rows, schema=SHARD_SCHEMA | {TOLD: pl.Int64()})
+        return pl.DataFrame(rows, schema=SHARD_SCHEMA | {N_FROM_RUN: pl.Int64()})
 
 
-def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
+def estimate_from_run(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> RunEstimates:
     """Estimates the policy's pass rates on `problems` (with tests) from rollouts that its run recorded: pass counts and
     profile rows. Reads the steps up to the policy's; a rollout `age` steps older weighs 1 / (1 + age / HALF_AGE).
     Leaves out problems that the run did not sample, or graded with other tests or another comparator."""
@@ -156,10 +158,11 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [file for file in scored_files(Path(policy.run)) if int(file.parent.name) <= policy.step]
     if not files:
-        return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
+        return RunEstimates({}, pl.DataFrame(schema=SHARD_SCHEMA))
     scan = scan_parquet(files, ROLLOUT_SCHEMA)
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
+    # The run paid for its rollouts: a curation that uses them has no rounds, tokens or costs of its own.
     nothing_spent = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
     counts, rows = {}, []
     run_comparators = _comparators(Path(policy.run))  # empty if the run's pool is gone: then taken to be the same
@@ -173,10 +176,12 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
         weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
         pass_weights = weights[(rollouts["correctness_score"] == 1.0).to_numpy()]
         if n := round(math.fsum(weights)):  # otherwise they are too old to count
-            counts[problem.problem_id] = round(n * math.fsum(pass_weights) / math.fsum(weights)), n
-            row = profile_frame([problem], rollouts, prices).row(0, named=True)  # unweighted: lengths, formats
-            rows.append(row | rates(*counts[problem.problem_id]) | nothing_spent)
-    return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
+            n_correct = round(n * math.fsum(pass_weights) / math.fsum(weights))
+            counts[problem.problem_id] = n_correct, n
+            unweighted_row = profile_frame([problem], rollouts, prices).row(0, named=True)
+            # Lengths and formats stay unweighted; counts, pass rate, its interval and difficulty are the weighted ones.
+            rows.append(unweighted_row | rates(n_correct, n) | nothing_spent)
+    return RunEstimates(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
 
 
 def _comparators(run: Path) -> dict[str, str]:

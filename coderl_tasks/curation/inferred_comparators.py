@@ -30,7 +30,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from coderl_tasks.curation.mutants import mutants
@@ -55,6 +55,10 @@ class Inference:
     comparator: str
     reason: str
 
+    @classmethod
+    def undecided(cls, reason: str) -> "Inference":
+        return cls("", reason)
+
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
@@ -77,7 +81,7 @@ class _Evidence:
     def all_agree(self, name: str) -> bool:
         return all(self.agree(name, self.expected, reference) for reference in self.references)
 
-    def deviating(self, name: str = DEFAULT) -> list[Answers]:
+    def disagreeing(self, name: str) -> list[Answers]:
         """The references that do not agree with the expected outputs under a comparator."""
         return [each for each in self.references if not self.agree(name, self.expected, each)]
 
@@ -100,10 +104,10 @@ class _Evidence:
         return [[line.split() for line in lines(_bytes(each))] for each in self.expected]
 
     @property
-    def one_line(self) -> bool:
+    def is_one_line(self) -> bool:
         return self.problem.kind == "stdin" and all(len(each) < 2 for each in self.elements())
 
-    def named_freedoms(self) -> list[str]:
+    def stated_freedoms(self) -> list[str]:
         """Candidates by the statement alone, as far as they accept more of these tests' answers than the default."""
         said = self.said
         # Tests may be many megabytes: most statements say nothing of the kind.
@@ -123,12 +127,13 @@ class _Evidence:
 async def infer_comparator(
     problem: Problem, codes: Sequence[str], judge: Judge, seed: int, *, disagree: bool
 ) -> Inference | None:
-    """Infers which laxer comparator than the default a problem needs, if any: "any order", say. `codes` are its
-    reference solutions; `disagree` says that one of them fails tests by its answers. The result is None if neither they
-    nor the statement suggest another comparator, and undecided (a comparator of "") if the evidence conflicts or is too
-    little. The problem's time limit has to be enough for its references. Raises InfraError if one cannot be run."""
+    """Infers which comparator a problem needs that allows one freedom more than the default: any order of the output,
+    any letter case, or small errors of numbers. `codes` are the reference solutions; `disagree` says that one of them
+    fails tests by its answers. The result is None if neither they nor the statement suggest another comparator, and
+    undecided if the evidence conflicts or is too little. The problem's time limit has to be enough for its references.
+    Raises InfraError if one cannot be run."""
     evidence = _Evidence(problem.whole(), said_of_answers(problem.statement))
-    if not (disagree or evidence.named_freedoms()):
+    if not (disagree or evidence.stated_freedoms()):
         return None
     distinct = list({shape(code): code for code in codes}.values())
     outputs = await asyncio.gather(*(judge.outputs(problem, code) for code in distinct))
@@ -138,22 +143,23 @@ async def infer_comparator(
         return None
     programs, references = zip(*complete, strict=True)
     evidence = replace(evidence, references=references, programs=programs)
-    # What the statement allows, and the references whose answers the default comparator does not accept.
-    named, deviating = evidence.named_freedoms(), evidence.deviating()
-    names = _candidates(evidence, named, bool(deviating))
-    if not names:
-        disagreeing = named and deviating  # under the default too
-        return Inference("", f"the references do not agree as {', '.join(named)}") if disagreeing else None
-    name = names[0]  # if there are more, `_against` says that no comparator allows all of them
-    if against := _against(evidence, names, named) or _missing(evidence, name):
-        return Inference("", against)
-    passing = await _passing_wrong_program(evidence, name, judge, seed)
-    if passing:
-        return Inference("", f"{name} would do, but {passing} passes under it")
-    return Inference(name, _grounds(evidence, name, len(deviating)))
+    stated, disagreeing = evidence.stated_freedoms(), evidence.disagreeing(DEFAULT)
+    fitting = _comparators_that_fit(evidence, stated, bool(disagreeing))
+    if not fitting:
+        if stated and disagreeing:  # neither what the statement allows nor the default accepts all references
+            return Inference.undecided(f"the references do not agree as {', '.join(stated)}")
+        return None
+    if objection := _objection(evidence, fitting, stated):  # such as two freedoms that fit
+        return Inference.undecided(objection)
+    name = fitting[0]  # the only one
+    if missing := _missing_evidence(evidence, name):
+        return Inference.undecided(missing)
+    if passing := await _passing_wrong_program(evidence, name, judge, seed):
+        return Inference.undecided(f"{name} would do, but {passing} passes under it")
+    return Inference(name, _reason_in_words(evidence, name, len(disagreeing)))
 
 
-def _candidates(evidence: _Evidence, named: Sequence[str], has_deviating: bool) -> list[str]:
+def _comparators_that_fit(evidence: _Evidence, named: Sequence[str], has_deviating: bool) -> list[str]:
     """Of each freedom the strictest comparator that accepts all references (rule 1)."""
     if has_deviating:
         # Without a word on errors an integer that is printed as one is exact: references may have lost precision.
@@ -163,10 +169,10 @@ def _candidates(evidence: _Evidence, named: Sequence[str], has_deviating: bool) 
         ladders = [[CASE], numbers, evidence.order]
         return [name for ladder in ladders if (name := next(filter(evidence.all_agree, ladder), ""))]
     names = [name for name in named if evidence.all_agree(name)]
-    return ["tokens_any_order" if name == UNORDERED[0] and evidence.one_line else name for name in names]
+    return ["tokens_any_order" if name == UNORDERED[0] and evidence.is_one_line else name for name in names]
 
 
-def _against(evidence: _Evidence, names: Sequence[str], named: Sequence[str]) -> str:
+def _objection(evidence: _Evidence, names: Sequence[str], named: Sequence[str]) -> str:
     """What speaks against the candidates (rules 1 and 3); "" if nothing does."""
     said = evidence.said
     if said.several:
@@ -182,14 +188,14 @@ def _against(evidence: _Evidence, names: Sequence[str], named: Sequence[str]) ->
     return "the order of given tokens is the answer" if _order_is_the_answer(evidence) else ""
 
 
-def _missing(evidence: _Evidence, name: str) -> str:
+def _missing_evidence(evidence: _Evidence, name: str) -> str:
     """The evidence that a candidate lacks (rule 2); "" if it has enough."""
     stricter = dict(pairwise((DEFAULT, *UNORDERED)))
     below = next((each for each, looser in stricter.items() if looser == name), DEFAULT)
-    deviating = evidence.deviating(below)  # the others would do with less
+    deviating = evidence.disagreeing(below)  # the others would do with less
     if evidence.phrase(name):
         composite = any(isinstance(part, list) and len(part) > 1 for each in evidence.elements() for part in each)
-        if deviating or name not in UNORDERED or not composite or (name == "tokens_any_order" and evidence.one_line):
+        if deviating or name not in UNORDERED or not composite or (name == "tokens_any_order" and evidence.is_one_line):
             return ""
         return "the statement allows any order, and no reference shows of what"
     alike = "exact" if name.startswith(FLOAT) else below  # close decimals are alike under the default
@@ -199,7 +205,7 @@ def _missing(evidence: _Evidence, name: str) -> str:
     return f"{name} would do, but references that need it may be wrong, as the statement does not allow it"
 
 
-def _grounds(evidence: _Evidence, name: str, n_deviating: int) -> str:
+def _reason_in_words(evidence: _Evidence, name: str, n_deviating: int) -> str:
     """What a decision rests on, in one line."""
     phrase = evidence.phrase(name)
     said = f' the statement says "{phrase}";' if phrase else ""
@@ -232,19 +238,25 @@ def _order_is_the_answer(evidence: _Evidence) -> bool:
 
 async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, seed: int) -> str:
     """Whether the comparator `name` accepts a wrong program: returns which one, in words, or "" if it accepts none.
-    Tried are the problem's known-wrong programs, and mutants of the references. A mutant that passes is taken as wrong
-    if its answers differ from the expected ones in another way than any reference's do: they break a relation, finer
-    than the comparator, that holds for all references. For one line in any order there is no such relation."""
+    Tried are the problem's known-wrong programs, and mutants of the references. A mutant that passes may be right. It
+    is taken as wrong if a relation between expected and actual answers that is stricter than the comparator, such as
+    "each line has the same tokens" for any order of all tokens, holds for every reference but not for the mutant."""
     problem = replace(evidence.problem, comparator=name)
     for number, code in enumerate(problem.wrong_solutions, 1):
         if (await graded(judge, problem, code)).passed and not (await graded(judge, evidence.problem, code)).passed:
             return f"known-wrong program {number}"
-    relations = () if evidence.one_line and name in UNORDERED else _FINER.get(name.partition(":")[0], ())
-    holding = [each for each in relations if all(_holds(each, evidence.expected, one) for one in evidence.references)]
-    if not holding:  # then nothing tells a wrong mutant that passes from a right one
+    # Relations compare lines: of an output of one line in any order they say no more than the comparator.
+    says_nothing = evidence.is_one_line and name in UNORDERED
+    relations = () if says_nothing else _FINER_RELATIONS.get(name.partition(":")[0], ())
+    kept_by_references = [
+        relation
+        for relation in relations
+        if all(_holds_in_all_tests(relation, evidence.expected, answers) for answers in evidence.references)
+    ]
+    if not kept_by_references:  # then nothing tells a wrong mutant that passes from a right one
         return ""
     drawn = [mutants(code, seed_for(seed, "mutants", problem.problem_id), MOST_MUTANTS) for code in evidence.programs]
-    by_turns = [code for turn in range(MOST_MUTANTS) for of_one in drawn for code in of_one[turn : turn + 1]]
+    round_robin = [code for turn in zip_longest(*drawn) for code in turn if code is not None]
     limit_s = min(problem.time_limit_s or judge.timeout_s, MUTANT_LIMIT_S)  # a mutant may never end
     problem = replace(problem, time_limit_s=limit_s)
 
@@ -253,9 +265,11 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
             return False
         answers = await judge.outputs(problem, code)
         is_complete = len(answers) == len(problem.tests)
-        return is_complete and not all(_holds(each, evidence.expected, answers) for each in holding)
+        return is_complete and not all(
+            _holds_in_all_tests(relation, evidence.expected, answers) for relation in kept_by_references
+        )
 
-    wrong = await asyncio.gather(*map(is_wrong, by_turns[:MOST_MUTANTS]))
+    wrong = await asyncio.gather(*map(is_wrong, round_robin[:MOST_MUTANTS]))
     return "a wrong mutant of a reference" if any(wrong) else ""
 
 
@@ -263,7 +277,7 @@ Relation = Callable[[str, str], bool]
 """Whether two outputs differ only as a relation allows that is finer than some comparator."""
 
 
-def _holds(relation: Relation, wanted: Answers, got: Answers) -> bool:
+def _holds_in_all_tests(relation: Relation, wanted: Answers, got: Answers) -> bool:
     return all(relation(one, other) for one, other in zip(wanted, got, strict=True))
 
 
@@ -283,7 +297,7 @@ def _same_beside_decimals(wanted: str, got: str) -> bool:
     return not has_decimals or _same_integers(wanted, got)
 
 
-_FINER: dict[str, tuple[Relation, ...]] = {
+_FINER_RELATIONS: dict[str, tuple[Relation, ...]] = {
     "tokens_any_order": (
         lambda wanted, got: _bags(wanted) == _bags(got),
         lambda wanted, got: sorted(_bags(wanted)) == sorted(_bags(got)),

@@ -1,13 +1,7 @@
 """The format of a `stdin` problem's inputs: how their lines become records of values, and records become lines.
 
-A format is inferred from all given inputs together: the simplest sequence of items that parses every one of them.
-
-| item | lines | value |
-|---|---|---|
-| row | one line of a fixed number of tokens | each token |
-| counted row | one line: a number, then so many tokens | the number, and the list of the tokens |
-| array | one line of any number of tokens | a list |
-| lines | as many lines as an earlier number says, else all that remain, each like one of the items above | a list |
+A format is inferred from all given inputs together: the simplest sequence of items that parses every one of them. An
+item is a row, an array, a counted row or several lines, each one of these (see `_parse_item`).
 
 An input may also be a number of cases, each in the same format: then every case is a record. Whether a number is the
 length of a list is left to the constraints of `new_inputs`, except where it says how many lines follow. Of lines that
@@ -32,15 +26,15 @@ _MOST_ATTEMPTS = 400  # to continue a format by an item; those of problems take 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """`kind` is row, counted, array or lines. `size` is a row's number of tokens. Of lines, `count` is the field that
-    says how many there are, with `more` to be added (None: all that remain), and `each` what one of them is."""
+    """`kind` is row, counted, array or lines. `size` is a row's number of tokens. Of lines, `count_field` is the field
+    that says how many there are, with `count_offset` added (None: all that remain), and `line` is what one is."""
 
     kind: str
     size: int = 0
     separator: str = " "
-    count: int | None = None
-    more: int = 0
-    each: "_Item | None" = None
+    count_field: int | None = None
+    count_offset: int = 0  # -1, 0 or 1: a tree of n nodes has n - 1 lines of edges
+    line: "_Item | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class InputFormat:
 
     def parse(self, text: str) -> list[Record] | None:
         """The records of an input, None if it is not in this format."""
-        raw = _split(self.items, self.has_cases, _lines(text))
+        raw = _parse_cases(self.items, self.has_cases, _lines(text))
         if raw is None:
             return None
         return [[_typed(value, *kind) for value, kind in zip(record, self.types, strict=True)] for record in raw]
@@ -77,7 +71,7 @@ def infer_format(texts: Sequence[str], statement: str = "") -> InputFormat | Non
         for has_cases in (True, False) if _may_have_cases(inputs) else (False,):
             found = search.case_formats(inputs) if has_cases else search.continued(list(map(_Position, inputs)))
             for items in found:
-                raw = [_split(items, has_cases, lines) for lines in inputs]
+                raw = [_parse_cases(items, has_cases, lines) for lines in inputs]
                 if None not in raw:  # further cases may not have the format of the first ones
                     fields = zip(*(record for records in raw for record in records or ()), strict=True)
                     return InputFormat(items, has_cases, tuple(map(_type, fields)))
@@ -100,11 +94,12 @@ class _TooManyAttempts(Exception):
 
 
 class _Position(NamedTuple):
-    """Where in the lines of an input some items end, and the single tokens of these ("" for a list)."""
+    """How far some items parse an input: the `place` of its next line, and by field of these items the token ("" for a
+    list), since a token may be the number of lines of a later item."""
 
     lines: list[str]
     place: int = 0
-    numbers: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
 
     def following(self, count: int) -> list[str]:
         """So many lines; fewer at the end."""
@@ -132,13 +127,13 @@ class _Search:
             yield from self.continued(list(map(_Position, cases)))
         lines = [*(_Item("row", size) for size in range(1, 5)), _Item("array")]
         for width in (1, 2, 3):
-            for count, more, line in product(range(width), (0, -1, 1), lines):
-                yield (_Item("row", width), _Item("lines", count=count, more=more, each=line))
+            for field, offset, line in product(range(width), (0, -1, 1), lines):
+                yield (_Item("row", width), _Item("lines", count_field=field, count_offset=offset, line=line))
 
     def continued(self, at: Sequence[_Position], items: tuple[_Item, ...] = ()) -> Iterator[tuple[_Item, ...]]:
         """Yields every sequence of items that begins with `items` and parses all inputs to their end, the simplest
         first. `at` says of each input where `items` end in it. Depth first: each item that may follow is tried."""
-        ended = [place == len(lines) for lines, place, _ in at]
+        ended = [position.place == len(position.lines) for position in at]
         if all(ended):
             yield items
             return
@@ -149,53 +144,61 @@ class _Search:
             if self.attempts > _MOST_ATTEMPTS:
                 raise _TooManyAttempts
             after = []
-            for lines, place, numbers in at:
-                taken = _take(item, lines, place, numbers)
-                if taken is None:  # this input does not have the item here
+            for lines, place, tokens in at:
+                parsed = _parse_item(item, lines, place, tokens)
+                if parsed is None:  # this input does not have the item here
                     break
-                fields, place = taken
-                numbers = (*numbers, *(each if isinstance(each, str) else "" for each in fields))
-                after.append(_Position(lines, place, numbers))
+                fields, next_place = parsed
+                new_tokens = [field if isinstance(field, str) else "" for field in fields]
+                after.append(_Position(lines, next_place, (*tokens, *new_tokens)))
             else:  # every input has it
                 yield from self.continued(after, (*items, item))
 
     def next_items(self, at: Sequence[_Position], is_first: bool) -> Iterator[_Item]:
-        """Yields the items that may come next in all inputs (next line of each: `at`), the likeliest first: lines that
-        an earlier number counts, one line as an array, a counted row or a row, and last all remaining lines. The order
-        matters: the first sequence of items that parses all inputs is taken."""
-        lines = [each.lines[each.place] for each in at]
+        """Yields the items that may come next in all inputs (next line of each: `at`), the likeliest first, since the
+        first sequence of items that parses all inputs is taken. The lines `3 1 2 3` and `2 5 7`, say, are first taken
+        for counted rows (a number, and so many others), then for arrays."""
+        yield from self._counted_lines(at)
+        lines = [position.lines[position.place] for position in at]
         separator = _separator(lines)
         sizes = {len(line.split(separator)) for line in lines}
-        # Each earlier number may count lines, or one less (edges of a tree), or one more. A count of 1 says little.
-        for count in range(len(at[0].numbers)):
-            if not all(_INTEGER.fullmatch(each.numbers[count]) for each in at):
+        longest = max(sizes)
+        row, array = _Item("row", longest, separator), _Item("array", separator=separator)
+        counted = _Item("counted", separator=separator)
+        may_be_row = len(sizes) == 1 and longest <= _MOST_TOKENS  # longer lines are arrays
+        may_be_counted = all(_is_counted(line.split(separator)) for line in lines)
+        is_last_line = all(position.place + 1 == len(position.lines) for position in at)
+        is_stated_list = is_last_line and self.says_list and not may_be_counted and longest > 2
+        # Few numbers, or those of the first line, mostly differ in meaning, as n and k: a row rather than an array.
+        are_parameters = may_be_row and (is_first or longest <= 3)
+        by_likelihood = [
+            (is_stated_list, array),
+            # Before a row, if all lines have one length: a row would let the count be any number.
+            (may_be_counted and longest > 2, counted),
+            (are_parameters, row),
+            (may_be_counted and longest <= 2, counted),  # after a row: a number may be 1 by chance, as in `1 5`
+            (not is_stated_list, array),
+            (may_be_row and not are_parameters, row),
+        ]
+        yield from (item for is_possible, item in by_likelihood if is_possible)
+        if any(len(position.lines) - position.place > 1 for position in at):
+            remaining = [line for position in at for line in position.lines[position.place :]]
+            yield from (_Item("lines", line=item) for item in self.line_items(remaining))
+
+    def _counted_lines(self, at: Sequence[_Position]) -> Iterator[_Item]:
+        """Yields items of as many lines as an earlier token says, or one less (edges of a tree), or one more."""
+        least_of_all = 1 if self.says_cases else 2  # if every count is 1, that says little
+        for field in range(len(at[0].tokens)):
+            if not all(_INTEGER.fullmatch(position.tokens[field]) for position in at):
                 continue
-            for more in (0, -1, 1):
-                counts = [int(each.numbers[count]) + more for each in at]
-                if max(counts) < (1 if self.says_cases else 2) or min(counts) < 1:
+            for offset in (0, -1, 1):
+                counts = [int(position.tokens[field]) + offset for position in at]
+                if max(counts) < least_of_all or min(counts) < 1:
                     continue
-                counted = [line for each, number in zip(at, counts, strict=True) for line in each.following(number)]
+                counted = [line for position, n in zip(at, counts, strict=True) for line in position.following(n)]
                 if len(counted) == sum(counts):  # else an input ends before
-                    yield from (_Item("lines", count=count, more=more, each=each) for each in self.line_items(counted))
-        is_counted = all(_is_counted(line.split(separator)) for line in lines)
-        is_last = all(each.place + 1 == len(each.lines) for each in at)
-        is_array = is_last and self.says_list and not is_counted and max(sizes) > 2
-        is_row = len(sizes) == 1 and max(sizes) <= _MOST_TOKENS  # longer lines are arrays
-        if is_array:
-            yield _Item("array", separator=separator)
-        if is_counted and max(sizes) > 2:  # though all have one length: a row would let the count be any number
-            yield _Item("counted", separator=separator)
-        if is_row and (is_first or max(sizes) <= 3):
-            yield _Item("row", max(sizes), separator)
-        if is_counted and max(sizes) <= 2:
-            yield _Item("counted", separator=separator)
-        if not is_array:
-            yield _Item("array", separator=separator)
-        if is_row and not is_first and max(sizes) > 3:
-            yield _Item("row", max(sizes), separator)
-        if any(len(each.lines) - each.place > 1 for each in at):
-            remaining = [line for each in at for line in each.lines[each.place :]]
-            yield from (_Item("lines", each=each) for each in self.line_items(remaining))
+                    for item in self.line_items(counted):
+                        yield _Item("lines", count_field=field, count_offset=offset, line=item)
 
     def line_items(self, lines: Sequence[str]) -> Iterator[_Item]:
         separator = _separator(lines)
@@ -219,7 +222,7 @@ def _is_counted(tokens: Sequence[str]) -> bool:
     return bool(_INTEGER.fullmatch(tokens[0])) and int(tokens[0]) == len(tokens) - 1
 
 
-def _split(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[list[Any]] | None:
+def _parse_cases(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[list[Any]] | None:
     """Parses the lines of one input by a format, `items`: returns each case's fields (a token or a list each); None if
     they do not fit. `has_cases`: the first line says how many cases follow; otherwise the input is one case."""
     if not lines:
@@ -233,37 +236,27 @@ def _split(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[li
     for _ in range(cases):
         fields: list[Any] = []
         for item in items:
-            taken = _take(item, lines, place, fields)
-            if taken is None:
+            # With the fields so far: one of them may say how many lines the item has.
+            parsed = _parse_item(item, lines, place, fields)
+            if parsed is None:
                 return None
-            more, place = taken
+            more, place = parsed
             fields += more
         records.append(fields)
     return records if place == len(lines) else None
 
 
-def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
-    """Parses one item of a format at line `place`: returns its fields (a token or a list each) and the number of the
-    next line, or None if the lines do not fit. A token among the `fields` before it may say how many lines it has."""
+def _parse_item(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
+    """Parses one item of a format at line `place`: returns its fields and the number of the next line, or None if the
+    lines do not fit. `fields` are those of earlier items. By the item's kind, a line `2 5 7` has the fields
+
+    row        a token each: "2", "5", "7"
+    array      one list, of any length: ["2", "5", "7"]
+    counted    a number, and the list of so many tokens: "2", ["5", "7"]
+    lines      (as many as an earlier field says, or all that remain) one list, with a value for each line
+    """
     if item.kind == "lines":
-        assert item.each is not None
-        count = len(lines) - place  # all that remain
-        if item.count is not None:
-            count_text = fields[item.count]
-            if not isinstance(count_text, str) or not _INTEGER.fullmatch(count_text):
-                return None
-            count = int(count_text) + item.more  # `more` is -1, 0 or 1
-        if count < 0 or place + count > len(lines):
-            return None
-        rows: list[Any] = []
-        for line in range(place, place + count):
-            taken = _take(item.each, lines, line, fields)
-            if taken is None:
-                return None
-            row = taken[0]
-            # Of a counted row only the list of its tokens: the number in front follows from it.
-            rows.append(row[-1] if len(row) == 1 or item.each.kind == "counted" else row)
-        return [rows], place + count
+        return _parse_lines(item, lines, place, fields)
     if place >= len(lines):
         return None
     tokens = lines[place].split(item.separator)
@@ -276,14 +269,37 @@ def _take(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> t
     return (list(tokens), place + 1) if len(tokens) == item.size else None
 
 
+def _parse_lines(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
+    """As `_parse_item`, of an item of several lines."""
+    assert item.line is not None
+    count = len(lines) - place  # all that remain
+    if item.count_field is not None:
+        count_text = fields[item.count_field]
+        if not isinstance(count_text, str) or not _INTEGER.fullmatch(count_text):
+            return None
+        count = int(count_text) + item.count_offset
+    if count < 0 or place + count > len(lines):
+        return None
+    values: list[Any] = []
+    for number in range(place, place + count):
+        parsed = _parse_item(item.line, lines, number, fields)
+        if parsed is None:
+            return None
+        line_fields, _ = parsed
+        # Of a counted row only the list: the number in front follows from it.
+        is_one_value = len(line_fields) == 1 or item.line.kind == "counted"
+        values.append(line_fields[-1] if is_one_value else line_fields)
+    return [values], place + count
+
+
 def _rendered(items: Sequence[_Item], fields: Sequence[Any]) -> Iterator[str]:
     waiting = iter(fields)
     for item in items:
         if item.kind == "lines":
-            assert item.each is not None
+            assert item.line is not None
             for row in next(waiting):
-                own = row if item.each.kind == "row" and item.each.size > 1 else [row]
-                yield from _rendered([item.each], [str(len(row)), row] if item.each.kind == "counted" else own)
+                own = row if item.line.kind == "row" and item.line.size > 1 else [row]
+                yield from _rendered([item.line], [str(len(row)), row] if item.line.kind == "counted" else own)
         elif item.kind == "row":
             yield item.separator.join(next(waiting) for _ in range(item.size))
         elif item.kind == "counted":

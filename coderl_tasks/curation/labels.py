@@ -22,7 +22,7 @@ Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import comb
@@ -95,14 +95,14 @@ class Prior:
         }
 
 
-def telling(profile: pl.DataFrame) -> pl.DataFrame:
+def fully_graded(profile: pl.DataFrame) -> pl.DataFrame:
     """The problems of `profile` that have a graded sample, and whose sampling was brought to an end."""
     return profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
 
 
 def learn_prior(profile: pl.DataFrame) -> Prior:
     """The prior that `profile` (SHARD_SCHEMA) shows."""
-    seen = telling(profile)
+    seen = fully_graded(profile)
     flat = np.full(DEGREE + 3, 1 / (DEGREE + 3))
     whole = _fit(seen, flat)
     weights, edges = {ALL: tuple(whole.tolist())}, {}
@@ -175,68 +175,92 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
-    """`profile` with each problem's most probable `difficulty`, the probability of each difficulty, and its pass rate's
-    posterior (LABEL_COLUMNS); null where nothing was graded. The prior of a pass rate is that of the problem's group
-    (its split, and how long its prompt is), but for problems in `own`: prior distributions (J,) by problem_id."""
+    """Adds to each problem of `profile` its most probable `difficulty`, each difficulty's probability, and its pass
+    rate's posterior (LABEL_COLUMNS); null where nothing was graded. The prior of a pass rate is that of the problem's
+    group (its split, and how long its prompt is), but for problems in `own`: by problem_id, the probability of each of
+    the J pass rates of the grid RATES."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
     group_posterior = cache(lambda group, k, n: posterior(distributions[group], k, n))  # few differ
     rows: list[list[Any]] = []
     columns = ["problem_id", "split", "prompt_tokens", "n_samples", "n_correct"]
     for name, split, tokens, n, k in profile.select(columns).iter_rows():
-        if not n:  # nothing was graded
+        if n:
+            result = posterior(own[name], k, n) if name in own else group_posterior(prior.group(split, tokens), k, n)
+            rows.append(_label_row(result))
+        else:  # nothing was graded
             rows.append([None] * (1 + len(LABEL_COLUMNS)))
-            continue
-        result = posterior(own[name], k, n) if name in own else group_posterior(prior.group(split, tokens), k, n)
-        rate = (result.mean, result.low, result.high, list(result.by_bin))
-        rows.append([result.difficulty, result.probability, *result.by_difficulty, *rate])  # as LABEL_COLUMNS are
     labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
     columns = [*profile.columns]
-    if "posterior" not in columns:  # after the last column that pools take from the profile
-        place = columns.index("test_catches") + 1
-        columns[place:place] = [*LABEL_COLUMNS]
+    if "posterior" not in columns:  # a profile without labels: they follow `test_catches`, as in PROFILE_SCHEMA
+        after_catches = columns.index("test_catches") + 1
+        columns[after_catches:after_catches] = [*LABEL_COLUMNS]
     return profile.drop("difficulty", *LABEL_COLUMNS, strict=False).hstack(labels).select(columns)
+
+
+def _label_row(result: Posterior) -> list[Any]:
+    """The values of `difficulty` and of LABEL_COLUMNS, in this order."""
+    probabilities = [result.probability, *result.by_difficulty]
+    return [result.difficulty, *probabilities, result.mean, result.low, result.high, list(result.by_bin)]
 
 
 def rules_for_labels(
     profile: pl.DataFrame, prior: Prior, plan: SamplingPlan, rule: StoppingRule, budget: float
 ) -> tuple[dict[str, StoppingRule], float]:
     """Plans `budget` further samples where they make labels (difficulties) surest. Returns the stopping rules of the
-    problems to sample further, by problem_id, and how many samples they are expected to take. Problems out of the band
-    get none. A rule's `doubtful` are the states, as (passes, samples), in which it takes another round.
+    problems to sample further, by problem_id, and how many samples they are expected to take. Problems outside the
+    band, the pass rates that a pool keeps, get none. A rule's `doubtful` lists the states, each a pair (passes,
+    samples), in which a problem takes another round of samples.
 
     `profile` is the result of sampling by `plan` and `rule`. For a price per sample, backward induction over rounds
-    decides at each (passes, samples): continue if the label's probability is expected to grow by more than the round
-    costs. Bisection finds the lowest price at which the samples expected under `prior` fit the budget. The remaining
-    budget goes to problems in hash order: they continue as at the next lower price.
+    decides in each state: continue if the label's probability is expected to grow by more than the round costs. The
+    price is the lowest at which the samples expected under `prior` fit the budget.
     """
-    columns = telling(profile).select("problem_id", "n_correct", "n_samples")  # only fully graded
+    columns = fully_graded(profile).select("problem_id", "n_correct", "n_samples")
     stops = {name: (k, n) for name, k, n in columns.iter_rows()}
-    in_band = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
+    in_band = {name: state for name, state in stops.items() if rule.band.has(*state)}
     counts = Counter(in_band.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)
 
     def expected(price: float) -> float:
-        _, spent = further.states_worth(price)
-        return sum(count * spent[state] for state, count in counts.items())
+        samples = further.at_price(price).expected_samples
+        return sum(count * samples[state] for state, count in counts.items())
 
+    too_low, affordable = _price_bracket(expected, budget)
+    within, beyond = further.at_price(affordable), further.at_price(too_low)
+    total = expected(affordable)
+    rules = {}
+    # A price decides alike for all problems in one state. What is left of the budget goes to single problems, in the
+    # order of a hash: each that it suffices for is sampled as at the price just below, at which all would exceed it.
+    for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
+        state, decision = in_band[name], within
+        extra = beyond.expected_samples[state] - within.expected_samples[state]
+        if total + extra <= budget:
+            decision, total = beyond, total + extra
+        if decision.expected_samples[state]:  # else its sampling has ended
+            rules[name] = replace(rule, doubtful=decision.doubtful)
+    return rules, total
+
+
+def _price_bracket(expected: Callable[[float], float], budget: float) -> tuple[float, float]:
+    """Bisects prices per sample: the highest at which the `expected` samples exceed the budget, and the lowest at which
+    they do not."""
     low, high = 0.0, 1.0  # at 1 no round is worth its price: probabilities are at most 1
     for _ in range(PRICE_STEPS):
         price = (low + high) / 2
-        low, high = (low, price) if expected(price) <= budget else (price, high)
-    # The states to sample further, and the samples expected from each: within the budget, and just beyond it.
-    (within, within_samples), (beyond, beyond_samples) = further.states_worth(high), further.states_worth(low)
-    total = expected(high)
-    rules = {}
-    # A price decides alike for all problems in one state. The rest of the budget is given problem by problem.
-    for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
-        extra = beyond_samples[in_band[name]] - within_samples[in_band[name]]
-        goes_further = total + extra <= budget
-        total += extra if goes_further else 0.0
-        doubtful, samples = (beyond, beyond_samples) if goes_further else (within, within_samples)
-        if samples[in_band[name]]:  # else its sampling has ended
-            rules[name] = replace(rule, doubtful=doubtful)
-    return rules, total
+        if expected(price) <= budget:
+            high = price
+        else:
+            low = price
+    return low, high
+
+
+class _PriceDecision(NamedTuple):
+    """The states in which a price per sample is worth paying for another round, and the samples expected from each
+    state on."""
+
+    doubtful: frozenset[State]
+    expected_samples: dict[State, float]
 
 
 class _FurtherRounds:
@@ -259,8 +283,7 @@ class _FurtherRounds:
             chances = [comb(more, m) * float(by_rate @ likelihood(m, more)) for m in range(more + 1)]
             self.ahead[k, n] = [(chance, (k + m, n + more)) for m, chance in enumerate(chances)]
 
-    def states_worth(self, price: float) -> tuple[frozenset[State], dict[State, float]]:
-        """The states that are worth another round at this price per sample, and the samples expected from each on."""
+    def at_price(self, price: float) -> _PriceDecision:
         value: dict[State, float] = {}
         spent: dict[State, float] = {}
         chosen = set()
@@ -275,4 +298,4 @@ class _FurtherRounds:
                 spent[state] = more + sum(chance * spent[later] for chance, later in self.ahead[state])
                 if state not in self.unclear:
                     chosen.add(state)
-        return frozenset(chosen), spent
+        return _PriceDecision(frozenset(chosen), spent)

@@ -20,7 +20,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
 
-_LEFT_OUT = frozenset({"sorted", "abs", "set", "reversed", "round", "list", "int"})
+_FORGETTABLE = frozenset({"sorted", "abs", "set", "reversed", "round", "list", "int"})
 """Functions of one value that wrong programs forget to call."""
 _UNORDERED_ARGUMENTS = frozenset({"max", "min", "gcd", "lcm", "isclose"})
 
@@ -50,9 +50,9 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
 
 
 def live_code(code: str, entry_point: str = "") -> str:
-    """`code` without comments, docstrings and what no run of it reaches: functions that nothing names but `entry_point`
-    and, if a function is tested, what the program does as a script. Tests cannot catch a mistake there. Returns `code`
-    as it is if it does not compile."""
+    """Removes from `code` what no test can catch a mistake in: comments, docstrings, and functions that nothing names.
+    The function `entry_point`, which tests call, stays; the part under `if __name__ == "__main__"` is then removed too,
+    as tests do not run it. Without an entry point it stays. Returns `code` as it is if it does not compile."""
     try:
         tree = ast.parse(code)
     except NOT_PYTHON:
@@ -102,7 +102,8 @@ def _is_script_part(node: ast.stmt) -> bool:
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:
     """Yields for every small mistake that can be made in `tree`, always in the same order, a function that makes it
-    there: another operator or constant, a negated condition, arguments in another order, a statement left out."""
+    there: another operator or constant, a negated condition, arguments in another order, a statement left out, or a
+    call of a function of _FORGETTABLE (`sorted`, `abs`, `int`, ...) replaced by its argument."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for place, operator in enumerate(node.ops):
@@ -125,7 +126,7 @@ def _changes(tree: ast.AST) -> Iterator[_Change]:
             yield partial(setattr, node, "value", ast.Constant(None))
         elif isinstance(node, ast.Call) and len(node.args) > 1:
             yield partial(setattr, node, "args", [*node.args[1:], node.args[0]])
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _LEFT_OUT and len(node.args) == 1:
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _FORGETTABLE and len(node.args) == 1:
             yield partial(setattr, node, "func", ast.parse("lambda value: value", mode="eval").body)
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.Module):

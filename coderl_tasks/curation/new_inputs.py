@@ -24,7 +24,7 @@ import string
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.curation.stated_limits import Said, stated_bounds
 from coderl_tasks.curation.treatment import Treatment
@@ -33,8 +33,33 @@ Record = list[Any]
 Place = tuple[int | str, ...]
 """Where a value lies in a record: the field's index, then "*" for the elements of a list, or an index in short lists
 that all have one length; keys of a dict."""
-Property = Callable[[Any], bool]
-"""Something that values at one place may have in common."""
+Test = Callable[[Any], bool]
+"""Whether a value has a property that values at one place may have in common."""
+
+
+class LengthRelation(NamedTuple):
+    """The length of field `other` is the integer in `field`, or the length of the list in it, plus `difference`."""
+
+    field: int
+    other: int
+    difference: int
+
+
+class Property(NamedTuple):
+    """A property of the values at one place, such as being sorted."""
+
+    place: Place
+    name: str
+    test: Test
+
+
+class PairRelation(NamedTuple):
+    """What holds between two fields, such as that the first is at most the second."""
+
+    test: Callable[[Any, Any], bool]
+    field: int
+    other: int
+
 
 MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each mutation is checked as a whole
 MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
@@ -49,6 +74,7 @@ _EMPTY = 0.05  # share of lists and strings that become empty, if the statement 
 _ROW = 4  # lists of so many elements, if all at a place have that length, are rows: their positions differ in meaning
 _ENOUGH = 20  # that integers may be, however small the given ones are, where a larger one costs no time
 _UNKNOWN = Treatment()
+_STRING_MUTATIONS = ("end of another", "one character", "mirrored", "palindrome", "case", *["characters"] * 5)
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -83,93 +109,96 @@ class _Inputs:
 
     def __init__(self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment) -> None:
         """Infers from the given `records` (one value per field) and the `statement` what new records must satisfy:
-        `lengths`, `common` and `relations` hold the constraints that all given records satisfy. `treatment` is what
-        right programs do with their input. `seeds` are the records to mutate."""
-        self.records = records
-        self.treatment = treatment
+        `lengths`, `properties` and `relations` hold the constraints that all given records satisfy. `treatment` is what
+        right programs do with their input. `seeds` are the records to mutate. A `Place` says where values lie: in a
+        field, (0,), or among the elements of its list, (0, "*")."""
+        self.records, self.treatment, self.rng = records, treatment, rng
+        self._read_statement(statement)
         # Domains of values, by place and type. Cached: asked for each value of each record that is tried.
-        self.alike: Callable[[Place, type], list[Any]] = cache(self._alike)
-        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
-        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
+        self.given_of_type: Callable[[Place, type], list[Any]] = cache(self._given_of_type)
+        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)  # lowest and highest number
+        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)  # least and greatest length
         self.characters: Callable[[Place], set[str]] = cache(self._characters)
-        # Integers that the statement or a right program names, and their neighbours: programs may tell these apart.
-        named = [int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement)]
-        self.stated = tuple(named)
-        named += [each for each in treatment.constants if isinstance(each, int)]
-        self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
-        self.rng = rng
-        self.rows = _rows(records)  # places of short lists of one length, whose positions differ in meaning
+        # A row is a short list whose length never varies: its positions differ in meaning, and are places of their own.
+        self.row_places = _rows(records)
         self.has_fields_only = not any(isinstance(value, list | tuple | dict) for value in records[0])
-        # All given values by place: of a field, of the elements of a field's list, and so on.
-        self.given: dict[Place, list[Any]] = {}
+        self.given: dict[Place, list[Any]] = {}  # all given values
         for record in records:
-            for place, value in _walk(record, self.rows):
+            for place, value in _walk(record, self.row_places):
                 self.given.setdefault(place, []).append(value)
+        field_pairs = list(permutations(range(len(records[0])), 2))
+        candidates = [LengthRelation(*pair, difference) for pair in field_pairs for difference in (0, 1, -1)]
+        self.lengths = [each for each in candidates if all(_is_length(record, *each) for record in records)]
+        # Integers that are the length of another field may be any length that is allowed there.
+        integer_lengths = [each for each in self.lengths if isinstance(records[0][each.field], int)]
+        self.length_places = {(each.field,) for each in integer_lengths}
+        self.counted_places = {(each.other,) for each in integer_lengths}  # the fields of these lengths
+        self.properties = self._inferred_properties()
+        pair_candidates = [PairRelation(test, *pair) for test in self._tests_of_pairs() for pair in field_pairs]
+        self.relations = [
+            relation
+            for relation in pair_candidates
+            if all(relation.test(record[relation.field], record[relation.other]) for record in records)
+        ]
+        self.seeds = [record for record in records if sum(1 for _ in _walk(record)) < MOST_VALUES]
+        if not self.seeds:  # all are too large to be mutated: their beginnings, where these satisfy the constraints
+            beginnings = (self._repaired([_beginning(value) for value in record]) for record in records)
+            self.seeds = [record for record in beginnings if self.allows(record)]
+
+    def _read_statement(self, statement: str) -> None:
+        """Finds what the statement says of inputs, and the values that it or a right program names: these are tried."""
         self.said = Said(statement)
-        self.may_be_empty = self.said.may_be_empty or (treatment.takes_empty and not self.said.limits_size)
+        self.may_be_empty = self.said.may_be_empty or (self.treatment.takes_empty and not self.said.limits_size)
         self.bounds = stated_bounds(statement)
         self.quoted = re.findall(r"['\"`]([^'\"`\s]{1,20})['\"`]", statement)
-        pairs = list(permutations(range(len(records[0])), 2))
-        # (field, other, difference): the field's integer, or its list's length, is the length of the other field.
-        self.lengths = [
-            (field, other, more)
-            for field, other in pairs
-            for more in (0, 1, -1)
-            if all(_is_length(record, field, other, more) for record in records)
-        ]
-        # A number that says how many elements follow may be any number of them that is allowed.
-        self.counts = {(field,) for field, *_ in self.lengths if isinstance(records[0][field], int)}
-        self.counted = {(other,) for field, other, _ in self.lengths if (field,) in self.counts}
-        # (place, name, test): a property of the values at one place, such as being sorted.
-        self.common = [
-            (place, name, test)
+        self.stated = tuple(int(each) for each in re.findall(r"(?<![\w.])-?\d{1,9}(?![\w.])", statement))
+        named = [*self.stated, *(each for each in self.treatment.constants if isinstance(each, int))]
+        # With their neighbours: programs may tell these apart.
+        self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
+
+    def _inferred_properties(self) -> list[Property]:
+        """The properties that all given values of a place have, but not by chance."""
+        return [
+            Property(place, name, test)
             for place, given in self.given.items()
             for name, test in _properties(given, self.said.names_parity).items()
             if all(map(test, given)) and not self._is_by_chance(place, name, given)
         ]
-        # (test, field, other field): such as "at most".
-        self.relations = [
-            (test, one, other)
-            for test in self._tests_of_pairs()
-            for one, other in pairs
-            if all(test(record[one], record[other]) for record in records)
-        ]
-        self.seeds = [record for record in records if sum(1 for _ in _walk(record)) < MOST_VALUES]
-        if not self.seeds:  # beginnings of large records, where they keep what these have in common
-            parts = (self._repaired([_beginning(value) for value in record]) for record in records)
-            self.seeds = [part for part in parts if self.allows(part)]
 
     def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
         """What two fields may have in common. Two integers are in order by chance in every second record."""
         is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE
         # Whether one value is in another may be what is asked.
-        left_out = ["at most", "less"] if is_by_chance and not self.said.relates else []
-        left_out += ["inside", "rearranged"] if is_by_chance and self.said.asks else []
+        left_out = ["at most", "less"] if is_by_chance and not self.said.relates_inputs else []
+        left_out += ["inside", "rearranged"] if is_by_chance and self.said.asks_yes_or_no else []
         return [test for name, test in _OF_PAIRS.items() if name not in left_out]
 
     def _is_by_chance(self, place: Place, name: str, given: Sequence[Any]) -> bool:
         """Whether all `given` values at a place may have the property `name` (sorted, even, ...) by chance, so that it
         is no constraint: the statement does not speak of it, and unrelated values have it with more than _CHANCE."""
-        if name in ("rectangle", "square"):
+        if name in ("rectangle", "square"):  # lists of one list always are
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
-        if name == "first is less":
-            is_few = 0.5 ** len({repr(each) for each in given}) > _CHANCE
-            return is_few and (place in self.counted or not self.said.relates)
-        if name in ("even", "odd"):
+        if name == "first is less":  # of two numbers, in half of all pairs: intervals, if the statement speaks of such
+            chance = 0.5 ** len({repr(each) for each in given})
+            may_be_intervals = self.said.relates_inputs and place not in self.counted_places
+            return chance > _CHANCE and not may_be_intervals
+        if name in ("even", "odd"):  # half of all integers are, and few are given
             return not self.said.names_even
-        is_ordered = name in ("sorted", "falling")
-        if not is_ordered and name not in ("distinct", "differing neighbours"):
+        if name not in ("sorted", "falling", "distinct", "differing neighbours"):
+            return False  # unrelated values hardly have one of the others
+        # Lists of one element have these four always, and equal lists count once.
+        informative = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
+        is_order = name in ("sorted", "falling")
+        if informative and (self.said.speaks_of_order if is_order else self.said.speaks_of_distinct):
             return False
-        # Lists of one element are always sorted and distinct, and equal lists count once.
-        telling = [each for each in {repr(value): value for value in given}.values() if len(each) > 1]
-        asks = self.said.orders if is_ordered else self.said.differs
-        if asks and telling:
-            return False
-        if is_ordered:  # one of n! orders
-            return math.prod(1 / math.factorial(min(len(each), 20)) for each in telling) > _CHANCE
+        if is_order:  # one of n! orders
+            return math.prod(1 / math.factorial(min(len(each), 20)) for each in informative) > _CHANCE
         n_values = self._n_values(place, given)
-        # About the chance that as many draws from `n_values` values are all different (birthday problem).
-        return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in telling) > _CHANCE
+
+        def chance_of_distinct(n: int) -> float:  # of n draws from `n_values` values, about (birthday problem)
+            return max(1 - n / n_values / 2, 0.0) ** n
+
+        return math.prod(chance_of_distinct(len(each)) for each in informative) > _CHANCE
 
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
         """How many different elements lists, or characters strings, at a place may have."""
@@ -181,22 +210,22 @@ class _Inputs:
     # Domains
 
     def allows(self, record: Record) -> bool:
-        values = list(_walk(record, self.rows))
+        values = list(_walk(record, self.row_places))
         return (
             all(self._is_in_domain(place, value) for place, value in values)
             and all(_is_length(record, *each) for each in self.lengths)
             and all(test(record[one], record[other]) for test, one, other in self.relations)
-            and all(test(value) for place, _, test in self.common for at, value in values if at == place)
+            and all(test(value) for place, _, test in self.properties for at, value in values if at == place)
         )
 
     def _is_in_domain(self, place: Place, value: Any) -> bool:
-        alike = self.alike(place, type(value))
+        alike = self.given_of_type(place, type(value))
         if not alike:
             return False
         if isinstance(value, bool) or value is None:
             return True
         if isinstance(value, int | float):
-            if place in self.counts:
+            if place in self.length_places:
                 return True
             low, high = self.range(place, type(value))
             return low <= value <= high and (len(alike) < 6 or len(set(alike)) > 2 or value in alike)
@@ -205,7 +234,7 @@ class _Inputs:
             return least <= len(value) <= most and (set(value) <= self.characters(place) or value in alike)
         return least <= len(value) <= most or value in alike
 
-    def _alike(self, place: Place, kind: type) -> list[Any]:
+    def _given_of_type(self, place: Place, kind: type) -> list[Any]:
         """The given values of a type at a place."""
         return [each for each in self.given.get(place, ()) if type(each) is kind]
 
@@ -213,46 +242,60 @@ class _Inputs:
         """The lowest and the highest number of a type that new records may have at a place (a field of the record, or
         the elements of a list in one). Starts from the given values' range, and widens it where the statement, or what
         right programs do with numbers (`treatment`), allows that; bounds that the statement names narrow it last."""
-        given = self.alike(place, kind)
+        given = self.given_of_type(place, kind)
         low, high = min(given), max(given)
-        is_field, is_only = len(place) == 1, len(place) == len(self.records[0]) == 1
-        # Only 0 and 1, or always 0: a switch, where the statement does not speak of numbers. It has no other values.
-        is_number = is_field and self.treatment.is_plain and self.said.speaks_of_numbers
-        is_switch = (len(set(given)) > 1 and {0, 1} >= set(given)) or (is_field and not is_only and set(given) == {0})
-        if is_switch and not is_number:
+        is_field, is_only_field = len(place) == 1, len(place) == len(self.records[0]) == 1
+        if self._is_switch(is_field, is_only_field, given):
             return low, high
+        only_calculated_with = self.treatment.is_plain  # by right programs, which do the same with all numbers
         if isinstance(low, int) and isinstance(high, int):
             low = self._lowest(is_field, low, high, {len(str(each)) for each in given})
             if low < 0:  # as far above 0 as below
                 low, high = min(low, -high), max(high, -low)
-            if not is_field:  # elements of lists may be any that the programs tell apart, which costs no time
-                near = [each for each in self.named if abs(each) <= _NEAR]
-                high = max([high, *near])
-                low = min([low, *near]) if low < 0 else low
-            elif is_only:  # and a single argument any that they ask for
-                near = [each + step for each in self.treatment.compared for step in (-1, 0, 1) if abs(each) <= _NEAR]
-                near = [each for each in near if each > 0 or self.said.names_zero]
-                low, high = min([low, *near]), max([high, *near])
-            if self.treatment.is_plain or (low < 0 and not is_field):
-                high, low = self._farther(low, high)
-        elif low < 0 or (self.treatment.is_plain and not self.said.limits_signs):  # decimals
+            low, high = self._widened_to_named(is_field, is_only_field, low, high)
+            if only_calculated_with or (low < 0 and not is_field):
+                low, high = self._farther(low, high)
+        elif low < 0 or (only_calculated_with and not self.said.limits_signs):  # decimals
             low = min(low, -high)
-        if 0 < high <= _SMALL and (is_only or (is_field and self.said.is_open)):  # small ones cost little when doubled
-            high = max(2 * high, _SMALL) if is_only else 2 * high
+        # Small numbers cost programs little time when doubled. Beside other fields they may be limited by these, unless
+        # the statement speaks of numbers without any bound (`names_no_bound`).
+        if 0 < high <= _SMALL and (is_only_field or (is_field and self.said.names_no_bound)):
+            high = max(2 * high, _SMALL) if is_only_field else 2 * high
             low = -high if low < 0 else low
-        if is_only and self.said.is_open:  # to the third multiple of what is named: a program may tell them apart
-            high = max([high, *(3 * each for each in self.stated if 1 < each <= _SMALL * 2)])
+        if is_only_field and self.said.names_no_bound:  # a program may tell the first multiples of a named number apart
+            high = max([high, *(3 * each for each in self.stated if 1 < each <= 2 * _SMALL)])
         # Which value a stated bound is of is not known: those that hold for all given values are taken to be of these.
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
 
+    def _is_switch(self, is_field: bool, is_only_field: bool, given: Sequence[Any]) -> bool:
+        """Whether integers that are only 0 and 1, or always 0, are a switch, which has no other values: not if the
+        statement speaks of numbers and right programs calculate with them."""
+        if is_field and self.treatment.is_plain and self.said.speaks_of_numbers:
+            return False
+        values = set(given)
+        return (len(values) > 1 and {0, 1} >= values) or (is_field and not is_only_field and values == {0})
+
+    def _widened_to_named(self, is_field: bool, is_only_field: bool, low: int, high: int) -> tuple[int, int]:
+        """A range that includes the integers, up to _NEAR, that programs may tell apart: for elements of lists those
+        that the statement or a right program names, as they cost no time, and for an only argument those that a right
+        program compares with, and their neighbours."""
+        if not is_field:
+            near = [each for each in self.named if abs(each) <= _NEAR]
+            return min([low, *near]) if low < 0 else low, max([high, *near])
+        if is_only_field:
+            near = [each + step for each in self.treatment.compared for step in (-1, 0, 1) if abs(each) <= _NEAR]
+            near = [each for each in near if each > 0 or self.said.names_zero]
+            return min([low, *near]), max([high, *near])
+        return low, high
+
     def _farther(self, low: int, high: int) -> tuple[int, int]:
-        """The greatest and the lowest number of a range of arbitrary integers: those of both signs, and those that
+        """The lowest and the greatest number of a range of arbitrary integers: those of both signs, and those that
         right programs only calculate with, may have one digit more."""
-        if high >= _NEAR or (self.said.is_scale and not self.treatment.is_plain):
-            return high, low
+        if high >= _NEAR or (self.said.is_fixed_scale and not self.treatment.is_plain):
+            return low, high
         high = max(_ENOUGH, 2 * 10 ** len(str(high))) if low < 0 else max(_ENOUGH, 2 * high)
-        return high, min(low, -high) if low < 0 else low
+        return min(low, -high) if low < 0 else low, high
 
     def _lowest(self, is_field: bool, low: int, high: int, digits: set[int]) -> int:
         """How far down a range of integers reaches: to 1 or 0 where nothing speaks against it, and below 0 where the
@@ -266,13 +309,13 @@ class _Inputs:
                 return -max(high, 1)
             if self.said.may_be_zero:
                 return 0
-        if low <= 1 or self.said.has_least or (len(digits) == 1 and digits != {1} and self.said.names_digits):
+        if low <= 1 or self.said.names_least or (len(digits) == 1 and digits != {1} and self.said.names_digits):
             return low
         return 1
 
     def _sizes(self, place: Place, kind: type) -> tuple[int, int]:
         """The least and the greatest length."""
-        given = self.alike(place, kind)
+        given = self.given_of_type(place, kind)
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
         if isinstance(given[0], str) and least == most == 1 and len(set(given)) > 1:
@@ -292,14 +335,14 @@ class _Inputs:
 
     def _is_fixed(self, place: Place, given: Sequence[Any], size: int) -> bool:
         """Whether values that all have one length must have it, rather than have it by chance."""
-        if place in self.counted:
+        if place in self.counted_places:
             return False
         is_free = all(map(_is_words, given)) if isinstance(given[0], str) else self.said.is_list
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
     def _characters(self, place: Place) -> set[str]:
         """What strings are made of: the characters given, and of a kind with many all."""
-        given = self.alike(place, str)
+        given = self.given_of_type(place, str)
         found = set("".join(given))
         if any(" " in each for each in given):  # words, of which the statement may name others
             found |= set("".join(self.quoted))
@@ -333,12 +376,12 @@ class _Inputs:
             letters = sorted(self.characters(place))
             chosen = rng.sample(letters, min(len(letters), 2))
             return "".join(rng.choice(chosen) for _ in range(self._small_size(least, most)) if chosen)
-        if isinstance(value, list) and place not in self.rows and self.given.get((*place, "*")):
+        if isinstance(value, list) and place not in self.row_places and self.given.get((*place, "*")):
             least, most = self.sizes(place, kind)
             inner = rng.choice(self.given[(*place, "*")])
             few = [self._small((*place, "*"), inner) for _ in range(3)]
             return [copy.deepcopy(rng.choice(few)) for _ in range(self._small_size(least, most))]
-        return copy.deepcopy(rng.choice(self.alike(place, kind) or [value]))
+        return copy.deepcopy(rng.choice(self.given_of_type(place, kind) or [value]))
 
     def _small_size(self, least: int, most: int) -> int:
         size = self.rng.randrange(5) if self.rng.random() < 0.7 else self.rng.randint(least, min(most, 2 * _LONG))
@@ -358,7 +401,7 @@ class _Inputs:
 
     def _changed(self, place: Place, value: Any, record: Record) -> Any:
         given = self.given.get(place, [])
-        if not self.alike(place, type(value)):
+        if not self.given_of_type(place, type(value)):
             return value
         if isinstance(value, bool):
             return not value
@@ -390,34 +433,34 @@ class _Inputs:
     def _string(self, place: Place, value: str) -> str:
         """A mutation of a string, drawn at random: its words or characters exchanged, a given string's end, one letter
         repeated, a palindrome, another case. It may still break constraints: the caller checks them."""
-        rng, given = self.rng, self.alike(place, str)
+        rng, given = self.rng, self.given_of_type(place, str)  # the given strings of this place
         if len(value) > MOST_ELEMENTS:
             return rng.choice(given)
         if self.may_be_empty and rng.random() < _EMPTY:
             return ""
-        characters = sorted(self.characters(place))
+        characters = sorted(self.characters(place))  # those that strings of this place may have
         separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
         vocabulary = [word for each in given for word in each.split(separator) if word] + self.quoted
-        # Always whole words if the statement quotes every word that there is: others would be no input.
-        if separator is not None and (rng.random() < 0.5 or {*vocabulary, ""} == {*self.quoted, ""}):
+        # If the statement quotes every word (as "push" and "pop"), others are no input: words are exchanged only whole.
+        every_word_is_quoted = set(vocabulary) <= set(self.quoted)
+        if separator is not None and (rng.random() < 0.5 or every_word_is_quoted):
             words = value.split(separator) if value else []
             return separator.join(self._elements(words, lambda: rng.choice(vocabulary)))
-        choice = rng.randrange(10)
-        if choice == 0:
+        mutation = rng.choice(_STRING_MUTATIONS)
+        if mutation == "end of another":
             return value[: rng.randrange(len(value) + 1)] + rng.choice(given)[rng.randrange(len(value) + 1) :]
-        if choice == 1 and value:
+        if mutation == "one character" and value:
             return rng.choice(value) * len(value)
-        if choice == 2:
+        if mutation == "mirrored":
             return value + value[::-1]
-        if choice == 3:  # a palindrome of the same length
+        if mutation == "palindrome":  # of the same length
             half = len(value) // 2
             return value[: half + len(value) % 2] + value[:half][::-1]
-        if choice == 4 and value.swapcase() != value:
+        if mutation == "case" and value.swapcase() != value:
             at = rng.randrange(len(value))
             return value[:at] + value[at:].swapcase() if rng.random() < 0.5 else value.swapcase()
-        if not characters:
-            return value
-        return "".join(self._elements(list(value), lambda: rng.choice(characters)))  # the other choices: characters
+        # Also where the drawn mutation changes nothing: one change of the characters, as of a list's elements.
+        return "".join(self._elements(list(value), lambda: rng.choice(characters))) if characters else value
 
     def _dict(self, place: Place, value: dict[Any, Any], record: Record) -> dict[Any, Any]:
         rng, changed = self.rng, dict(value)
@@ -433,30 +476,32 @@ class _Inputs:
 
     def _list(self, place: Place, values: list[Any], record: Record) -> list[Any]:
         """A mutation of the list `values`, drawn at random: one element changed, elements dropped, repeated or added,
-        sorted, or a new list of another length. New elements are given ones of this place, half of them changed."""
-        rng, inner = self.rng, (*place, "*")
+        sorted, or a new list of another length. `place` is where the list lies; its elements' place is that and "*".
+        New elements are given ones of that place, half of them changed to, say, values of other fields of `record`."""
+        rng, element_place = self.rng, (*place, "*")
         if self.may_be_empty and rng.random() < _EMPTY:
             return []
-        if place in self.rows or (values and rng.random() < 0.3):  # a row's length is fixed, so one element changes
-            if not values:
-                return values
-            number = rng.randrange(len(values))
-            values[number] = self._changed((*place, number if place in self.rows else "*"), values[number], record)
+        is_row = place in self.row_places  # of fixed length: each position has a meaning and a place of its own
+        if is_row or (values and rng.random() < 0.3):
+            if values:  # change one element
+                number = rng.randrange(len(values))
+                changed_place = (*place, number) if is_row else element_place
+                values[number] = self._changed(changed_place, values[number], record)
             return values
-        pool = self.given.get(inner, [])
+        pool = self.given.get(element_place, [])
         if not pool:
             return values
 
-        def element() -> Any:
+        def new_element() -> Any:
             value = copy.deepcopy(rng.choice(values if values and rng.random() < 0.2 else pool))
-            return self._changed(inner, value, record) if rng.random() < 0.5 else value
+            return self._changed(element_place, value, record) if rng.random() < 0.5 else value
 
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
-        if rng.random() < 0.1:
+        if rng.random() < 0.1:  # a new list, of any length that lists of this place may have
             size = rng.randint(*self.sizes(place, type(self.given[place][0]))) if place in self.given else len(values)
-            return [element() for _ in range(size)]
-        return self._elements(values, element)
+            return [new_element() for _ in range(size)]
+        return self._elements(values, new_element)
 
     def _elements(self, values: list[Any], element: Callable[[], Any]) -> list[Any]:
         """`values` with one random change: an element added, dropped, replaced, repeated or made equal to another one;
@@ -494,8 +539,8 @@ class _Inputs:
                 while spare and len(value) < size:
                     value.append(copy.deepcopy(self.rng.choice(spare)))
                 del value[max(size, 0) :]
-        for place, name, test in self.common:
-            for at, value in list(_walk(record, self.rows)) if name in ("sorted", "falling", "distinct") else ():
+        for place, name, test in self.properties:
+            for at, value in list(_walk(record, self.row_places)) if name in ("sorted", "falling", "distinct") else ():
                 if at == place and isinstance(value, list) and not test(value):
                     if name == "distinct":
                         value[:] = {repr(each): each for each in value}.values()
@@ -542,36 +587,38 @@ def _is_length(record: Record, field: int, other: int, more: int) -> bool:
     return isinstance(value, list) and isinstance(sized, list) and field > other and len(value) == len(sized) + more
 
 
-def _properties(given: Sequence[Any], speaks_of_parity: bool) -> dict[str, Property]:
-    """The properties, name to test, that are worth testing on the `given` values of one place: those that hold for all
-    of them become constraints of new values. Which there are depends on the values' type; those that a few values have
-    by chance (all numbers are even, say) are left out."""
+def _properties(given: Sequence[Any], speaks_of_parity: bool) -> dict[str, Test]:
+    """The properties, name to test, by the type of the `given` values of one place (integers, lists or strings), that
+    become constraints of new values if all given ones have them. If too few values are given, properties are left out
+    that these may have by chance, such as being even. `speaks_of_parity`: the statement names even or odd sizes."""
     kinds = {type(value) for value in given}
-    is_chance = len({repr(value) for value in given}) < _FEW
+    are_few = len({repr(value) for value in given}) < _FEW
     if kinds == {int}:
-        return {} if is_chance else _OF_INTEGERS
+        return {} if are_few else _OF_INTEGERS
     if not kinds <= {list, tuple} and kinds != {str}:
         return {}
-    found = _OF_STRINGS if kinds == {str} else _OF_LISTS
-    found = found if is_chance and not speaks_of_parity else found | _OF_LENGTHS  # even or odd lengths
+    properties = dict(_OF_STRINGS if kinds == {str} else _OF_LISTS)
+    if speaks_of_parity or not are_few:
+        properties |= _OF_LENGTHS  # even or odd
     if kinds != {str}:
-        return found
+        return properties
     # A text of one character tells nothing of the order of characters.
     if sum(len(set(value)) > 1 for value in given) > 1:
-        found = found | _OF_CHARACTERS
-    forms, words = {_form(value) for value in given}, [word for value in set(given) for word in value.split()]
-    if len(forms) == 1 and not (form := forms.pop()).isalnum():  # such as 99:99, a time
-        found = found | {"form": lambda value: _form(value) == form}
+        properties |= _OF_CHARACTERS
+    patterns = {_character_pattern(value) for value in given}
+    if len(patterns) == 1 and not (pattern := patterns.pop()).isalnum():  # such as 99:99, a time
+        properties["pattern"] = lambda value: _character_pattern(value) == pattern
+    words = [word for value in set(given) for word in value.split()]
     if len(vocabulary := set(words)) <= len(words) / 2:  # words repeat: they are likely all that there are
-        found = found | {"vocabulary": lambda value: set(value.split()) <= vocabulary}
-    return found
+        properties["vocabulary"] = lambda value: set(value.split()) <= vocabulary
+    return properties
 
 
 def _is_words(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z ]+", text))
 
 
-def _form(text: str) -> str:
+def _character_pattern(text: str) -> str:
     """What a text looks like: digits as 9, letters as a or A."""
     return re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", text)))
 
@@ -636,16 +683,16 @@ _OF_PAIRS: dict[str, Callable[[Any, Any], bool]] = {
     "bounds": _bounds,
     "rearranged": _is_rearranged,
 }
-_OF_INTEGERS: dict[str, Property] = {
+_OF_INTEGERS: dict[str, Test] = {
     "even": lambda value: value % 2 == 0,
     "odd": lambda value: value % 2 == 1,
     "power of two": lambda value: value > 0 and not value & (value - 1),
 }
-_OF_LENGTHS: dict[str, Property] = {
+_OF_LENGTHS: dict[str, Test] = {
     "even length": lambda values: len(values) % 2 == 0,
     "odd length": lambda values: len(values) % 2 == 1,
 }
-_OF_LISTS: dict[str, Property] = {
+_OF_LISTS: dict[str, Test] = {
     "sorted": lambda values: _is_comparable(values) and all(one <= other for one, other in pairwise(values)),
     "falling": lambda values: _is_comparable(values) and all(one >= other for one, other in pairwise(values)),
     "distinct": lambda values: len({repr(value) for value in values}) == len(values),
@@ -660,13 +707,13 @@ _OF_LISTS: dict[str, Property] = {
     "differing neighbours": lambda values: all(one != other for one, other in pairwise(values)),
     "first is less": lambda values: len(values) == 2 and _is_comparable(values) and bool(values[0] < values[1]),
 }
-_OF_STRINGS: dict[str, Property] = {
+_OF_STRINGS: dict[str, Test] = {
     "brackets": _has_brackets,
     "digits": str.isdigit,
     "stripped": lambda text: text == text.strip(),
     "single spaces": lambda text: "  " not in text,
 }
-_OF_CHARACTERS: dict[str, Property] = {
+_OF_CHARACTERS: dict[str, Test] = {
     "palindrome": lambda text: text == text[::-1],
     "distinct": _OF_LISTS["distinct"],
     "sorted": _OF_LISTS["sorted"],

@@ -56,23 +56,23 @@ _REPEATS = _patterns(
     rf"\b(?:may|can) be (?:{_PRINT}|repeated) (?:more than once|several times|any number of times)\b",
     rf"\b{_ANSWER} (?:{_IS}) (?:checked|compared|judged|treated) as (?:a set|sets)\b",
 )
-_ORDERED = _patterns(
+_ORDER_WORDS = _patterns(
     r"\b(?:sort(?:ed)?|(?:non-?)?(?:in|de)creasing|ascending|descending|(?:chrono|alphabeti|lexicographi)\w*"
     r"|in (?:the|this|that|their|input|original|reverse|topological|order of) (?:\w+ )?order|in order"
     r"|(?:smallest|largest|first|last) (?:one )?first|from (?:the )?(?:left|right|smallest|largest|top|first)"
     r"|reversed?)\b"
 )
 # What leaves part of the order fixed: ties, the members of each group.
-_PARTLY = _patterns(
+_PARTLY_FREE = _patterns(
     r"\b(?:ties?|tied|(?:with|having|of) (?:the )?(?:same|equal)|equal \w+|(?:for|in|of) (?:each|every)"
     r"|(?:with)?(?:in|of|inside) (?:an?|one|the|its|their) (?:same )?"
     r"(?:line|row|group|team|pair|component|block|level)s?)\b"
 )
 # Where a statement says nothing of any order, these may ask for one.
-_PERHAPS_ORDERED = _patterns(
+_PERHAPS_ORDER_WORDS = _patterns(
     r"(?<!separated )(?<!divided )(?<!divisible )(?<!multiplied )\bby \w+|\b(?:before|after|then|next|followed)\b"
 )
-_ARRANGED = _patterns(r"\b(?:permut|arrang|rearrang|shuffl|rank)\w*")
+_REARRANGING_WORDS = _patterns(r"\b(?:permut|arrang|rearrang|shuffl|rank)\w*")
 _CASES = _patterns(
     r"\b(?:for|of) (?:each|every|all)(?: of the)? (?:\w+ )?(?:test ?cases?|tests?|quer(?:y|ies)|data ?sets?|cases?)\b",
     r"\b(?:multiple|several|number of|[a-z]) test ?cases\b",
@@ -107,26 +107,41 @@ def said_of_answers(statement: str) -> Said:
     repetitions, small errors), and those against it (an order that it demands, several right answers); "" if none."""
     text = " ".join(statement.split())
     any_order, any_case, repeats = _first(_ANY_ORDER, text), _first(_ANY_CASE, text), _first(_REPEATS, text)
-    free = [each for each in _sentences(text) if _first(_ANY_ORDER, each)]
-    # "The order of the rows and the order in a row do not matter": no comparator allows just that, so `several` has it.
-    several = next((each for each in free if len(re.findall(r"\border\b", each, re.IGNORECASE)) > 1), "")
-    several = several or next(filter(None, (_first(_PARTLY, each) for each in free)), "")
     if not any_order and not re.search(r"\bsets?\b", repeats):
         repeats = ""  # a path that visits a vertex twice is no set
-    # An order is demanded only where output is spoken of, and not by the phrases that were just found.
-    rest = text.replace(any_order, " ").replace(any_case, " ") if any_order or any_case else text
-    about_output = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
-    order_patterns = (*_ORDERED, *_ARRANGED, *(() if any_order else _PERHAPS_ORDERED))
-    demands = [_first(_ORDERED, any_order), *(_first(order_patterns, each) for each in about_output)]
+    # The words that free an answer's order or case are looked for neither for a demand nor for several answers.
+    rest = text
+    for phrase in filter(None, (any_order, any_case)):  # to replace "" would put a space between all characters
+        rest = rest.replace(phrase, " ")
     return Said(
         any_order,
         any_case,
         repeats,
         _tolerance(text),
-        ordered=next(filter(None, demands), ""),
+        ordered=_demanded_order(any_order, rest),
         cases=_first(_CASES, text),
-        several=several or _first(_SEVERAL, rest),
+        several=_partly_free_order(text) or _first(_SEVERAL, rest),
     )
+
+
+def _partly_free_order(text: str) -> str:
+    """The words by which only a part of the order is free, which no comparator can check, so that it counts as several
+    right answers: a sentence on two orders ("the order of the rows and the order in a row do not matter"), or words
+    such as "ties" or "for each group" in a sentence on any order; "" if there are none."""
+    free = [sentence for sentence in _sentences(text) if _first(_ANY_ORDER, sentence)]
+    of_two_orders = [sentence for sentence in free if len(re.findall(r"\border\b", sentence, re.IGNORECASE)) > 1]
+    partly = [_first(_PARTLY_FREE, sentence) for sentence in free]
+    return next((words for words in (*of_two_orders, *partly) if words), "")
+
+
+def _demanded_order(any_order: str, rest: str) -> str:
+    """The words that demand an order of the output, "" if none do. They may lie within the words that free it: in
+    "print the teams sorted by points, equal teams in any order" all is one phrase, `any_order`. In the `rest` of the
+    statement, only sentences on output count, and words that may mean an order ("by length") only if none frees it."""
+    about_output = [each for each in _sentences(rest) if re.search(rf"\b{_PRINT}\b", each, re.IGNORECASE)]
+    order_patterns = (*_ORDER_WORDS, *_REARRANGING_WORDS, *(() if any_order else _PERHAPS_ORDER_WORDS))
+    demands = [_first(_ORDER_WORDS, any_order), *(_first(order_patterns, each) for each in about_output)]
+    return next(filter(None, demands), "")
 
 
 def multi_answer_phrase(statement: str) -> str | None:

@@ -13,8 +13,7 @@ A mix says how many problems the pool has, in which shares of difficulty and spl
    not fill in for it, and the missing problems are counted.
 3. Without a size the pool is the largest that has exactly the shares asked for, so no cell is short.
 4. Labels are uncertain: of the problems labelled medium some are hard. The shares are those of the expected
-   difficulties, and the shares by label are chosen so that the problems' probabilities add up closest to them. They
-   differ if labels are uncertain: a pool that is half medium may take more than half of that label.
+   difficulties, so that a pool that is half medium may take more than half of that label (`label_shares`).
 5. A hash of seed and problem decides who is taken: other problems or cells do not change a problem's rank.
 """
 
@@ -22,9 +21,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -47,7 +46,13 @@ from coderl_tasks.problems.problem import (
     problems_frame,
     require_all_rows,
 )
-from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, AUDIT_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
+from coderl_tasks.problems.profile_columns import (
+    ANSWER_COLUMNS,
+    AUDIT_COLUMNS,
+    N_FROM_RUN,
+    PROFILE_COLUMNS,
+    PROFILE_SCHEMA,
+)
 
 BAND_LOW, BAND_HIGH = 0.1, 0.9
 TABLES = ("pool", "dropped", "profile")
@@ -144,17 +149,18 @@ def build_pool(
 ) -> Pool:
     """Keeps the loaded problems whose pass rate lies in the band (ends included) and that `mix` takes.
 
-    `drops` are the problems dropped between loading and profiling, `checks` (SOLUTION_SCHEMA) what their solutions
-    showed, `audits` (AUDIT_SCHEMA) what an audit found, whose AUDIT_COLUMNS the pool then has too. `profile`
-    (PROFILE_SCHEMA, its labels by `prior`) has one row per other problem of `loaded`, else ValueError. Without a
-    profile there is no band, and PROFILE_COLUMNS are null. With `screened`, the chance that a problem is learnable
-    decides instead of its pass rate. `mix` says how many problems of which difficulty and split to take.
+    drops       problems dropped between loading and profiling
+    profile     PROFILE_SCHEMA, a row for each other problem of `loaded`, else ValueError; None: no band, no pass rates
+    checks      SOLUTION_SCHEMA, what the problems' solutions showed
+    audits      AUDIT_SCHEMA, what an audit found; AUDIT_COLUMNS are in the pool only if there was one
+    mix         how many problems of which difficulty and split to take
+    prior       the distribution of pass rates on which the profile's labels (difficulties) rest; only recorded
+    screened    if given, the chance that a problem is learnable decides, not its pass rate
     """
     all_drops = list(drops)
     remaining = {problem.problem_id: problem for problem in loaded.problems}
     for early_drop in all_drops:
         remaining.pop(str(early_drop.problem_id))
-    candidates = problems_frame(list(remaining.values())) if profile is None else profile  # which has labels
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if profile is not None and remaining.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
@@ -162,28 +168,36 @@ def build_pool(
         if drop := band_drop(remaining[name], measured[name], band_low, band_high, screened):
             all_drops.append(drop)
             del remaining[name]
-    left_out, short = select(candidates.filter(pl.col("problem_id").is_in([*remaining])), mix)
-    all_drops += [Drop.of(remaining.pop(name), "mix", *left_out[name]) for name in [*remaining] if name in left_out]
+    # A mix by difficulty needs the profile's labels; without a profile it can only be one by split or of a size.
+    candidates = problems_frame(list(remaining.values())) if profile is None else profile
+    selection = select(candidates.filter(pl.col("problem_id").is_in([*remaining])), mix)
+    for name in [*remaining]:
+        if name in selection.left_out:
+            all_drops.append(Drop.of(remaining.pop(name), "mix", *selection.left_out[name]))
     chosen = list(remaining.values())
-    # The pool's further columns: what the audit, the check of solutions and the profile say of each problem.
-    tables = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
-    known: dict[str, dict[str, Any]] = {}
-    for row in chain(*tables, measured.values()):
-        known.setdefault(row["problem_id"], {}).update(row)
-    rows = [known.get(problem.problem_id, {}) for problem in chosen]
     columns = PROFILE_COLUMNS | ANSWER_COLUMNS | ({} if audits is None else AUDIT_COLUMNS)
-    extra = pl.DataFrame(rows, schema=columns)
+    known = _joined_rows(audits, checks, profile)
+    further_columns = pl.DataFrame([known.get(problem.problem_id, {}) for problem in chosen], schema=columns)
     return Pool(
-        pool=pl.concat([problems_frame(chosen), extra], how="horizontal"),
+        pool=pl.concat([problems_frame(chosen), further_columns], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame(all_drops)]),
         profile=pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
         mix=mix,
-        short=short,
+        short=selection.short,
         prior=prior,
         screened=screened,
     )
+
+
+def _joined_rows(*tables: pl.DataFrame | None) -> dict[str, dict[str, Any]]:
+    """One row per problem_id with the columns of all tables; a column that two have is the later table's."""
+    joined: dict[str, dict[str, Any]] = {}
+    for table in tables:
+        for row in () if table is None else table.iter_rows(named=True):
+            joined.setdefault(row["problem_id"], {}).update(row)
+    return joined
 
 
 def band_drop(
@@ -236,10 +250,9 @@ def write_pool(
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest, without the hashes of files: model, settings, counts by split, difficulty and drop reason, samples
-    and tokens spent. Without a profile, band and difficulties are left empty; without prices, so is the cost."""
+    and tokens spent. The band is the lowest and highest pass rate kept. Without a profile, band and difficulties are
+    left empty."""
     low, high = pool.band or (None, None)
-    profile = pool.profile
-    of_run = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
     # The expected number of problems of each difficulty: the sum of their labels' probabilities.
     expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
     return {
@@ -252,26 +265,34 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "hard_below": HARD_BELOW,
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES if pool.band},
+        # The prior on which difficulty labels rest; and if a chance of being learnable decided, what it promises.
         **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": expected}}),
-        **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
+        **({} if pool.screened is None else {"learnable": _expected_learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
         "mix": asdict(pool.mix),
-        "short": dict(pool.short),
+        "short": dict(pool.short),  # by cell (difficulty and split) how many problems the mix lacked
         "dropped_by_reason": count_drops(pool.dropped),
-        "infra_errors": int(profile["infra_errors"].sum()),
-        "spent": {
-            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - of_run,  # ungraded ones too
-            "prompt_tokens": sum(profile["prompt_tokens_spent"]),
-            "completion_tokens": sum(profile["completion_tokens_spent"]),
-            **({"told": of_run} if TOLD in profile.columns else {}),
-            "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
-        },
+        "infra_errors": int(pool.profile["infra_errors"].sum()),
+        "spent": _spent(pool.profile),
         # Sorted: the same settings give the same bytes in any order.
         "settings": {name: settings[name] for name in sorted(settings)},
     }
 
 
-def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:
+def _spent(profile: pl.DataFrame) -> dict[str, Any]:
+    """The samples and tokens that the profile took, and their cost, None without prices. Samples are the graded and the
+    ungraded ones, without those that a curation with from_run counts from the run's own completions ("told")."""
+    from_run = sum(profile[N_FROM_RUN]) if N_FROM_RUN in profile.columns else 0
+    return {
+        "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - from_run,
+        "prompt_tokens": sum(profile["prompt_tokens_spent"]),
+        "completion_tokens": sum(profile["completion_tokens_spent"]),
+        **({"told": from_run} if N_FROM_RUN in profile.columns else {}),
+        "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
+    }
+
+
+def _expected_learnable(pool: Pool, screened: Screened) -> dict[str, float]:
     """How many learnable problems are expected to be kept, dropped after a sample, and not sampled at all."""
     band, unsampled = (pool.dropped.filter(stage=stage) for stage in ("band", "screen"))
     parts = {"kept": pool.pool, "dropped": band, "unsampled": unsampled}
@@ -301,13 +322,20 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
     )
 
 
-def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str]], dict[str, int]]:
-    """Decides which `candidates` a mix leaves out. A cell is a difficulty, a split, or a combination of both. Returns
-    (reason, detail) by problem id, where the reason is not_in_mix (their cell has no share) or over_share (it is full);
-    and by cell ("hard", "hard/taco", ""), how many problems it lacks. `candidates` has problem_id, split, difficulty,
-    and, if labels are uncertain, the probability of each difficulty."""
+class Selection(NamedTuple):
+    """What a mix does not take: (reason, detail) by problem id, where the reason is not_in_mix (its cell has no share)
+    or over_share (its cell is full); and `short`, by cell ("hard", "hard/taco", "") how many problems it lacks."""
+
+    left_out: dict[str, tuple[str, str]]
+    short: dict[str, int]
+
+
+def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
+    """Decides which `candidates` a mix leaves out. A cell is a difficulty, a split, or a combination of both.
+    `candidates` has problem_id, split and difficulty, an uncertain label; and perhaps each difficulty's probability,
+    from which `label_shares` finds the shares of labels that give the mix's shares of true difficulties."""
     if not mix.keys and mix.size is None:  # nothing is asked for: all stay
-        return {}, {}
+        return Selection({}, {})
     shares = label_shares(candidates, mix)
     members: dict[Cell, list[str]] = {cell: [] for cell in shares}
     left_out: dict[str, tuple[str, str]] = {}
@@ -325,7 +353,8 @@ def select(candidates: pl.DataFrame, mix: Mix) -> tuple[dict[str, tuple[str, str
         ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
         detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
         left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
-    return left_out, {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
+    short = {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
+    return Selection(left_out, short)
 
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
@@ -338,22 +367,24 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
         return by_difficulty
     labels = list(dict.fromkeys(cell[0] for cell in by_difficulty))
-    by_label = {}
+    by_label: dict[Cell, Fraction] = {}
     for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
         part = candidates.filter(split=rest[0]) if rest else candidates
-        # Row: the mean probabilities of each true difficulty among the problems with one label.
+        # L labels, D true difficulties: which share of the problems with a label is expected to be of each difficulty.
         expected_L_D = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
         for place, label in enumerate(labels):
             labelled = part.filter(difficulty=label)
             if len(labelled):  # otherwise the label counts as certain
                 expected_L_D[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
-        part_shares = [by_difficulty[label, *rest] for label in labels]
+        part_shares = [by_difficulty[(label, *rest)] for label in labels]
         total = sum(part_shares, Fraction())
         wanted_D = np.zeros(len(DIFFICULTIES))
         for label, share in zip(labels, part_shares, strict=True):
             wanted_D[DIFFICULTIES.index(label)] = share / total
+        # The shares of labels with which weights_L @ expected_L_D, the expected difficulties, is closest to wanted_D.
+        weights_L = closest_weights(expected_L_D, wanted_D)
         # Exact from here on: rounding first gives the same shares on machines whose last bits differ.
-        weights = [Fraction(str(round(float(weight), 4))) for weight in closest_weights(expected_L_D, wanted_D)]
+        weights = [Fraction(str(round(float(weight), 4))) for weight in weights_L]
         for label, weight in zip(labels, weights, strict=True):
             by_label[(label, *rest)] = total * weight / sum(weights, Fraction())
     return {cell: by_label[cell] for cell in by_difficulty}

@@ -44,7 +44,7 @@ MUTANTS = 24
 WEAK_SHARE, LEAST_SURVIVORS = 0.25, 3
 SHOWN = 3  # surviving mutants, and of other evidence the first ones
 MAX_SOLUTIONS = 3
-_REFERENCES = (Status.FAILS, Status.TESTS_FAIL, Status.FLAKY, Status.TOO_SLOW, Status.SLOW)
+_FAULTY_REFERENCE = (Status.FAILS, Status.TESTS_FAIL, Status.FLAKY, Status.TOO_SLOW, Status.SLOW)
 _DECIMALS = re.compile(r"\d\.(\d+)")
 
 
@@ -68,7 +68,8 @@ async def audit_problems(
 
     async def audited(problem: Problem) -> Row:
         check = known.get(problem.problem_id) or (await check_problem(problem, judge, MAX_SOLUTIONS)).to_row()
-        return await _audit(problem.whole(), judge, seed, most, check)
+        in_memory = problem.whole()  # tests may be read from disk at each access
+        return await _audit(in_memory, judge, seed, most, check)
 
     checks_hash = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": checks_hash}  # what decides rows
@@ -100,49 +101,61 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
     """Audits one problem: compares its tests with each other and with the statement's samples, and runs its reference
     and at most `most` mutants of that. Returns its row of AUDIT_SCHEMA, without the statement. `check` is what its
     solutions showed (SOLUTION_SCHEMA). Raises InfraError if the sandbox could not run a program."""
-    contradictory, duplicate = _repeated_tests(problem)
-    # The samples of the statement, and the inputs of the tests: None if these cannot be compared with samples.
-    shown, test_inputs = samples(problem), given_in_tests(problem)
-    missing = [each for each in shown if test_inputs is not None and each.given not in test_inputs]
     row: Row = {
         "problem_id": problem.problem_id,
         "split": problem.split,
         "reference": check["status"],
-        "several_answers": check["suspicion"],
-        "contradictory_tests": len(contradictory),
-        "duplicate_tests": len(duplicate),
-        "samples": len(shown),
-        "samples_missing": None if test_inputs is None else len(missing),
-        "survivors": [],
+        "several_answers": check["suspicion"],  # why several answers may be right, in words; None if nothing says so
     }
-    found = {  # by name of the finding its evidence in words, empty if there is none
-        "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
-        "several_answers": check["suspicion"],
-        "samples_missing": "; ".join(f"{_said(each)} is no test" for each in missing[:SHOWN]),
-        "duplicate_tests": _in_words("test {1} repeats test {0}", duplicate),
-    }
-    if check["status"] in _REFERENCES:
-        found[check["status"]] = check["detail"]
+    statement_samples = samples(problem)
+    # By name of a finding its evidence in words, empty if there is none.
+    evidence = {"several_answers": check["suspicion"]} | _findings_without_runs(problem, statement_samples, row)
+    row["survivors"] = []
+    if check["status"] in _FAULTY_REFERENCE:
+        evidence[check["status"]] = check["detail"]
     passing = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
     if passing is not None:
-        limited, reference = passing
+        with_limit, reference = passing  # `problem` with the time limit under which the reference passes
         # If several answers may be right, a reference may differ from a sample and be right.
         decides_alone = not check["suspicion"] and not problem.checker
-        failed = await _failed_samples(limited, reference, judge, shown) if decides_alone else []
-        row["samples_failed"], found["samples_failed"] = len(failed), "; ".join(failed[:SHOWN])
+        failed = await _failed_samples(with_limit, reference, judge, statement_samples) if decides_alone else []
+        row["samples_failed"], evidence["samples_failed"] = len(failed), "; ".join(failed[:SHOWN])
         drawn = mutants(reference, seed_for(seed, "mutants", problem.problem_id), most)
-        drawn = [code for code in drawn if not is_same_program(code, reference)]
-        grades = await asyncio.gather(*(graded(judge, limited, code) for code in drawn))
-        # A checker may fail with a mutant's answer, which then is neither right nor wrong.
-        row["mutants"] = sum(grade.gradable for grade in grades)
-        survivors = [code for code, grade in zip(drawn, grades, strict=True) if grade.passed]
-        row["mutants_survive"] = len(survivors)
-        row["survivors"] = [_diff(reference, code) for code in survivors[:SHOWN]]
-        if len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * row["mutants"]:
-            found["weak"] = f"{len(survivors)} of {row['mutants']} mutants pass all tests ({len(problem.tests)})"
-    row["audit"] = [name for name in FINDINGS if found.get(name)]
-    row["evidence"] = [found[name] for name in row["audit"]]
+        evidence["weak"] = await _surviving_mutants(with_limit, reference, judge, drawn, row)
+    row["audit"] = [name for name in FINDINGS if evidence.get(name)]
+    row["evidence"] = [evidence[name] for name in row["audit"]]
     return row
+
+
+def _findings_without_runs(problem: Problem, statement_samples: Sequence[Sample], row: Row) -> dict[str, str]:
+    """Compares a problem's tests with each other and with the statement's samples, without running a program. Returns
+    the evidence in words by name of the finding, and puts the counts into `row`."""
+    contradictory, duplicate = _repeated_tests(problem)
+    test_inputs = given_in_tests(problem)  # None if these cannot be compared with samples
+    missing = [each for each in statement_samples if test_inputs is not None and each.given not in test_inputs]
+    row["contradictory_tests"], row["duplicate_tests"] = len(contradictory), len(duplicate)
+    row["samples"] = len(statement_samples)
+    row["samples_missing"] = None if test_inputs is None else len(missing)
+    return {
+        "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
+        "samples_missing": "; ".join(f"{_sample_in_words(each)} is no test" for each in missing[:SHOWN]),
+        "duplicate_tests": _in_words("test {1} repeats test {0}", duplicate),
+    }
+
+
+async def _surviving_mutants(problem: Problem, reference: str, judge: Judge, drawn: Sequence[str], row: Row) -> str:
+    """Grades the `drawn` mutants of the reference and puts those that survive, pass all tests, into `row`. Returns that
+    the tests are weak, in words; "" if they are not."""
+    drawn = [code for code in drawn if not is_same_program(code, reference)]
+    grades = await asyncio.gather(*(graded(judge, problem, code) for code in drawn))
+    # A checker may fail with a mutant's answer, which then is neither right nor wrong.
+    n_mutants = sum(grade.gradable for grade in grades)
+    survivors = [code for code, grade in zip(drawn, grades, strict=True) if grade.passed]
+    row["mutants"], row["mutants_survive"] = n_mutants, len(survivors)
+    row["survivors"] = [_diff(reference, code) for code in survivors[:SHOWN]]
+    # Some survivors are right programs after all: a few of them, or a small share, prove nothing.
+    is_weak = len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * n_mutants
+    return f"{len(survivors)} of {n_mutants} mutants pass all tests ({len(problem.tests)})" if is_weak else ""
 
 
 async def _passing_reference(problem: Problem, judge: Judge) -> tuple[Problem, str] | None:
@@ -174,7 +187,7 @@ async def _failed_samples(problem: Problem, reference: str, judge: Judge, shown:
         asked = replace(problem, kind=kind, tests=(sample.test,), tests_total=1, comparator=rounded)
         grade = await graded(judge, asked, reference)
         if grade.verdict is Verdict.WRONG_ANSWER:
-            failed.append(f"{_said(sample)}: {grade.reason.partition(': ')[2]}")
+            failed.append(f"{_sample_in_words(sample)}: {grade.reason.partition(': ')[2]}")
     return failed
 
 
@@ -206,7 +219,7 @@ def _in_words(form: str, pairs: Sequence[tuple[int, int]]) -> str:
     return "; ".join(form.format(*pair) for pair in pairs[:SHOWN]) + more
 
 
-def _said(sample: Sample) -> str:
+def _sample_in_words(sample: Sample) -> str:
     text = " ".join(sample.test.input.split())
     return f"the sample {text if len(text) <= 80 else text[:79] + '…'}"
 

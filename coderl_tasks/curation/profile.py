@@ -69,12 +69,13 @@ async def profile_shard(
     """Samples and grades completions of each problem; returns SHARD_SCHEMA, one row per problem sampled, in order.
 
     `folder` records the shard: groups/ as they arrive, then rollouts.parquet. A second call with the same problems and
-    settings samples only what is missing and re-grades what could not be graded. A call with another stopping rule
-    uses the recorded rollouts that it needs and keeps the others. Raises InfraError if sampling fails.
+    settings samples only what is missing and re-grades what could not be graded. Raises InfraError if sampling fails.
     """
     work = (problems, sampler, engine, plan)
     if folder is None:
         return profile_frame(problems, await sample_in_rounds(*work, on_progress=on_progress), prices)
+    # The fingerprint leaves out the plan's stopping rule: rollouts recorded under another rule are the same draws, of
+    # which this rule needs fewer or more.
     request = rounds.fingerprint(problems, engine, plan)
     file = folder / "rollouts.parquet"
     recorded = read_frame(file, ROLLOUT_SCHEMA) if rounds.read_fingerprint(folder) == request else None
@@ -87,7 +88,7 @@ async def profile_shard(
         if file.exists():  # of other settings: what it cost stays counted
             add_lost(folder, files_tokens([file]))
     else:
-        # This stopping rule may need fewer rollouts than are recorded. The others stay for a rule that needs more.
+        # The rollouts that this rule does not need stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
         to_record = pl.concat([rollouts, unused]).sort(ORDER)
     if recorded is None or not to_record.equals(recorded):
@@ -97,7 +98,8 @@ async def profile_shard(
         write_json(folder / FINGERPRINT_FILE, request)
     # `rounds` names the files in groups/ so: problem * ROUNDS + round.
     recorded_places = (to_record["group_index"].cast(pl.Int64) * rounds.ROUNDS + to_record["attempt"]).unique()
-    # Other files are of a rule that needs more, whose process ended early: it will read them, so the folder stays.
+    # Further files in groups/ were left by a process that ended early under a rule that needs more samples. A later
+    # start with that rule will read them, so groups/ stays.
     if groups.indices() <= set(recorded_places):
         groups.remove()
     return profile_frame(problems, rollouts, prices)
@@ -119,11 +121,12 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
         completion_tokens_spent=pl.col("completion_tokens").list.len().sum(),
     )
     measured = {row["problem_id"]: row for row in by_problem.iter_rows(named=True)}
-    failures = first_failures(rollouts)
+    failures = first_failures(rollouts)  # by problem: the first test that each graded program failed, None if none
     rows = []
     for problem in problems:
         if problem.problem_id not in measured:
             continue
+        # By test: how many programs ran it, and how many failed it first.
         runs, catches = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
         row = measured[problem.problem_id]
         row |= {"split": problem.split, "test_runs": runs, "test_catches": catches}

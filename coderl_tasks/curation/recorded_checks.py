@@ -77,7 +77,9 @@ async def recorded_checks(
     for _ in range(PASSES_OVER):
         # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
         waiting, unchecked = iter(unchecked), []
-        with first_error():  # retries depend on the type of the error, and do not look into a group
+        # Raises a worker's own error instead of the TaskGroup's ExceptionGroup: callers, such as Prefect's retries of
+        # InfraError, look at the error's type.
+        with first_error():
             async with asyncio.TaskGroup() as group:
                 for _ in range(CONCURRENCY):
                     group.create_task(work(waiting, unchecked))

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood, telling
+from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, fully_graded, learn_prior, likelihood
 from coderl_tasks.curation.stopping_rule import Band
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Drop, Problem
@@ -109,30 +109,37 @@ class Screen:
         return worth, drops
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """Estimates for all problems P, from the `profile` (SHARD_SCHEMA) of those sampled so far, the distribution of
-        the pass rate over the grid J, before a problem's own samples, and the chance that it is learnable, with them. A
-        problem's prior is a mixture of components C, whose weights depend on its group and on similar statements."""
-        prior = learn_prior(profile)
-        columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()  # only fully graded
+        """Estimates from the `profile` (SHARD_SCHEMA) of the problems sampled so far, for all problems P: the prior, a
+        distribution of the pass rate over the J values of RATES, which leaves out the problem's own samples; and the
+        chance, its own samples included, that it is learnable: all of `max_samples` would put its pass rate in the
+        band. A prior is a mixture of C components, weighted by the problem's group and by similar statements."""
+        group_prior = learn_prior(profile)
+        columns = fully_graded(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
         sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
         places = np.array([place for place, _, _ in sampled], dtype=np.int64)
         states = [(k, n) for _, k, n in sampled]  # (passes, samples)
         group_weights = [
-            prior.weights[prior.group(problem.split, tokens)]
+            group_prior.weights[group_prior.group(problem.split, tokens)]
             for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)
         ]
         base_PC = np.array(group_weights).reshape(len(self.problems), -1)
-        distributions_PJ = self._weights_by_neighbours(base_PC, places, states) @ components()
-        # First as for unsampled problems; then by their own samples, all with the same (passes, samples) at once.
-        chances = distributions_PJ @ _learnable_chance(self._band, n_correct=0, n=0, max_samples=self._max_samples)
+        priors_PJ = self._weights_by_neighbours(base_PC, places, states) @ components()  # (P, C) @ (C, J)
+        chances = self._learnable_chances(priors_PJ, places, states)
+        names = [problem.problem_id for problem in self.problems]
+        distributions = dict(zip(names, priors_PJ, strict=True))
+        return Beliefs(group_prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
+
+    def _learnable_chances(self, priors_PJ: Array, places: Ints, states: Sequence[tuple[int, int]]) -> Array:
+        """The chance (P,) that each problem is learnable. `places` are the sampled ones, `states` their (passes,
+        samples)."""
+        chances = priors_PJ @ _learnable_chance(self._band, n_correct=0, n=0, max_samples=self._max_samples)
+        # Unsampled problems keep the chance of their prior. For the others: posteriors, per state for all its problems.
         for state in sorted(set(states)):
             of_state = places[[other == state for other in states]]
-            by_rate = distributions_PJ[of_state] * likelihood(*state)
-            by_rate /= by_rate.sum(axis=1, keepdims=True)
-            chances[of_state] = by_rate @ _learnable_chance(self._band, *state, self._max_samples)
-        names = [problem.problem_id for problem in self.problems]
-        distributions = dict(zip(names, distributions_PJ, strict=True))
-        return Beliefs(prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
+            posterior_SJ = priors_PJ[of_state] * likelihood(*state)
+            posterior_SJ /= posterior_SJ.sum(axis=1, keepdims=True)
+            chances[of_state] = posterior_SJ @ _learnable_chance(self._band, *state, self._max_samples)
+        return chances
 
     def _weights_by_neighbours(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
         """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""

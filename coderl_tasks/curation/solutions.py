@@ -7,10 +7,8 @@
    then, `too_slow` does not end even then, and nothing is known.
 3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
-4. Tests and checkers may fail by themselves, with every program: `tests_fail`. Of programs that are known to be wrong
-   the detail says which pass.
-5. With `infer`, a problem that names no comparator may get one, and is checked under it (`inferred_comparators`).
-6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
+4. Tests and checkers may fail by themselves, with every program: `tests_fail`.
+5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
    sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
@@ -39,6 +37,7 @@ from coderl_tasks.rollouts.rounds import Progress
 RUNS = 2  # of each solution, if it ends in time
 TIME_FACTOR = 5.0  # times the time limit, for a solution that does not end within it
 PLAUSIBLE_SHARE = 0.5
+_NOT_RUN = "the sandbox could not run its solutions"
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 
 
@@ -89,25 +88,27 @@ async def check_solutions(
     judge: Judge,
     max_solutions: int = 3,
     *,
-    infer: int | None = None,
+    inference_seed: int | None = None,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
-    row per problem, in order. With `infer`, a seed, comparators are inferred where answers differ. `folder` records
-    each check as it ends, so a second call with the same problems, number of solutions, seed and time limit of the
-    judge runs only the missing ones. The status UNDECIDED: it could not be run. InfraError if the sandbox is down."""
-    request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": infer}
+    row per problem, in order. With an `inference_seed`, comparators are inferred where answers differ (by mutants drawn
+    from that seed). `folder` records each check as it ends, so a second call with the same arguments and time limit of
+    the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
 
     async def check(problem: Problem) -> Row:
-        return (await check_problem(problem, judge, max_solutions, infer)).to_row()
+        return (await check_problem(problem, judge, max_solutions, inference_seed)).to_row()
 
     def undecided(problem: Problem) -> Row:
-        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
-        return SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
+        check = SolutionCheck(problem.problem_id, problem.split, Status.UNDECIDED, _NOT_RUN)
+        return replace(check, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
 
-    how = (judge, request, SOLUTION_SCHEMA, undecided)
-    return await recorded_checks(problems, check, *how, folder=folder, on_progress=on_progress)
+    # What decides the rows, recorded beside them: rows of another request are deleted.
+    request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": inference_seed}
+    return await recorded_checks(
+        problems, check, judge, request, SOLUTION_SCHEMA, undecided, folder=folder, on_progress=on_progress
+    )
 
 
 def inferred_comparators(checks: pl.DataFrame) -> dict[str, str]:
@@ -133,38 +134,23 @@ def split_by_solutions(
     return kept, drops
 
 
-async def check_problem(problem: Problem, judge: Judge, max_solutions: int, infer: int | None = None) -> SolutionCheck:
+async def check_problem(
+    problem: Problem, judge: Judge, max_solutions: int, inference_seed: int | None = None
+) -> SolutionCheck:
     """Runs at most `max_solutions` of a problem's own solutions on its tests, and its known-wrong ones, and says what
-    that shows: a status, and why several answers may be right. With `infer`, a seed, a problem with the default
-    comparator may get another one; its check is then the one under that. Raises InfraError if the sandbox fails."""
+    that shows: a status, and why several answers may be right. With an `inference_seed`, a problem with the default
+    comparator may get another one; the result is then that of a second check, under the inferred comparator. Raises
+    InfraError if the sandbox fails."""
     codes = list(dict.fromkeys(program_of(solution) for solution in problem.solutions))
-    if problem.kind == "assert":
-        try:
-            await judge.programs.rehearsed(problem)  # raises if the tests fail with every program
-        except CheckerFault as fault:
-            return SolutionCheck(problem.problem_id, problem.split, Status.TESTS_FAIL, str(fault), len(codes))
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
-    tried: list[_Finding] = []
-    for code in codes[:max_solutions]:
-        if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
-            break  # one passes, and a second one has been compared with it
-        tried.append(await _classify(problem, patient, code, judge))
-        if tried[-1].status is Status.TESTS_FAIL:  # they fail with the other programs too
-            break
-    grades = await asyncio.gather(*(graded(judge, patient, program_of(wrong)) for wrong in problem.wrong_solutions))
-    passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
-    passing_wrong = f"known-wrong program {', '.join(passing)} of {len(grades)} passes" if passing else ""
-    opinion = await _disagreement(patient, judge, tried)
-    status, detail = _status(tried)
-    detail = "; ".join(filter(None, (detail, passing_wrong)))
-    about = (problem.problem_id, problem.split, status, detail, len(codes), len(tried))
-    check = SolutionCheck(*about, suspicion(problem, opinion))
-    if infer is None or problem.checker or problem.comparator != DEFAULT or problem.kind not in ("stdin", "call"):
+    check, tried = await _check_as_it_is(problem, patient, codes, judge, max_solutions)
+    has_default = problem.comparator == DEFAULT and not problem.checker and problem.kind in ("stdin", "call")
+    if inference_seed is None or not has_default:
         return check
-    # Infer a comparator. `disagree`: solutions answer otherwise than the tests expect, or than in another run.
+    # A solution answers otherwise than the tests expect, or than in another run: several answers may be right.
     disagree = any(finding.grade.verdict is Verdict.WRONG_ANSWER or finding.status is Status.FLAKY for finding in tried)
     asked = replace(patient, wrong_solutions=tuple(map(program_of, problem.wrong_solutions)))
-    inference = await infer_comparator(asked, codes[:max_solutions], judge, infer, disagree=disagree)
+    inference = await infer_comparator(asked, codes[:max_solutions], judge, inference_seed, disagree=disagree)
     if inference is None:
         return check
     if not inference.comparator:  # the evidence conflicts
@@ -174,6 +160,33 @@ async def check_problem(problem: Problem, judge: Judge, max_solutions: int, infe
         return replace(check, suspicion=f"undecided: under {inference.comparator}, {under.detail}")
     name, reason = inference.comparator, inference.reason
     return replace(under, suspicion=None, inferred_comparator=name, comparator_from=reason)
+
+
+async def _check_as_it_is(
+    problem: Problem, patient: Problem, codes: Sequence[str], judge: Judge, max_solutions: int
+) -> tuple[SolutionCheck, list["_Finding"]]:
+    """Checks a problem under the comparator that it has, and returns also what each solution tried showed. `codes` are
+    the programs of its solutions; `patient` is the problem with a long time limit."""
+    if problem.kind == "assert":
+        try:
+            await judge.programs.rehearsed(problem)  # raises if the tests fail with every program
+        except CheckerFault as fault:
+            return SolutionCheck(problem.problem_id, problem.split, Status.TESTS_FAIL, str(fault), len(codes)), []
+    tried: list[_Finding] = []
+    for code in codes[:max_solutions]:
+        if len(tried) > 1 and any(finding.status in PASSING for finding in tried):
+            break  # one passes, and a second one has been compared with it
+        tried.append(await _classify(problem, patient, code, judge))
+        if tried[-1].status is Status.TESTS_FAIL:  # they fail with the other programs too
+            break
+    grades = await asyncio.gather(*(graded(judge, patient, program_of(wrong)) for wrong in problem.wrong_solutions))
+    passing = [str(number) for number, grade in enumerate(grades, 1) if grade.passed]
+    # Only a detail: it shows that the tests are weak, not that the problem's own solutions fail.
+    passing_wrong = f"known-wrong program {', '.join(passing)} of {len(grades)} passes" if passing else ""
+    disagreement = await _disagreement(patient, judge, tried)
+    status, detail = _status(tried)
+    detail, why_suspect = "; ".join(filter(None, (detail, passing_wrong))), suspicion(problem, disagreement)
+    return SolutionCheck(problem.problem_id, problem.split, status, detail, len(codes), len(tried), why_suspect), tried
 
 
 def suspicion(problem: Problem, disagreement: str = "") -> str | None:
@@ -207,7 +220,9 @@ async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge)
         return _Finding(code, Status.TESTS_FAIL, first)
     for _ in range(RUNS - 1):
         # Always with the long limit: a program that barely keeps the short one would look flaky on a busy machine.
-        again = await graded(judge, patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
+        # `run_all` sends as many tests per request as possible; without it a small request comes first, which saves the
+        # rest if a test fails. A program that has just passed all of them hardly will.
+        again = await graded(judge, patient, code, run_all=first.passed)
         if not again.gradable:  # a checker that fails only sometimes: as if it had not been run
             raise InfraError(again.reason)
         # Compare reasons only for wrong answers: those name the answer, but a crash's may name a memory address.

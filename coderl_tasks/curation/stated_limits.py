@@ -38,104 +38,128 @@ class Said:
     """What a statement says. One without words leaves everything open that given inputs have in common by chance."""
 
     def __init__(self, statement: str) -> None:
-        """Searches `statement` for phrases that are usual for what its inputs may be. `may_have` is for what holds of
-        given inputs, perhaps by chance (sorted, distinct), and for limits: an empty statement may mean them."""
-        is_silent = not statement.strip()
-
-        def has(*patterns: str) -> bool:
-            return re.search("|".join(patterns), statement, re.IGNORECASE) is not None
-
-        def may_have(*patterns: str) -> bool:
-            return is_silent or has(*patterns)
-
+        """Searches `statement` for phrases that are usual for what its inputs may be."""
         self.statement = statement
-        self.may_be_empty = has(
+        self._read_lengths()
+        self._read_relations()
+        self._read_signs()
+        self._read_ranges()
+        self._read_characters()
+
+    def _has(self, *patterns: str) -> bool:
+        return re.search("|".join(patterns), self.statement, re.IGNORECASE) is not None
+
+    def _may_have(self, *patterns: str) -> bool:
+        """As `_has`, but true of an empty statement: for limits, and for what given inputs may have by chance."""
+        return not self.statement.strip() or self._has(*patterns)
+
+    def _read_lengths(self) -> None:
+        """What lengths of texts and lists the statement allows."""
+        self.may_be_empty = self._has(  # lists and texts
             r"(?<!non-)(?<!not )\bempty\b",
             r"\b(for|there are|has|contains) no (\w+ )?\w+s\b",
             r"\bif there are fewer than (?!(1|one)\b)",
         )
-        self.names_empty_elements = has(
+        self.names_empty_elements = self._has(  # of a list
             r"empty (strings?|texts?|words?|lines?|lists?) (in|inside|among|are)\b|lists? in it"
         )
-        relates = has(
+        self.limits_size = self._may_have(  # speaks against empty ones, where programs would take them
+            r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
+            r"\bat least (one|two|three|[1-9])\b|(>=?|≥|\\geq?) *[1-9]",
+            _NEVER_EMPTY,
+        )
+        # A number of elements that all inputs share is no fixed one.
+        self.is_list = self._has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
+        self.names_parity = self._has(  # of a length
+            r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
+        )
+        self.names_even = self._may_have(r"\b(even|odd|halves|half|pairs?)\b")  # even and odd numbers, or pairs
+        words = [word.lower() for each in _LEAST_LENGTHS.findall(self.statement) for word in each if word]
+        numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
+        self.least_lengths = [each for each in numbers if each is not None] + [1] * self._has(_NEVER_EMPTY)
+
+    def _read_relations(self) -> None:
+        """What the statement says of values together. If it says nothing, what few inputs share counts as chance."""
+        relates = self._has(
             r"(?<!distance )(?<!difference )\bbetween\b",
             r"\b(from|range|interval|low|lower|high|upper|starts?|ends?|left|right|begin|index|position)\b",
             r"\b(lo|hi|min|max|limit|bounds?|exceeds?)\b|[<>≤≥]|\\l?ge?|\\le",
             r"\b(at most|at least|not (more|less|greater|smaller|larger) than|exceeding) `?[a-z]\b",
         )
-        self.relates = is_silent or (relates and not has(r"\bany order\b"))  # one input bounds another, say
-        self.asks = has(  # a question with yes or no for an answer
+        # One input bounds another, say.
+        self.relates_inputs = not self.statement.strip() or (relates and not self._has(r"\bany order\b"))
+        self.asks_yes_or_no = self._has(  # a question with yes or no for an answer
             r"\b(whether|true|yes|boolean)\b|\b(find out|check|test|decide|tell) if\b",
             r"\b(if|where) (there (is|are)|it has|it is) (none|no \w+|not)\b|\bnot (in|found|present)\b",
         )
-        self.orders = may_have(  # inputs that are in some order
+        self.speaks_of_order = self._may_have(  # inputs that are in some order
             r"\b(?<!(?:any|its) )(?<!(?:this|that|same) )(?<!their )(?<!original )order\b",
             r"\b(sorted|ascend|descend|increas|decreas|monoton|rising|falling)",
         )
-        self.differs = may_have(  # elements that are all different
+        self.speaks_of_distinct = self._may_have(  # elements that are all different
             r"\bdistinct|\bunique|permutation|\bno two\b|(no|without|any) (duplicate|repeat|repetition)|pairwise",
             r"\bset of|\b(are|be|all) different|different (integers|numbers|elements|letters|characters) ",
         )
-        self.is_signed = has(r"\bintegers?\b") and not has(
+        self.is_grid = self._may_have(r"\b(matrix|matrices|grid|board|rectang|square|table)")
+
+    def _read_signs(self) -> None:
+        """Whether numbers may be zero or negative. `limits_*` count where right programs treat all numbers alike."""
+        # Integers, with no word against negative ones.
+        self.is_signed = self._has(r"\bintegers?\b") and not self._has(
             _NOT_BELOW_ZERO,
             r"non-?negative|not negative|zero or more|1 or more|\bnumber of\b|" + _AT_LEAST_ONE,
             r"\bprime|\bdigit|factorial|\bbits?\b|\bbinary\b|\bindex|\bindices|modulo|remainder|\bpower\b|expon",
         )
-        self.is_plainly_signed = self.is_signed and not has(  # no quantity either
+        self.is_plainly_signed = self.is_signed and not self._has(  # no quantity either
             r"\b(count|times|size|length|age|price|cost|amount|weight|height|width|area|year|day|month|hour|minute)",
             r"\b(second|people|steps?|sum of the first|up to|first n|n-th|nth|terms?|rows?|columns?|points?)",
             r"\b(divis|multipl)",
         )
-        # Where right programs do the same with all values of a kind, only what is said against these counts:
-        self.limits_zero = may_have(_NEVER_ZERO, r"(>=?|≥|\\geq?) *[1-9]")
-        self.limits_signs = may_have(
+        self.limits_zero = self._may_have(_NEVER_ZERO, r"(>=?|≥|\\geq?) *[1-9]")
+        self.limits_signs = self._may_have(
             _NEVER_NEGATIVE,
             _NOT_BELOW_ZERO,
             r"\b(lengths?|sizes?|prices?|costs?|amounts?|weights?|width|area|age|people|times|how many)\b",
         )
-        self.limits_size = may_have(
-            r"fewer than|less than (1|one) \w+|\b(assume|assumed|always|guaranteed?|rely)\b",
-            r"\bat least (one|two|three|[1-9])\b|(>=?|≥|\\geq?) *[1-9]",
-            _NEVER_EMPTY,
-        )
-        self.limits_characters = may_have(
-            r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|names?|words?)\b",
-            r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
-        )
-        self.names_zero = has(r"\b(0|zero|negative)\b") and not has(_NEVER_NEGATIVE)
-        may_be_zero = has(
+        self.names_zero = self._has(r"\b(0|zero|negative)\b") and not self._has(_NEVER_NEGATIVE)
+        may_be_zero = self._has(
             r"zero or more|non-?negative|at least (0|zero)\b|0 or more|not negative|\bwhole numbers?\b",
             r"zero counts|zero gives|\bif `?(?!it\b)\w+`? (is|==|equals) `?(0|zero)\b",
         )
-        self.may_be_zero = may_be_zero and not has(_NEVER_ZERO)
-        names_negative = has(
+        self.may_be_zero = may_be_zero and not self._has(_NEVER_ZERO)
+        names_negative = self._has(
             r"(?<!not )(?<!never )(?<!no )(?<!non-)\bnegative (numbers?|integers?|values?|ones?)\b",
             r"(is|are|be) negative\b|(less|smaller|lower) than (zero|0)\b|\bbelow (zero|0)\b",
         )
-        self.names_negative = names_negative and not has(_NEVER_NEGATIVE)
-        self.speaks_of_numbers = has(_VALUES)
-        self.is_scale = may_have(  # numbers of a fixed range
+        self.names_negative = names_negative and not self._has(_NEVER_NEGATIVE)
+
+    def _read_ranges(self) -> None:
+        """How large numbers may be."""
+        self.speaks_of_numbers = self._has(_VALUES)
+        self.is_fixed_scale = self._may_have(  # numbers of a fixed range
             r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
             r"\b(binary|latitude|longitude|probabilit\w+|codes?|age|ages)\b",
         )
-        self.is_open = self.speaks_of_numbers and not has(  # numbers without any bound
+        self.names_no_bound = self.speaks_of_numbers and not self._has(  # numbers without any bound
             r"\b(between|from) -?\d|\b(range|interval|at most|up to|limit|bounds?|maximum|max|index|position)\b",
             r"\b(terms?|steps?|digits?|bits?|binary|month|day|hour|minute|second|rating|grade|score|dice|die|times)\b",
             r"\b(prime|power|factorial|fibonacci)\b|n-?th|[<>≤≥]|\\l?ge?|\\le",
         )
-        self.has_least = has(r"\bat least\b|or more\b|more than|greater than|>=?|≥|\\geq?|larger than|\bover\b|exactly")
-        self.is_grid = may_have(r"\b(matrix|matrices|grid|board|rectang|square|table)")
-        tells_cases = has(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
-        self.tells_cases = tells_cases and not has(_ONE_CASE)
-        self.names_parity = has(
-            r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
+        # Some least value, so that the least given one may be it.
+        self.names_least = self._has(
+            r"\bat least\b|or more\b|more than|greater than|>=?|≥|\\geq?|larger than|\bover\b|exactly"
         )
-        self.names_even = may_have(r"\b(even|odd|halves|half|pairs?)\b")
-        self.names_digits = has(r"\bdigit")
-        self.is_list = has(r"\b(lists?|arrays?|sequences?|integers|numbers|elements|values|items|words)\b")
-        words = [word.lower() for each in _LEAST_LENGTHS.findall(statement) for word in each if word]
-        numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
-        self.least_lengths = [each for each in numbers if each is not None] + [1] * has(_NEVER_EMPTY)
+        self.names_digits = self._has(r"\bdigit")  # how many digits a number has may matter
+
+    def _read_characters(self) -> None:
+        """What texts may be made of."""
+        self.limits_characters = self._may_have(  # texts are not of any characters
+            r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|names?|words?)\b",
+            r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
+        )
+        # Upper and lower case differ.
+        tells_cases = self._has(r"\b(upper|lower)[- ]?case\b|\b(capital|small) letters|case[- ]?(in)?sensitive")
+        self.tells_cases = tells_cases and not self._has(_ONE_CASE)
 
     def counts(self, size: int) -> bool:
         """Whether the statement has a number, as a figure or a word, but not as a bound."""

@@ -67,7 +67,7 @@ MOST_GIVEN = 20_000  # characters of a given input that others are made from
 MOST_BYTES = 64 << 10  # of a generated input or output
 _LONGEST_EXAMPLE = 2000  # characters of a call in a statement
 _RESTARTS = 16  # of a reference, after inputs that it does not answer
-_CATCHES = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
+_CATCHING_VERDICTS = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ async def strengthen_problems(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Generates up to `most` tests for each problem that fail wrong programs which the given tests pass; returns
+    """Generates up to `most` tests per problem that catch wrong programs which its given tests let through; returns
     STRENGTH_SCHEMA, one row per problem, in order. `completions` has a row (problem_id, code) for each completion that
     passes the given tests. `folder` records each problem as it ends, so a second call with the same arguments runs only
     what is missing. Raises InfraError if the sandbox is down."""
@@ -151,53 +151,75 @@ def counted_again(profile: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str], most: int, seed: int) -> Strengthened:
-    """Generates at most `most` further tests for `problem` that fail wrong programs which its given tests pass. New
-    inputs are mutations of the given ones; the answers are the reference solutions' where they agree. Wrong programs
-    are mutants of the references; `completions`, which pass the given tests, may be wrong as well. Tests are chosen by
-    how many of these they fail, then verified. Raises InfraError if the sandbox fails."""
+    """Generates at most `most` further tests for `problem` that catch wrong programs which its given tests let through.
+    New inputs are mutations of the given ones; expected answers are the reference solutions' where these agree. Wrong
+    programs are mutants of the references; `completions`, which pass the given tests, may be wrong as well. Tests are
+    chosen by how many of these they catch, then verified. Raises InfraError if the sandbox fails."""
     problem = problem.whole()
-    if problem.checker or problem.comparator == "exact":
-        return Strengthened(reason="a checker decides" if problem.checker else "the comparator is exact")
-    if why := suspicion(problem):
-        return Strengthened(reason=f"several answers may be right: {why}")
-    form = await asyncio.to_thread(_form, problem)  # how inputs are parsed into records of values, and written again
-    if form is None or not form.records:
+    if reason := _reason_to_skip(problem):
+        return Strengthened(reason=reason)
+    maker = await asyncio.to_thread(_test_maker, problem)  # parses inputs into records of values, and writes tests
+    if maker is None or not maker.records:
         return Strengthened(reason="the inputs are too large, or their format is not understood")
     references, are_slow = await _references(problem, judge)
     if not references:
         return Strengthened(reason="no reference passes the given tests")
+    # A short time limit: mutants may never end.
     limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
-    quick = replace(problem, time_limit_s=limit_s)
+    limited = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
-    how = (problem.statement, own_seed, INPUTS, treatment_of(references))
-    records = await asyncio.to_thread(new_inputs, form.records, *how)
+    treatment = treatment_of(references)  # what references do with their inputs: how far new ones may differ
+    records = await asyncio.to_thread(new_inputs, maker.records, problem.statement, own_seed, INPUTS, treatment)
     witnesses = references if len(references) > 1 else 2 * references  # a single one has to agree with itself
-    tests = await _agreed(quick, form, records, witnesses, judge)
+    tests = await _agreed_tests(limited, maker, records, witnesses, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
-    # The programs to fail: completions, and mutants but for those whose syntax is a reference's.
-    wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
-    passing = dict.fromkeys(completions)
-    known = {shape(reference) for reference in references}
-    programs = [code for code in dict.fromkeys([*passing, *wrong]) if shape(code) not in known]
-    goals = await _goals_to_fail(quick, form, tests, programs, references[0], judge)
-    # Those that no given test fails.
-    survivors = [code for code in programs if code in passing or (code in goals and not goals[code].times)]
-    # Choose tests: that fail programs, or whose inputs are of kinds that no test has yet.
-    given = [features(form.parse(text), "") for text in form.given(problem)]
-    kinds = kinds_of_inputs(given, [features(form.parse(test.input), test.expected) for test in tests])
-    chosen = [tests[number].input for number in choose([*kinds, *goals.values()], most)]
-    kept = await _verified(quick, form, chosen, witnesses, judge)
+    programs = _programs_to_catch(references, completions, own_seed)
+    goals = await _goals_to_catch(limited, maker, tests, programs, references[0], judge)
+    # Programs that no given test catches (`times` counts those that do): completions by definition, and some mutants.
+    survivors = [code for code in programs if code in completions or (code in goals and not goals[code].times)]
+    chosen = _chosen_inputs(problem, maker, tests, list(goals.values()), most)
+    kept = await _verified(limited, maker, chosen, witnesses, judge)
     if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
-    # Count what the new tests really fail: the choice rested on quick runs, all inputs in one process.
+    # Count what the new tests really catch: the choice rested on quick runs, all inputs in one process.
     grades = await asyncio.gather(*(graded(judge, kept, code) for code in survivors))
-    wrong_now = {
-        code: grade.first_failed for code, grade in zip(survivors, grades, strict=True) if grade.verdict in _CATCHES
+    caught = {
+        code: grade.first_failed
+        for code, grade in zip(survivors, grades, strict=True)
+        if grade.verdict in _CATCHING_VERDICTS and grade.first_failed is not None
     }
-    caught = {code: number for code, number in wrong_now.items() if number is not None}
-    of_completions = {code: number for code, number in caught.items() if code in passing}
-    return Strengthened(tuple(kept.tests), "", len(tests), len(survivors), len(caught), of_completions)
+    return Strengthened(
+        tests=tuple(kept.tests),
+        inputs=len(tests),
+        survivors=len(survivors),
+        caught=len(caught),
+        first_failed={code: number for code, number in caught.items() if code in completions},
+    )
+
+
+def _reason_to_skip(problem: Problem) -> str:
+    """Why a reference cannot say what a new test should expect; "" if it can."""
+    if problem.checker or problem.comparator == "exact":
+        return "a checker decides" if problem.checker else "the comparator is exact"
+    why = suspicion(problem)
+    return f"several answers may be right: {why}" if why else ""
+
+
+def _programs_to_catch(references: Sequence[str], completions: Sequence[str], seed: int) -> list[str]:
+    """The completions and mutants of the references, but for those whose syntax is a reference's."""
+    wrong = [code for reference in references for code in mutants(reference, seed, MUTANTS // len(references))]
+    known = {shape(reference) for reference in references}
+    return [code for code in dict.fromkeys([*completions, *wrong]) if shape(code) not in known]
+
+
+def _chosen_inputs(
+    problem: Problem, maker: "_TestMaker", tests: Sequence[Test], to_catch: Sequence[Goal], most: int
+) -> list[str]:
+    """The inputs of at most `most` of `tests`: those that catch programs, or are of kinds that no given test has."""
+    given = [features(maker.parse(text), "") for text in maker.given(problem)]
+    kinds = kinds_of_inputs(given, [features(maker.parse(test.input), test.expected) for test in tests])
+    return [tests[number].input for number in choose([*kinds, *to_catch], most)]
 
 
 async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
@@ -208,52 +230,53 @@ async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
     return list(passing), any(grade.run_seconds > SLOW_S * len(problem.tests) for grade in passing.values())
 
 
-async def _agreed(
-    problem: Problem, form: "_Form", records: Sequence[Record], witnesses: Sequence[str], judge: Judge
+async def _agreed_tests(
+    problem: Problem, maker: "_TestMaker", records: Sequence[Record], witnesses: Sequence[str], judge: Judge
 ) -> list[Test]:
     """The tests of the inputs on which the witnesses agree, as far as one process per witness tells."""
     longest = max([1 << 10, *(2 * len(test.input) for test in problem.tests)])
-    old = form.given(problem)
-    inputs = [*old, *(each for each in form.inputs(records) if len(each) <= min(longest, MOST_BYTES))]
-    answers = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in witnesses))
-    kinds = {form.kind(answer) for answer in answers[0][: len(old)] if answer is not None and not answer.error}
+    old = maker.given(problem)
+    inputs = [*old, *(each for each in maker.inputs(records) if len(each) <= min(longest, MOST_BYTES))]
+    answers = await asyncio.gather(*(maker.quick_answers(problem, code, inputs, judge) for code in witnesses))
+    kinds = {maker.kind(answer) for answer in answers[0][: len(old)] if answer is not None and not answer.error}
     tests = []
     for given, (first, *others) in list(zip(inputs, zip(*answers, strict=True), strict=True))[len(old) :]:
-        if first is None or first.error or not is_meant(first, form.kind(first), kinds, problem.statement):
+        if first is None or first.error or not is_meant(first, maker.kind(first), kinds, problem.statement):
             continue
-        if all(form.same(problem, first, other) for other in others) and (test := form.test(given, first.text)):
+        if all(maker.same(problem, first, other) for other in others) and (test := maker.test(given, first.text)):
             tests.append(replace(test, input=given))
     return tests
 
 
-async def _goals_to_fail(
-    problem: Problem, form: "_Form", tests: Sequence[Test], programs: Sequence[str], reference: str, judge: Judge
+async def _goals_to_catch(
+    problem: Problem, maker: "_TestMaker", tests: Sequence[Test], programs: Sequence[str], reference: str, judge: Judge
 ) -> dict[str, Goal]:
-    """The goal to fail each program that answers anything: which of `tests` fail it, and how many given ones do."""
-    n_given = len(form.given(problem))
-    inputs = [*form.given(problem), *(test.input for test in tests)]
+    """The goal to catch each program that answers anything: which of `tests` catch it, and how many given ones do."""
+    n_given = len(maker.given(problem))
+    inputs = [*maker.given(problem), *(test.input for test in tests)]
     codes = [reference, *programs]
-    wanted, *found = await asyncio.gather(*(form.quick_answers(problem, code, inputs, judge) for code in codes))
+    wanted, *found = await asyncio.gather(*(maker.quick_answers(problem, code, inputs, judge) for code in codes))
     goals = {}
     for code, own in zip(programs, found, strict=True):
         pairs = enumerate(zip(wanted, own, strict=True))
-        failed = [n for n, (right, other) in pairs if right and other and not form.same(problem, right, other)]
+        failed = [n for n, (right, other) in pairs if right and other and not maker.same(problem, right, other)]
         if any(answer is not None for answer in own):
             goals[code] = Goal({n - n_given for n in failed if n >= n_given}, sum(n < n_given for n in failed))
     return goals
 
 
 async def _verified(
-    problem: Problem, form: "_Form", inputs: Sequence[str], witnesses: Sequence[str], judge: Judge
+    problem: Problem, maker: "_TestMaker", inputs: Sequence[str], witnesses: Sequence[str], judge: Judge
 ) -> Problem:
-    """Returns `problem` with generated tests in place of its own: one for each of `inputs` that all `witnesses` (its
-    reference solutions) answer alike, each test in a process of its own, and pass when graded. `form` makes tests."""
-    answers = await asyncio.gather(*(form.answers(problem, code, inputs, judge) for code in witnesses))
+    """Returns `problem` with generated tests in place of its own. Each of `inputs` becomes a test if all `witnesses`
+    (its reference solutions) answer it alike, now in a process per input. Tests that a witness then fails when it is
+    graded are dropped. `maker` makes tests."""
+    answers = await asyncio.gather(*(maker.answers(problem, code, inputs, judge) for code in witnesses))
     tests = []
     for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
         if first is None or None in others or len(first) > MOST_BYTES:
             continue
-        if all(form.agree(problem, first, other) for other in others) and (test := form.test(given, first)):
+        if all(maker.agree(problem, first, other) for other in others) and (test := maker.test(given, first)):
             tests.append(test)
     kept = replace(problem, tests=tuple(tests), tests_total=len(tests))
     for code in dict.fromkeys(witnesses):
@@ -266,7 +289,7 @@ async def _verified(
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _TestMaker:
     """How records become inputs and answers become tests: of a problem of calls, whose inputs are JSON arrays of
     arguments, and in the subclasses of other kinds."""
 
@@ -333,7 +356,7 @@ class _Form:
 
 
 @dataclass(frozen=True, slots=True)
-class _TextForm(_Form):
+class _TextTestMaker(_TestMaker):
     """A problem of standard input."""
 
     format: InputFormat
@@ -358,7 +381,7 @@ class _TextForm(_Form):
 
 
 @dataclass(frozen=True, slots=True)
-class _AssertionForm(_Form):
+class _AssertionTestMaker(_TestMaker):
     """A problem of assertions on a function's values. Inputs are tuples of arguments as Python writes them."""
 
     imports: str  # that the given tests need
@@ -377,13 +400,13 @@ class _AssertionForm(_Form):
         self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
     ) -> list[Answer | None]:
         code = with_given_code(problem.starter_code, code)
-        found = await _Form.quick_answers(self, problem, code, inputs, judge)
+        found = await _TestMaker.quick_answers(self, problem, code, inputs, judge)
         return [each and (each if each.error or _is_literal(each.text) else Answer("", "no literal")) for each in found]
 
     async def answers(self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge) -> list[str | None]:
         # As a program that reads the arguments: values of Python that JSON lacks, such as tuples, come back whole.
         code = with_given_code(problem.starter_code, code) + _PRINTING.format(name=self.name)
-        printed = await _Form.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
+        printed = await _TestMaker.answers(self, replace(problem, kind="stdin"), code, inputs, judge)
         return [None if text is None or not _is_literal(text) else text.strip() for text in printed]
 
     def value(self, text: str) -> Any:
@@ -440,7 +463,7 @@ def _is_literal(text: str) -> bool:
     return True
 
 
-def _form(problem: Problem) -> _Form | None:
+def _test_maker(problem: Problem) -> _TestMaker | None:
     """How new inputs of a problem are written; None if its given ones are not understood."""
     inputs = [test.input for test in problem.tests if len(test.input) <= MOST_GIVEN]
     if not inputs:
@@ -451,11 +474,11 @@ def _form(problem: Problem) -> _Form | None:
         if found is None:
             return None
         cases = [found.parse(text) for text in inputs]
-        return _TextForm([record for records in cases for record in records or ()], "", found)
+        return _TextTestMaker([record for records in cases for record in records or ()], "", found)
     if problem.kind == "call":
         records = [parse_value(text) for text in inputs]
         records = _of_one_length([*records, *_examples(problem, problem.entry_point)])
-        return _Form(records, problem.entry_point)
+        return _TestMaker(records, problem.entry_point)
     return _assertions(problem)
 
 
@@ -465,21 +488,24 @@ def _examples(problem: Problem, name: str) -> list[Record]:
     statement = problem.statement
     parameters = re.search(rf"def {re.escape(name)}\((\w+)(?::[^,()]*)?\)", problem.starter_code)
     assigned = re.findall(rf"\b{parameters[1]}\s*=\s*(\[[^=\n]*\])", statement) if parameters else []
-    found = []
     # Texts that begin with a call; what comes after it is cut off below.
     calls = [statement[match.start() :] for match in re.finditer(rf"\b{re.escape(name)}\(", statement)] if name else []
     calls += [f"{name}({value})" for value in assigned]
     calls += [f"{name}({line})" for line in re.findall(r"^\**Input:?\**:?\s*(\w+\s*=.*)$", statement, re.MULTILINE)]
-    for text in calls:
-        for end in [match.end() for match in re.finditer(r"\)", text[:_LONGEST_EXAMPLE])]:
-            with suppress(*NOT_PYTHON):  # the bracket that closes the call is the first that makes it one
-                call = ast.parse(text[:end].strip(), mode="eval").body
-                if isinstance(call, ast.Call):
-                    found.append(
-                        [ast.literal_eval(each) for each in [*call.args, *(one.value for one in call.keywords)]]
-                    )
-                break
-    return found
+    found = [_arguments_of_first_call(text) for text in calls]
+    return [arguments for arguments in found if arguments is not None]
+
+
+def _arguments_of_first_call(text: str) -> list[Any] | None:
+    """The literal arguments of the call with which `text` begins; None if there is none, or not only of literals."""
+    for match in re.finditer(r"\)", text[:_LONGEST_EXAMPLE]):
+        # Text up to a bracket within an argument does not parse: the first that does ends with the call's own bracket.
+        with suppress(*NOT_PYTHON):
+            call = ast.parse(text[: match.end()].strip(), mode="eval").body
+            if not isinstance(call, ast.Call):
+                return None
+            return [ast.literal_eval(each) for each in [*call.args, *(one.value for one in call.keywords)]]
+    return None
 
 
 def _of_one_length(records: Sequence[Record]) -> list[Record]:
@@ -487,26 +513,24 @@ def _of_one_length(records: Sequence[Record]) -> list[Record]:
     return list({repr(record): record for record in records if len(record) == len(records[0])}.values())
 
 
-def _assertions(problem: Problem) -> _Form | None:
-    """The `_Form` of a problem of assertion tests, whose records are the literal arguments of the calls of its function
-    in them and in the statement; None if there are none."""
+def _assertions(problem: Problem) -> _TestMaker | None:
+    """What makes tests for a problem of assertion tests: knows the records (arguments of a call) with which the tests
+    and the statement call its function, as far as these are literals; None if there are none."""
     scripts = [test.expected for test in problem.tests]  # an assertion test is a script
     name = problem.entry_point or entry_point_of(scripts)
+    asserts = [node for script in scripts for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Assert)]
+    calls = [call for node in asserts for call in ast.walk(node.test) if isinstance(call, ast.Call)]
     records: list[Record] = []
-    has_value = False
-    for script in scripts:
-        tree = ast.parse(script)
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Assert):
-                continue
-            inner = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
-            has_value = has_value or not isinstance(inner, ast.Call)  # not only `assert f(x)` or `assert not f(x)`
-            for call in ast.walk(node.test):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) in (name, "candidate") and not call.keywords:
-                    with suppress(*NOT_PYTHON):  # not literals: left out
-                        records.append([ast.literal_eval(argument) for argument in call.args])
+    for call in calls:
+        # HumanEval's tests call the function by the name `candidate`.
+        if ast.unparse(call.func) in (name, "candidate") and not call.keywords:
+            with suppress(*NOT_PYTHON):  # not literals: left out
+                records.append([ast.literal_eval(argument) for argument in call.args])
     records = _of_one_length([*records, *_examples(problem, name)])
     if not name or not records or not records[0]:
         return None
-    lines = {line for script in scripts for line in script.splitlines() if line.startswith("from solution import")}
-    return _AssertionForm(records, name, "".join(f"{line}\n" for line in sorted(lines)), not has_value)
+    imports = {line for script in scripts for line in script.splitlines() if line.startswith("from solution import")}
+    # Only `assert f(x)` and `assert not f(x)`: new tests then ask for truth too, not for a value.
+    conditions = [node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test for node in asserts]
+    is_truth = all(isinstance(condition, ast.Call) for condition in conditions)
+    return _AssertionTestMaker(records, name, "".join(f"{line}\n" for line in sorted(imports)), is_truth=is_truth)

@@ -94,7 +94,7 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
     """The checks (SOLUTION_SCHEMA) of one shard's problems with their own solutions."""
     work = (list(shard.problems), shard.session.judge, shard.settings.max_solutions)
     infer = shard.settings.seed if shard.settings.checkers == "infer" else None
-    return await check_solutions(*work, infer=infer, folder=shard.folder, on_progress=on_progress)
+    return await check_solutions(*work, inference_seed=infer, folder=shard.folder, on_progress=on_progress)
 
 
 @task(name="audit", task_run_name="audit-{number}", **PHASE)

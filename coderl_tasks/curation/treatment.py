@@ -16,11 +16,12 @@ An operation that is not known here is taken for one that forbids everything.
 
 import ast
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 
-_PLAIN = frozenset(
+_PLAIN_FUNCTIONS = frozenset(
     {"abs", "max", "min", "sum", "len", "sorted", "all", "any", "set", "list", "tuple", "bool", "enumerate", "zip",
      "reversed", "map", "filter", "print", "input", "range", "dict", "isinstance", "float"}
 )  # fmt: skip
@@ -34,8 +35,8 @@ _TEXT_METHODS = frozenset(
      "isalpha", "isdigit", "isupper", "islower", "isspace", "isalnum", "lstrip", "rstrip"}
 )  # fmt: skip
 """Methods of texts, which do the same with an empty text as with any other, and look at characters."""
-_LOOKING = frozenset({"count", "find", "index", "replace", "startswith", "endswith", "split"})
-_KINDS = {
+_SEARCHING_METHODS = frozenset({"count", "find", "index", "replace", "startswith", "endswith", "split"})
+_CHARACTERS_OF_TEST = {
     "isdigit": string.digits, "isdecimal": string.digits, "isnumeric": string.digits, "isspace": " ",
     "isalpha": string.ascii_letters, "isalnum": string.ascii_letters + string.digits,
     "isupper": string.ascii_uppercase, "islower": string.ascii_lowercase,
@@ -46,10 +47,8 @@ _MOST_CHARACTERS = 30  # of a text that characters are compared with: a longer o
 @dataclass(frozen=True, slots=True)
 class Treatment:
     """How references treat their inputs. `constants` are the integers and strings that they name, `compared` those
-    integers that they compare something with, and `characters` those that they ask for. `is_plain` says that numbers
-    are only added, multiplied, compared and moved; `takes_zero` that no more than a division, a power or a remainder
-    is done with them beside that; `takes_empty` that lists and texts are only gone through; `takes_any_text` that texts
-    are only cut, joined and measured."""
+    integers that they compare something with, and `characters` those that they ask for. The others say what new values
+    they do the same with: any numbers, 0, empty lists and texts, texts of other characters."""
 
     constants: tuple[int | str, ...] = ()
     compared: frozenset[int] = frozenset()
@@ -60,35 +59,50 @@ class Treatment:
     takes_any_text: bool = False
 
 
+class Hazard(StrEnum):
+    """An operation that may do something else with unusual inputs: zero, negative numbers, empty lists, other texts."""
+
+    CALL = "call"  # of a function that is not known here
+    LOOP = "loop"  # as often as a number says
+    INDEX = "index"  # a number as a position
+    BITS = "bits"
+    DIVISION = "division"
+    REMAINDER = "remainder"
+    POWER = "power"
+    RUNNING_VALUE = "running value"  # the largest so far, say: it may begin with 0, or fail for an empty list
+    CHARACTERS = "characters"  # tells characters apart
+
+
 def treatment_of(programs: Sequence[str]) -> Treatment:
-    """Reads from the syntax of right `programs` how far new inputs may differ from the given ones: into zero or below,
-    to empty lists or to other characters, if the operations of all of them allow it; and which constants any of them
-    names. A program that cannot be parsed, or no program, allows nothing."""
+    """Reads from the syntax of right `programs` how far new inputs may differ from the given ones, if the operations of
+    all of them allow it: to zero (`takes_zero`), to negative numbers as well (`is_plain`), to empty lists or to other
+    characters; and which constants any of them names. No program, or one that cannot be parsed, allows nothing."""
     trees = []
     for code in programs:
         with suppress(SyntaxError, ValueError, RecursionError):
-            trees.append(_Plain().visit(ast.parse(code)))
-    # Operations that may treat such values otherwise than the given ones.
+            trees.append(_WithoutAnnotations().visit(ast.parse(code)))
     hazards = {hazard for tree in trees for hazard in _hazards(tree)}
     nodes = [node for tree in trees for node in ast.walk(tree)]
     values = [node.value for node in nodes if isinstance(node, ast.Constant)]
     constants = [each for each in values if isinstance(each, int | str) and not isinstance(each, bool)]
-    asked = [each for node in nodes for each in _compared(node)]
+    asked = [each for node in nodes for each in _constants_compared(node)]
     texts = {each for each in asked if isinstance(each, str) and len(each) <= _MOST_CHARACTERS}
-    kinds = {_KINDS.get(node.attr, "") for node in nodes if isinstance(node, ast.Attribute)}
+    kinds = {_CHARACTERS_OF_TEST.get(node.attr, "") for node in nodes if isinstance(node, ast.Attribute)}
     is_known = bool(trees) and len(trees) == len(programs)
+    on_numbers = {Hazard.CALL, Hazard.LOOP, Hazard.INDEX, Hazard.BITS}
+    arithmetic = {Hazard.REMAINDER, Hazard.POWER, Hazard.DIVISION}  # defined for 0, but not as usual below it
     return Treatment(
         tuple(dict.fromkeys(constants)),
         frozenset(each for each in asked if isinstance(each, int)),
         frozenset("".join(texts | kinds)),
-        is_plain=is_known and not hazards & {"call", "loop", "index", "bits", "remainder", "power", "division", "kept"},
-        takes_zero=is_known and not hazards & {"call", "loop", "index", "bits"},
-        takes_empty=is_known and not hazards & {"call", "loop", "index", "kept"},
-        takes_any_text=is_known and not hazards & {"call", "loop", "characters"},
+        is_plain=is_known and not hazards & (on_numbers | arithmetic | {Hazard.RUNNING_VALUE}),
+        takes_zero=is_known and not hazards & on_numbers,
+        takes_empty=is_known and not hazards & {Hazard.CALL, Hazard.LOOP, Hazard.INDEX, Hazard.RUNNING_VALUE},
+        takes_any_text=is_known and not hazards & {Hazard.CALL, Hazard.LOOP, Hazard.CHARACTERS},
     )
 
 
-class _Plain(ast.NodeTransformer):
+class _WithoutAnnotations(ast.NodeTransformer):
     """Leaves out what a program says of types, whose brackets are no positions."""
 
     def visit_arguments(self, node: ast.arguments) -> ast.arguments:
@@ -106,12 +120,12 @@ class _Plain(ast.NodeTransformer):
         return ast.Assign([node.target], node.value, lineno=node.lineno) if node.value else ast.Pass()
 
 
-def _compared(node: ast.AST) -> Iterator[int | str]:
+def _constants_compared(node: ast.AST) -> Iterator[int | str]:
     """The integers, characters and sets of characters that something is compared with, or that are looked for."""
     sides: list[ast.expr] = []
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKING:
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SEARCHING_METHODS:
         sides = node.args[:1]
     is_container = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     for side in sides:
@@ -124,43 +138,55 @@ def _compared(node: ast.AST) -> Iterator[int | str]:
             yield value
 
 
-def _hazards(tree: ast.AST) -> Iterator[str]:
+def _hazards(tree: ast.AST) -> Iterator[Hazard]:
     """Yields the operations of a program that may do something else with unusual inputs (zero, negative numbers, empty
-    lists, other characters): "loop" (as often as a number says), "call" (of an unknown function), "index" (a number as
-    a position), "bits", "division", "remainder", "power", "kept" (assigns in a loop: the largest so far, say, whose
-    first value may be wrong for an empty list or for numbers below 0) and "characters" (looks at them)."""
+    lists, other characters) than with the given ones."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    positions = _positions(tree)  # names that loops give to valid positions: these may be an index
-    tested = {id(node.left) for node in ast.walk(tree) if isinstance(node, ast.Compare) and _asks_divisibility(node)}
+    valid_positions = _positions(tree)  # names that loops give to positions within a list
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    divisibility = {id(node.left) for node in compared if _asks_divisibility(node)}
     for node in ast.walk(tree):
         match node:
             case ast.While():
-                yield "loop"
-            case ast.FunctionDef(name=name):  # a recursion
-                yield from ("loop" for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name)
+                yield Hazard.LOOP
+            case ast.FunctionDef(name=name):
+                if name in _names(node):  # a recursion
+                    yield Hazard.LOOP
             case ast.For():
-                yield from ("kept" for each in ast.walk(node) if isinstance(each, ast.Assign))
-            case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in tested:
+                if any(isinstance(each, ast.Assign) for each in ast.walk(node)):
+                    yield Hazard.RUNNING_VALUE  # perhaps: which assignments carry a value over is not found out
+            case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in divisibility:
                 pass  # whether a number can be divided has the same answer below zero as above
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
                 yield from _of_operator(operator, right)
             case ast.Subscript(slice=index):
-                yield from ["index"] if _names(index) - positions - {"len"} else []
+                if _names(index) - valid_positions - {"len"}:
+                    yield Hazard.INDEX
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                if name == "range":
-                    yield from [] if all(map(_is_size, arguments)) else ["loop"]
-                elif name == "int":  # of what was read, or of a truth value
-                    is_read = arguments and isinstance(arguments[0], ast.Call | ast.Compare)
-                    yield from [] if is_read else ["call"]
-                elif name not in _PLAIN | functions:
-                    yield "call"
+                yield from _of_function(name, arguments, functions)
             case ast.Call(func=ast.Attribute(attr=name)):
-                yield from ["characters"] if name in _TEXT_METHODS | _LOOKING else []
-                yield from ["call"] if name not in _TEXT_METHODS | _PLAIN_METHODS else []
+                if name in _TEXT_METHODS | _SEARCHING_METHODS:
+                    yield Hazard.CHARACTERS
+                if name not in _TEXT_METHODS | _PLAIN_METHODS:
+                    yield Hazard.CALL
             case ast.Compare():
-                yield from ("characters" for each in _compared(node) if isinstance(each, str))
+                if any(isinstance(each, str) for each in _constants_compared(node)):
+                    yield Hazard.CHARACTERS
             case ast.Call() | ast.Import() | ast.ImportFrom() | ast.Try() | ast.With():
-                yield "call"
+                yield Hazard.CALL
+
+
+def _of_function(name: str, arguments: Sequence[ast.expr], own_functions: Set[str]) -> Iterator[Hazard]:
+    """The hazard of a call of a function by its name, if it is one."""
+    if name == "range":
+        if not all(map(_is_size, arguments)):
+            yield Hazard.LOOP
+    elif name == "int":
+        # It only converts what was read (`int(input())`) or a truth value; of a number it cuts off the decimals.
+        if not arguments or not isinstance(arguments[0], ast.Call | ast.Compare):
+            yield Hazard.CALL
+    elif name not in _PLAIN_FUNCTIONS | own_functions:
+        yield Hazard.CALL
 
 
 def _asks_divisibility(node: ast.Compare) -> bool:
@@ -173,16 +199,16 @@ def _asks_divisibility(node: ast.Compare) -> bool:
     return is_zero or is_half
 
 
-def _of_operator(operator: ast.operator, right: ast.expr) -> Iterator[str]:
+def _of_operator(operator: ast.operator, right: ast.expr) -> Iterator[Hazard]:
     is_constant = isinstance(right, ast.Constant)
     if isinstance(operator, ast.LShift | ast.RShift | ast.BitAnd | ast.BitOr | ast.BitXor):
-        yield "bits"
+        yield Hazard.BITS
     elif isinstance(operator, ast.Div):
-        yield from [] if is_constant else ["division"]
+        yield from [] if is_constant else [Hazard.DIVISION]
     elif isinstance(operator, ast.FloorDiv | ast.Mod):
-        yield "remainder"
+        yield Hazard.REMAINDER
     elif isinstance(operator, ast.Pow):
-        yield from [] if is_constant else ["power"]
+        yield from [] if is_constant else [Hazard.POWER]
 
 
 def _positions(tree: ast.AST) -> set[str]:

@@ -1,8 +1,7 @@
 """A file of completions, graded as those of a model: only the sandbox is asked.
 
 A completion with a closed code block is the program in it; without one it is the program, behind the prompt where the
-benchmark's completions go on from there (HumanEval). `solution` and `code` are programs. A problem's graded completions
-are recorded at once, so a restart grades only the others.
+benchmark's completions go on from there (HumanEval). `solution` and `code` are programs.
 """
 
 import asyncio
@@ -30,13 +29,13 @@ from coderl_tasks.rollouts.engine import first_error
 from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.settings import EvaluateSettings
 
-_IN_WORK = 64  # problems graded side by side
-_MOST_NAMED = 3
+_PROBLEMS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompletionsFile:
-    """The completions of `file` and the programs in them (None: none), by problem id."""
+    """The completions in `file`, by problem id: their `texts`, and in the same order the programs in these, `codes`
+    (None where there is none). What is graded is the program; the text is recorded with it."""
 
     file: Path
     texts: Mapping[str, Sequence[str]]
@@ -80,8 +79,8 @@ def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem])
     return CompletionsFile(file, texts, codes)
 
 
-def _some_of(ids: Collection[str]) -> str:
-    return ", ".join([*list(ids)[:_MOST_NAMED], *(["..."] if len(ids) > _MOST_NAMED else [])])
+def _some_of(ids: Collection[str], most: int = 3) -> str:
+    return ", ".join([*list(ids)[:most], *(["..."] if len(ids) > most else [])])
 
 
 def _program(problem: Problem, text: str | None) -> str | None:
@@ -94,29 +93,26 @@ def _program(problem: Problem, text: str | None) -> str | None:
 
 @task(name="grade-completions", **PHASE)
 async def grade_completions(
-    given: CompletionsFile, problems: Sequence[Problem], judge: Judge, groups: GroupFiles, on_progress: Progress
+    completions: CompletionsFile, problems: Sequence[Problem], judge: Judge, groups: GroupFiles, on_progress: Progress
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Grades `given`, the completions read from a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) and
-    their summary. Each problem's are recorded in `groups` when they are graded; recorded ones are not graded again.
-    Raises InfraError if the sandbox could not grade them."""
-    recorded = {  # what an outage left ungraded is graded again
+    """Grades the `completions` of a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) with a summary.
+    `groups` records each problem's completions, by its index in `problems`, once they are graded; recorded ones are not
+    graded again. Raises InfraError if the sandbox could not grade them."""
+    recorded = {  # by index; what an outage left ungraded is graded again
         index: frame
         for index, frame in groups.read().items()
         if "verdict" in frame.columns and Verdict.INFRA_ERROR.value not in frame["verdict"]
     }
-    slots = asyncio.Semaphore(_IN_WORK)
+    slots = asyncio.Semaphore(_PROBLEMS_AT_ONCE)
 
     async def grade(index: int, problem: Problem) -> None:
-        texts = iter(given.texts[problem.problem_id])
-        codes = given.codes[problem.problem_id]
-        request = GroupRequest(index, problem.problem_id, problem.split, [], len(codes), 0, None, temperature=0.0)
-        # Nothing is known but the texts: no tokens, and so no probabilities.
-        sampled = group_frame(request, [Completion([], None, "stop")] * len(codes), decode=lambda _: next(texts))
+        ungraded = _ungraded_group(index, problem, completions.texts[problem.problem_id])
+        codes = completions.codes[problem.problem_id]  # the program of each text
         async with slots:
-            whole = await asyncio.to_thread(problem.whole)  # its tests may still be on the disk
+            problem_with_tests = await asyncio.to_thread(problem.whole)  # its tests may still be on the disk
             distinct = list(dict.fromkeys(codes))  # each program is run once
-            scored = dict(zip(distinct, await score_codes(judge, whole, distinct), strict=True))
-        recorded[index] = graded_group(sampled, [scored[code] for code in codes])
+            scores = dict(zip(distinct, await score_codes(judge, problem_with_tests, distinct), strict=True))
+        recorded[index] = graded_group(ungraded, [scores[code] for code in codes])
         groups.write(index, recorded[index])
         on_progress(len(recorded), len(problems))
 
@@ -127,4 +123,15 @@ async def grade_completions(
                     tasks.create_task(grade(index, problem))
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(recorded[index] for index in sorted(recorded))])
     require_graded(rollouts, "evaluate")
-    return rollouts, summarize(rollouts, policy=f"{COMPLETIONS}{given.file}")
+    return rollouts, summarize(rollouts, policy=f"{COMPLETIONS}{completions.file}")
+
+
+def _ungraded_group(index: int, problem: Problem, texts: Sequence[str]) -> pl.DataFrame:
+    """The completions `texts` of `problem` as a sampled group (SAMPLED_SCHEMA) without tokens and log-probabilities:
+    a file of completions has only the texts."""
+    names = (index, problem.problem_id, problem.split)
+    request = GroupRequest(*names, prompt_tokens=[], num_samples=len(texts), max_tokens=0, seed=None, temperature=0.0)
+    remaining_texts = iter(texts)
+    completion = Completion(tokens=[], logprobs=None, stop_reason="stop")
+    # `group_frame` decodes the completions in order. As there are no tokens, the next text takes the place of decoding.
+    return group_frame(request, [completion] * len(texts), decode=lambda no_tokens: next(remaining_texts))

@@ -26,8 +26,7 @@ from coderl_tasks.stats import (
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 USUAL = {"n_samples": 1, "top_p": 1.0}
 SERVICE_KEY = "served_by"  # and what answered, where that is known
-MOST_IN_COMMON = 0.9
-"""Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""
+MOST_IN_COMMON = 0.9  # share of the smaller evaluation's problems below which both are of other data (a few may fail)
 
 
 def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
@@ -85,19 +84,18 @@ def _is_one_each(pairs: pl.DataFrame) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What an evaluation says of the noise of another one."""
+    """How noisy the Pass@1 of an evaluation is, as `stats.pairs_needed` takes it."""
 
-    problems: int  # that it was made on
-    within: float  # mean variance of one completion within a problem
-    losses: float | None  # share of problems that changed against a difference; None where nothing says
-    said: str  # where that is from
+    problems: int  # number of problems of the evaluation that says so
+    within: float  # variance p * (1 - p) of one completion's success on its problem, as a mean over problems
+    losses: float | None  # share of problems that a better policy fails and a worse one solves; None: not known
+    explanation: str  # a sentence for people: what `within` and `losses` were estimated from
 
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
     """Estimates, from the `rollouts` of one evaluation, how much the Pass@1 of another one will vary by chance: by the
-    mean variance of one completion's success within a problem. It comes from problems with several completions if there
-    are any, else from `compare`, the comparison in the evaluation's summary (how many problems were gained and lost),
-    else it is the largest that the pass rate allows. Raises DataError if nothing was graded."""
+    problems with several completions if there are any, else by `compare`, what the evaluation's summary says of its
+    comparison with an earlier one, else by an upper bound. Raises DataError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise DataError("nothing of the evaluation was graded")
@@ -105,23 +103,39 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
     by_problem = graded.group_by("split", "problem_id").agg(passed=is_right.sum(), n=pl.len())
     repeated = by_problem.filter(pl.col("n") > 1)
     if not repeated.is_empty():
-        n, passed = pl.col("n"), pl.col("passed")
-        within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())  # unbiased variance
-        why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-        return Noise(by_problem.height, within, losses=None, said=why)
+        return _measured_noise(repeated, by_problem.height)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
-        # Single completions do not show which changes were chance: assume that none were (within 0), so that more
-        # completions per problem would not help.
-        losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)  # of the better policy; never 0
-        why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-        return Noise(by_problem.height, 0.0, losses, said=why)
+        return _noise_of_comparison(compare, by_problem.height)
+    return _largest_noise(int(by_problem["passed"].sum()), by_problem.height)
+
+
+def _measured_noise(repeated: pl.DataFrame, problems: int) -> Noise:
+    """From problems with several completions (`n`, of which `passed` did): the unbiased variance of their successes."""
+    n, passed = pl.col("n"), pl.col("passed")
+    within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
+    why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
+    return Noise(problems, within, losses=None, explanation=why)
+
+
+def _noise_of_comparison(compare: Mapping[str, Any], problems: int) -> Noise:
+    """From how many problems were gained and lost between two evaluations with one completion per problem."""
+    # The better policy lost the smaller number. One added to it, and two to all, keep the share above 0.
+    losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
+    why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
+    # Single completions do not show which changes were chance. Assume that none were: then no variance is left that
+    # more completions per problem would average out.
+    return Noise(problems, within=0.0, losses=losses, explanation=why)
+
+
+def _largest_noise(passed: int, problems: int) -> Noise:
+    """The most that a pass rate allows: each problem is solved with the same chance."""
     # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
-    pass_rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
+    pass_rate = (passed + 1) / (problems + 2)
     why = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
     )
-    return Noise(by_problem.height, pass_rate * (1 - pass_rate), losses=None, said=why)
+    return Noise(problems, within=pass_rate * (1 - pass_rate), losses=None, explanation=why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def summarize(
         **_by_turn(rollouts, n_samples),
         # Custom rewards may never reach 1: then Pass@1 says nothing about them.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
+        # format_score is 0 in the format that was asked for, below 0 otherwise.
         "format_rate": int((graded["format_score"] >= 0).sum()) / graded.height,
         "truncated_rate": int((rollouts["stop_reason"] == TRUNCATED).sum()) / rollouts.height,
         "infra_errors": rollouts.height - graded.height,

@@ -15,8 +15,7 @@ from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import find_local, local_model_path
 
 TINKER_SCHEME = "tinker://"
-COMPLETIONS = "completions:"
-"""What the name of a policy begins with of which only a file of completions is known."""
+COMPLETIONS = "completions:"  # begins the name of a policy of which only a file of completions is known
 BEST, LAST = "best", "last"
 
 
@@ -32,41 +31,48 @@ class FoundPolicy:
 
 
 def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = None) -> FoundPolicy:
-    """Returns the policy that `checkpoint` names: "latest" (the newest run under `root` with a checkpoint, of
-    `model_name` if given), a run, a tinker:// path or a base model. A run's policy is its last checkpoint, or with a
-    validation set the one that scores best on it. Raises ConfigError, saying what to do, if there is none."""
+    """Returns the policy that `checkpoint` names, the first of these that exists: "latest" (the newest run under `root`
+    with a checkpoint, of `model_name` if given), a tinker:// path, a run, a base model. A run's policy is its last
+    checkpoint, or with a validation set the one that scores best on it. Raises ConfigError if there is none."""
     if checkpoint == LATEST:
-        root = Path(root or DEFAULT_ROOT).expanduser()
-        files = root.glob(f"*/{CHECKPOINTS_FILE}")
-        for checkpoints_file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
-            try:
-                config = recorded_config(checkpoints_file.parent)
-            except DataError:
-                continue  # damaged: a user who names this run is told so
-            if config is None or (model_name is not None and config.get("model_name") != model_name):
-                continue
-            if any(row.get("sampler_path") for row in read_checkpoints(checkpoints_file.parent)):
-                return _policy_of_run(checkpoints_file.parent)
-        made_with = f" made with {model_name}" if model_name else ""
-        raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
+        return _policy_of_latest_run(Path(root or DEFAULT_ROOT).expanduser(), model_name)
     if checkpoint.startswith(TINKER_SCHEME):
         return FoundPolicy(sampler_path=checkpoint, run=None, config={}, step=-1)
-    run, path = run_path(checkpoint), find_local(checkpoint)
-    if (run / CHECKPOINTS_FILE).is_file() or (is_name(checkpoint) and (run / "config.json").is_file()):
-        return _policy_of_run(run.resolve())  # also one without checkpoints: an error says so
-    if path is not None and (path / CHECKPOINTS_FILE).is_file():  # here, or in coderl's folder
-        return _policy_of_run(path)
-    is_path = checkpoint.startswith(("/", ".", "~"))
-    near = near_runs(run)
-    if near and path is None and (is_name(checkpoint) or is_path):  # a misspelled run
-        raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
-    is_hosted_model = path is None and not is_path and not is_name(checkpoint)  # hosted models are named org/name
-    if local_model_path(checkpoint) is not None or is_hosted_model:
+    # Where a run of that name or path is, if there is one; and what exists at that path, here or in coderl's folder.
+    expected_run, existing_path = run_path(checkpoint), find_local(checkpoint)
+    is_run_name = is_name(checkpoint) and (expected_run / "config.json").is_file()
+    if is_run_name or (expected_run / CHECKPOINTS_FILE).is_file():
+        return _policy_of_run(expected_run.resolve())  # also of a run without checkpoints: its error says so
+    if existing_path is not None and (existing_path / CHECKPOINTS_FILE).is_file():
+        return _policy_of_run(existing_path)
+    is_explicit_path = checkpoint.startswith(("/", ".", "~"))
+    similar_runs = near_runs(expected_run)
+    may_be_run = is_name(checkpoint) or is_explicit_path  # else it is org/name, as hosted models are called
+    if similar_runs and existing_path is None and may_be_run:
+        raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(similar_runs)}")
+    if local_model_path(checkpoint) is not None or (existing_path is None and not may_be_run):
         return FoundPolicy(sampler_path=None, run=None, config={"model_name": checkpoint}, step=-1)
     raise ConfigError(
         f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "
         "nor a model's name (org/name, or a local folder)"
     )
+
+
+def _policy_of_latest_run(root: Path, model_name: str | None) -> FoundPolicy:
+    """The policy of the run under `root` (of `model_name`, if given) that saved a checkpoint last."""
+    files = root.glob(f"*/{CHECKPOINTS_FILE}")
+    for checkpoints_file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
+        run = checkpoints_file.parent
+        try:
+            config = recorded_config(run)
+        except DataError:
+            continue  # damaged: a user who names this run gets the error
+        if config is None or (model_name is not None and config.get("model_name") != model_name):
+            continue
+        if any(row.get("sampler_path") for row in read_checkpoints(run)):
+            return _policy_of_run(run)
+    made_with = f" made with {model_name}" if model_name else ""
+    raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
 
 
 def _required_config(run: Path) -> dict[str, Any]:
@@ -117,7 +123,9 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
     config = _required_config(run)
     states = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
     trained = {step: path for step, path in states.items() if step >= 0}  # step -1 is the base model
-    expiring = {state.step: state.path for state in expiring_states(run, config)}  # only to be had by number
+    # States of the newest steps that the service removes after a time. `last` and `best` choose among checkpoints, as
+    # `coderl evaluate` does; an expiring state is exported only if the number of its step is given.
+    expiring = {state.step: state.path for state in expiring_states(run, config)}
     steps = ", ".join(map(str, sorted({*trained, *expiring})))
     known = f" (there are: {steps})" if steps else ""
     if wanted not in (None, BEST, LAST):

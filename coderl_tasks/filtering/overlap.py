@@ -17,7 +17,7 @@ that more than `common` problems of both sides have are boilerplate ("the first 
 number of test cases") and do not count. What is left of an evaluation problem's windows is its own. The reasons:
 
     ngram_overlap               it has the share `overlap` of an evaluation problem's own windows and MANY of them, or
-                                nearly all (ALL) where there are SOME: short statements resemble each other by nature
+                                NEARLY_ALL of them if there are SOME: short statements resemble each other by nature
     near_duplicate_statement    the statement resembles an evaluation problem's and the tests agree (SharedTests), or
                                 it is as good as the same (SAME) and no test says otherwise
 """
@@ -33,7 +33,7 @@ from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
 
 FEWEST_WORDS = 8  # statements of fewer words are too short to be told apart by their words
 MANY, SOME = 40, 10
-ALL, SAME = 0.8, 0.9
+NEARLY_ALL, SAME = 0.8, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,17 @@ def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
     index = NearDuplicateIndex(threshold)
     faults: Faults = {}
     for number, entry in enumerate(entries):
-        content = (entry.signature.statement, entry.signature.tests)
+        content = (entry.signature.statement_hash, entry.signature.tests_hash)
         earlier = by_id.get(entry.problem_id)
         # The id is compared before the content, because one id must never stand for two problems.
-        if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
+        if earlier is not None and entries[earlier].signature.tests_hash != entry.signature.tests_hash:
             faults[number] = (SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}")
             continue
         earlier = by_content.get(content) if earlier is None else earlier  # with this content, under another id
         if earlier is not None:
             faults[number] = ("same_identity", f"same as {entries[earlier].place}")
             continue
-        if entry.signature.words >= FEWEST_WORDS:  # shorter ones look alike
+        if entry.signature.n_words >= FEWEST_WORDS:  # shorter ones look alike
             near = _resembling(entry, [entries[other] for other in index.query(entry.signature)], threshold)
             if near is not None:
                 faults[number] = ("near_duplicate", near)
@@ -102,18 +102,18 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
-        by_statement.setdefault(entry.signature.statement, number)
-        if entry.signature.words >= FEWEST_WORDS:  # shorter ones look alike
+        by_statement.setdefault(entry.signature.statement_hash, number)
+        if entry.signature.n_words >= FEWEST_WORDS:  # shorter ones look alike
             index.add(number, entry.signature)
     faults: Faults = {}
     for number, (entry, passages) in enumerate(zip(train, _shared_passages(train, evaluation, rules), strict=True)):
         if passages is not None:
             faults[number] = ("ngram_overlap", passages)
             continue
-        candidates = index.query(entry.signature) if entry.signature.words else []
+        candidates = index.query(entry.signature) if entry.signature.n_words else []
         # An identical statement comes first, so that `detail` names it rather than a similar one.
-        if entry.signature.statement in by_statement:
-            candidates.insert(0, by_statement[entry.signature.statement])
+        if entry.signature.statement_hash in by_statement:
+            candidates.insert(0, by_statement[entry.signature.statement_hash])
         near = [evaluation[other] for other in candidates]
         if (detail := _resembling(entry, near, rules.resemblance, same_from=SAME)) is not None:
             faults[number] = ("near_duplicate_statement", detail)
@@ -122,8 +122,8 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
 
 def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
     """Yields for each train problem, in order, which evaluation problem it gives away by passages, in words; None if it
-    gives none away. A window is a hash of WINDOW_WORDS words in a row. Those of many problems are boilerplate; what is
-    left of an evaluation problem's windows are its own, and it is given away if enough of these are shared."""
+    gives none away. A window is a hash of WINDOW_WORDS words in a row. Windows of many problems are boilerplate; the
+    other windows of an evaluation problem are its own."""
     windows = [entry.signature.windows for entry in (*train, *evaluation)]
     # A signature has each of its windows once, so these are counts of problems.
     values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
@@ -140,13 +140,19 @@ def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules:
         detail = None
         # By share, then by place: of several the same one is named each time.
         for number, count in sorted(shared.items(), key=lambda item: (-item[1] / own_counts[item[0]], item[0])):
-            # Few shared windows prove less: then nearly all must be shared (ALL), of at least SOME.
-            least_share = rules.overlap if count >= MANY else max(ALL, rules.overlap)
-            if count / own_counts[number] >= least_share and (count >= MANY or own_counts[number] >= SOME):
+            if _gives_away(count, own_counts[number], rules.overlap):
                 place, passages = evaluation[number].place, f"{WINDOW_WORDS}-word passages"
                 detail = f"{count} of the {own_counts[number]} {passages} of its own that {place} has"
                 break
         yield detail
+
+
+def _gives_away(n_shared: int, n_own: int, overlap: float) -> bool:
+    """Whether a text that has `n_shared` of an evaluation problem's `n_own` windows has too many of them."""
+    if n_shared >= MANY:
+        return n_shared / n_own >= overlap
+    # Few shared windows prove less: then nearly all must be shared, of at least SOME.
+    return n_own >= SOME and n_shared / n_own >= max(NEARLY_ALL, overlap)
 
 
 def _resembling(entry: Entry, candidates: Sequence[Entry], least: float, same_from: float | None = None) -> str | None:
@@ -154,7 +160,7 @@ def _resembling(entry: Entry, candidates: Sequence[Entry], least: float, same_fr
     tests agree, or it is the same (by `same_from`, where that is given) and no test says otherwise."""
     for other in candidates:
         share = entry.signature.resemblance(other.signature)
-        same = entry.signature.statement == other.signature.statement
+        same = entry.signature.statement_hash == other.signature.statement_hash
         if share < least and not same:
             continue
         tests = entry.signature.shared_tests(other.signature)

@@ -159,8 +159,8 @@ class PartJob:
         return self.segment.block >= HEAVY
 
 
-_count_row: Callable[[int], None] | None = None
-"""Called with the bytes of each row that this process has read, where somebody wants to know."""
+_report_row: Callable[[int], None] | None = None
+"""`make_part` calls it, where it is set, with the size of each row that this process has read (for the progress)."""
 
 
 def make_part(job: PartJob) -> None:
@@ -176,15 +176,16 @@ def make_part(job: PartJob) -> None:
             whole = parse(row, job.reader)
             # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
             del row
-            if _count_row is not None:  # for the progress bar
-                _count_row(size)
+            if _report_row is not None:  # for the progress bar
+                _report_row(size)
             if isinstance(whole, Drop):
                 drops.append(whole)
                 continue
             trimmed = filter_problem(whole, job.rules)
             if isinstance(trimmed, Drop):
                 drops.append(trimmed)
-            # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
+            # With `held_out`, one data set has both sides: problems outside the held-out share are train problems. The
+            # train side's own job writes them, so this job neither writes them nor counts them as drops.
             elif job.held_out is None or is_held_out(trimmed.problem_id, job.held_out):
                 add(*part_row(trimmed, signature_of(whole)))  # of all tests: trimming hides no duplicate
             del whole, trimmed
@@ -210,9 +211,9 @@ def run_jobs(
     """Runs `work(job)` for all jobs in `workers` processes, and returns the results in the order of `jobs`; `work` must
     be picklable. Heavy jobs run one at a time, as two may not fit into memory. Calls `on_progress` with the rows and
     bytes read so far. Raises what a job raises, InfraError if a worker dies."""
-    global _count_row
+    global _report_row  # which `make_part` calls for each row, in this process or (see `_start_worker`) in a worker
     if workers == 1 or len(jobs) < 2:  # not worth starting a process
-        _count_row = None if on_progress is None else _row_counter(on_progress)
+        _report_row = None if on_progress is None else _row_counter(on_progress)
         return [work(job) for job in jobs]
     # Spawn, not fork: Arrow chooses its allocator by the environment at start, and a fork of a process with threads
     # (polars has some) may wait forever for a lock that none of its own threads holds.
@@ -272,14 +273,14 @@ def _row_counter(on_progress: OnCount) -> Callable[[int], None]:
 
 def _start_worker(rows: Any, bytes_read: Any) -> None:
     """Prepare a process of the pool: it counts in values that all of them share, and ends with its parent."""
-    global _count_row
+    global _report_row
 
     def count(size: int) -> None:
         for counter, more in ((rows, 1), (bytes_read, size)):
             with counter.get_lock():
                 counter.value += more
 
-    _count_row = count
+    _report_row = count
     parent = multiprocessing.parent_process()
     assert parent is not None
     # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.

@@ -60,12 +60,13 @@ class SharedTests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`.
-    `statement` covers the starter code too and ignores case and white space; `tests` covers all tests, in any order."""
+    """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`. The
+    `statement_hash` is of the starter code too, without case and white space; the `tests_hash` of all tests, in any
+    order."""
 
-    statement: int
-    tests: int
-    words: int
+    statement_hash: int
+    tests_hash: int
+    n_words: int
     shingles: Hashes
     windows: Hashes
     sketch: Sketch

@@ -6,8 +6,7 @@
     dropped.parquet         every row that did not, with stage and reason
     screening.json          counts, files and rules; written last
 
-A start with the same request makes only the parts that are not there; what has been finished is not done again. Nothing
-depends on the number of workers: the same files and rules give the same bytes.
+Nothing depends on the number of workers: the same files and rules give the same bytes.
 
 Memory is bounded whatever the size of the data: rows are read, checked and written part by part (see `rows`), and
 whether problems resemble each other is decided on their signatures alone, which are read back from the parts. So the
@@ -15,10 +14,10 @@ stages after trimming must need no test and no statement: a signature has hashes
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -31,7 +30,7 @@ from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_sign
 from coderl_tasks.journal import atomic
 from coderl_tasks.problems.loading import CODE_ROWS, NO_EVALUATION, RowReader, is_held_out
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
-from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
+from coderl_tasks.problems.raw_files import FileIndex, RawFile, Segment, index_file, whole_file
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
 FORMAT = 3  # goes up when the same rows give other parts
@@ -109,21 +108,57 @@ class FilterResult:
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
-    """Read, check, de-duplicate and decontaminate a data set. In `folder`, which nothing else may use, an earlier start
-    is resumed; parts of another request are deleted (a part is what came of one segment of the files). Evaluation data
-    and benchmarks are only compared with. Raises DataError for bad data, InfraError if a worker dies."""
-    train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
-    evaluation = _Side("evaluation", _evaluation_sources(request), rules=None, limit=-1, held_out=request.test_share)
-    benchmarks = _Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1)
-    sides = [train, evaluation, *([benchmarks] if request.benchmarks else [])]
+    """Reads, checks, de-duplicates and decontaminates a data set, and returns its usable train problems and the dropped
+    rows. Train problems that give away evaluation data or benchmarks are dropped. The rows of each segment of a file
+    become a part, a file in `folder`, which nothing else may use: a restart makes only missing parts, another request
+    deletes them. Raises DataError for bad data, InfraError if a worker dies."""
+    sides = [
+        _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit),
+        _Side("evaluation", _evaluation_sources(request), rules=None, limit=-1, held_out=request.test_share),
+    ]
+    if request.benchmarks:
+        sides.append(_Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1))
+    indices = _index_files(sides, request.workers, on_rows)
+    parts_request = _parts_request(request, sides, indices)
+    # The request is recorded before its parts: part files do not say which request they belong to.
+    _empty_if_other_request(folder, parts_request)
+    # Parts do not depend on the rules for duplicates and overlap: if those differ, only `_decide_and_write` runs again.
+    rules = {"duplicates": {"resemblance": request.near_duplicate}, "overlap": asdict(request.overlap)}
+    full_request = parts_request | rules
+    finished = _finished_result(folder, full_request)
+    if finished is not None:
+        return finished
+    # Of segments of one size (see `_make_parts`), evaluation data are read first, so that faults in them show early.
+    jobs = [replace(job, reader=request.reader) for side in reversed(sides) for job in _jobs(side, indices, folder)]
+    _make_parts(jobs, request.workers, on_rows)
+    return _decide_and_write(folder, request, full_request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Train data, or the evaluation data or benchmarks that they are compared with (without `rules`: each problem
+    counts). At most `limit` rows are read (-1: all); with `held_out`, only that share of the problems counts."""
+
+    name: str
+    sources: list[RowSource]
+    rules: RowRules | None
+    limit: int
+    held_out: float | None = None
+
+
+def _index_files(sides: list[_Side], workers: int | None, on_rows: OnRows | None) -> dict[RawFile, FileIndex]:
+    """Hashes all files and cuts them into segments, even if all parts exist: a file may have changed under its name."""
     # Sides may share files: each is hashed once.
     files = list(dict.fromkeys(file for side in sides for source in side.sources for file in source.files))
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
-    # Hash the files even if all parts exist: a file may have changed under the same name.
-    indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
-    described = {  # all that decides the parts
+    return dict(zip(files, run_jobs(index_file, files, workers_for(size, workers)), strict=True))
+
+
+def _parts_request(request: FilterRequest, sides: list[_Side], indices: dict[RawFile, FileIndex]) -> dict[str, Any]:
+    """All that decides the parts, as JSON: settings, and the hash of each file."""
+    described: dict[str, Any] = {
         "format": FORMAT,
         "dataset": request.source,
         "revision": PINNED_REVISIONS.get(request.source),
@@ -140,25 +175,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         ]
     if request.test_share is not None:  # absent without one: records made before it stay valid
         described["test_share"] = request.test_share
-    # The request is recorded before its parts: part files do not say which request they belong to.
-    _empty_if_other_request(folder, described)
-    # Parts do not depend on the rules for duplicates and overlap: if those differ, only `_decide_and_write` runs again.
-    described |= {"duplicates": {"resemblance": request.near_duplicate}, "overlap": asdict(request.overlap)}
-    finished = _finished_result(folder, described)
-    if finished is not None:
-        return finished
-    jobs = [replace(job, reader=request.reader) for side in reversed(sides) for job in _jobs(side, indices, folder)]
-    _make_parts(jobs, request.workers, on_rows)
-    return _decide_and_write(folder, request, described)
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    name: str
-    sources: list[RowSource]
-    rules: RowRules | None
-    limit: int
-    held_out: float | None = None
+    return described
 
 
 def _evaluation_sources(request: FilterRequest) -> list[RowSource]:
@@ -188,28 +205,39 @@ def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
 
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
-    """Plans how to read one side (train, evaluation or benchmarks): one job per file segment, in order, whose part has
-    the job's number. Segments past the side's row limit get none."""
+    """Plans how to read one side (train, evaluation or benchmarks): returns one job per file segment, in order; a job's
+    number names its part. Segments past the side's row limit get no job."""
     rows_left = _row_limits(side, indices)  # by split, None for all
     jobs: list[PartJob] = []
     for source in side.sources:
-        first_row = 0  # the file's, among the rows of its split
+        numbers_before = 0  # row numbers of the split in earlier files: they go on from file to file
         for file in source.files:
-            index = indices[file]
-            # With `only`, rows name their split and those of other splits do not count. How many a segment has is not
-            # known before it is read, so one job reads the whole file, up to the limit.
-            in_one_job = side.limit != -1 and source.only is not None
-            for segment in (whole_file(file),) if in_one_job else index.segments:
+            if side.limit != -1 and source.only is not None:
+                # Rows of this source, a single file, name their own split, and those of unwanted splits do not count
+                # towards the limit. How many rows count is not known before reading: one job reads the whole file.
+                segments = [(whole_file(file), rows_left[source.split])]
+            else:
+                segments = list(_within_limit(indices[file].segments, rows_left, source.split))
+            for segment, limit in segments:
+                numbered = replace(segment, first_row=numbers_before + segment.first_row)
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
-                limit = left = rows_left[source.split]
-                if left is not None and not in_one_job:
-                    limit = min(segment.rows, left)
-                    rows_left[source.split] = left - limit
-                if limit != 0 or in_one_job:
-                    numbered = replace(segment, first_row=segment.first_row + first_row)
-                    jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
-            first_row += index.numbers  # blank lines have a number too
+                jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
+            numbers_before += indices[file].numbers  # more than its rows: blank lines have a number too
     return jobs
+
+
+def _within_limit(
+    segments: Sequence[Segment], rows_left: dict[str, int | None], split: str
+) -> Iterator[tuple[Segment, int | None]]:
+    """Yields a file's segments with how many rows of each to read (None: all) until the rows left to `split` are used
+    up, and subtracts them there."""
+    for segment in segments:
+        left = rows_left[split]
+        limit = None if left is None else min(segment.rows, left)
+        if left is not None and limit is not None:
+            rows_left[split] = left - limit
+        if limit != 0:
+            yield segment, limit
 
 
 def _row_limits(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, int | None]:
@@ -252,9 +280,10 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
     `described` is the manifest as far as the request and its files decide it; counts are added here."""
-    evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _entries(folder, side, windows=None)[0]]
-    # To save memory, keep only the windows that the evaluation has too: no others can overlap.
-    train, table = _entries(folder, "train", windows=known_windows(evaluation))
+    evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _read_side(folder, side).entries]
+    # Windows (hashes of 13 words in a row) find shared passages. To save memory, only those are read for train problems
+    # that an evaluation problem has too.
+    train, table = _read_side(folder, "train", only_windows=known_windows(evaluation))
     faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
     if request.test_share is not None:
         held_out = ("test_side", "held_out", f"one of test_share={request.test_share:g}")
@@ -318,8 +347,14 @@ def _parts(folder: Path, side: str) -> list[Path]:
     return [file for file in sorted((folder / side).glob("*.parquet")) if file.stem.isdecimal()]
 
 
-def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entry], pl.DataFrame]:
+class _ReadSide(NamedTuple):
     """The problems of one side's parts, and where they lie (KEPT_SCHEMA)."""
+
+    entries: list[Entry]
+    table: pl.DataFrame
+
+
+def _read_side(folder: Path, side: str, only_windows: Hashes | None = None) -> _ReadSide:
     entries: list[Entry] = []
     tables = [pl.DataFrame(schema=KEPT_SCHEMA)]
     columns = ["problem_id", "split", "source_row", "tests_bytes"]
@@ -327,11 +362,11 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
     for part in _parts(folder, side):
         read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
         table = pl.DataFrame(read.select(columns))
-        for signature, row in zip(read_signatures(read, windows), table.iter_rows(named=True), strict=True):
+        for signature, row in zip(read_signatures(read, only_windows), table.iter_rows(named=True), strict=True):
             entries.append(Entry(row["problem_id"], f"row {row['source_row']} of {row['split']}{role}", signature))
         name, rows = part.relative_to(folder).as_posix(), pl.int_range(pl.len(), dtype=pl.Int64)
         tables.append(table.with_columns(part=pl.lit(name), row=rows).select(*KEPT_SCHEMA))
-    return entries, pl.concat(tables)
+    return _ReadSide(entries, pl.concat(tables))
 
 
 def min_tests_hint(dropped: pl.DataFrame) -> str | None:

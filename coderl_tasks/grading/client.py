@@ -54,7 +54,7 @@ _LATE = 1.1  # times its length, after which a time-out says that this process d
 _LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
 _SLOW_FROM = 5.0  # times the fastest one's seconds: below, the difference may be the programs'
-_SHORTEST_S = 0.05
+_SHORTEST_S = 0.05  # requests that take less count as taking so long: differences among milliseconds mean nothing
 _FEWEST_TIMES = 5  # before these, nothing is known of a server
 _TIMES_LAST_S = 60.0  # then a slow server may be fast again, and gets a request
 UP, _DOWN, _FAILING, _QUARANTINED, SLOW = "up", "down", "failing", "quarantined", "slow"
@@ -169,13 +169,13 @@ class ServerLink:
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
         self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
-        self.open_since, self.fault = 0.0, ""
+        self.circuit_opened_at, self.fault = 0.0, ""  # monotonic seconds, and why
         self.probe: asyncio.Task[None] | None = None
         self.is_quarantined = False
         self.has_answered = False  # anything but an error
         self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
         self.failures = 0  # times that the circuit was opened since the last success
-        self._errors = 0  # answers without a result since the last success
+        self._bad_answers = 0  # answers without a result since the last success
         self.faults = 0  # requests that came to nothing here
         self.state = SERVER_STATES[self.url] = UP  # what was last said
         self._state_since = time.monotonic()
@@ -205,8 +205,8 @@ class ServerLink:
         return median(self._times_s)
 
     @property
-    def is_open(self) -> bool:
-        """Whether its circuit is open: it gets nothing."""
+    def circuit_is_open(self) -> bool:
+        """Whether it gets nothing, as it failed or is quarantined, until it answers a ping."""
         return self.probe is not None
 
     def cost(self, slowness: float, *, avoided: bool) -> tuple[float, ...]:
@@ -214,7 +214,7 @@ class ServerLink:
         makes wait, one that is half-open may fail and has with one request all that is to show that it works again.
         `slowness` is 1, or how many times slower than the fastest one it is."""
         is_full, is_tried = self.retry_at > time.monotonic(), self.failures >= _HALF_OPEN_FAILURES and bool(self.turns)
-        return (self.is_open, is_full, is_tried, avoided, slowness * (len(self.turns) + 1), random.random())
+        return (self.circuit_is_open, is_full, is_tried, avoided, slowness * (len(self.turns) + 1), random.random())
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code and wait for the result: at most `takes_s` after the time that earlier requests may take, and
@@ -248,7 +248,7 @@ class ServerLink:
         # Only a result restarts the later requests' time: a failure does not show how far the server has got.
         for later in self.turns[position:]:
             later.since = time.monotonic()
-        self.failures = self._errors = 0
+        self.failures = self._bad_answers = 0  # circuit openings, and answers without a result, since the last result
         self.has_answered = True
         self._answered_at = time.monotonic()
         self._times_s.append(self._answered_at - turn.sent)
@@ -265,7 +265,7 @@ class ServerLink:
         self._open_circuit(fault, _QUARANTINE_S)
 
     def _open_circuit(self, fault: str, rest_s: float) -> None:
-        self.fault, self.open_since = fault, time.monotonic()
+        self.fault, self.circuit_opened_at = fault, time.monotonic()
         self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
 
     async def _post(self, body: bytes) -> RunResult:
@@ -296,9 +296,10 @@ class ServerLink:
         try:
             return parse_answer(answer, self.url)
         except Failed as error:
-            # The program may have caused one such answer. Only several in a row open the server's circuit.
-            self._errors += 1
-            if self._errors >= _ERRORS_IN_A_ROW:
+            # The program may have caused one such answer. Only several in a row open the server's circuit: `run` sets
+            # the count to 0 at each result.
+            self._bad_answers += 1
+            if self._bad_answers >= _ERRORS_IN_A_ROW:
                 raise self._failure_opening_circuit(str(error)) from error
             raise
 
@@ -328,21 +329,23 @@ class ServerLink:
         self.probe, self.is_quarantined = None, False
 
     async def _answers_ping(self) -> bool:
+        """Whether the server answers GET /v1/ping with 200 before half the watch interval is over. A time-out that
+        fires late says nothing of the server: this process was too busy to read its answer, and asks again."""
         within_s = self._watch_every_s / 2
-        # Bounded: a process that is always late would wait for ever for a server that is dead, past each request's
-        # limit. To call a living one dead costs a retry, and never a verdict.
+        # At most so often: if this process were always late, a request to a dead server would never end. If a living
+        # one is called dead instead, the request is sent again, and no verdict changes.
         for _ in range(_LATE_PINGS):
             asked = time.monotonic()
             try:
-                # To the moment: aiohttp would prolong 5 s to the next full second, which looks late here.
+                # Without the threshold, aiohttp prolongs 5 s to the next full second, which would look late here.
                 timeout = aiohttp.ClientTimeout(total=within_s, ceil_threshold=math.inf)
                 async with self._session.get(f"{self._address}/v1/ping", timeout=timeout) as response:
                     up = response.status == 200
                     self.has_answered = self.has_answered or up
                     return up
             except TimeoutError:
-                # A time-out that fires late: this process was busy, with large answers, and did not read what came.
-                if time.monotonic() - asked < _LATE * within_s:
+                fired_late = time.monotonic() - asked >= _LATE * within_s
+                if not fired_late:
                     return False
             except aiohttp.ClientError:
                 return False
@@ -359,23 +362,29 @@ async def ended(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
-    """How many times slower than the fastest one each server is, by its address: 1 below _SLOW_FROM, and where that is
-    not known. A change is logged."""
-    if len(links) == 1:
-        return {links[0].url: 1.0}
-    known = {link.url: own for link in links if not link.is_open and (own := link.seconds()) is not None}
-    fastest = max(_SHORTEST_S, min(known.values(), default=0.0))  # among milliseconds, times say nothing
+    """Returns by address how many times slower than the fastest server each one is, to choose servers by. A server is
+    1 if it is less than _SLOW_FROM times slower, or if the time of its requests is not known. Logs changes."""
     slowness = dict.fromkeys((link.url for link in links), 1.0)
-    if len(known) < 2:  # nothing to compare with
+    if len(links) == 1:
         return slowness
+    request_s: dict[str, float] = {}  # the time that a request takes, of the servers that get any now
     for link in links:
-        times = known.get(link.url, fastest) / fastest
+        if not link.circuit_is_open and (seconds := link.seconds()) is not None:
+            request_s[link.url] = seconds
+    if len(request_s) < 2:  # nothing to compare with
+        return slowness
+    fastest_s = max(_SHORTEST_S, min(request_s.values()))  # at least that: differences of milliseconds are ignored
+    for link in links:
+        if link.url not in request_s:
+            continue
+        times = request_s[link.url] / fastest_s
         if times >= _SLOW_FROM:
             slowness[link.url] = times
             if link.state == UP:
-                own = known[link.url]
-                link.say(SLOW, f"a request takes {own:.2g} s, {times:.0f} times as long as at the fastest one")
-        elif link.state == SLOW and link.url in known and times < _SLOW_FROM / 2:
+                taken = f"{request_s[link.url]:.2g} s, {times:.0f} times as long as at the fastest one"
+                link.say(SLOW, f"a request takes {taken}")
+        # At half the threshold, so that a server near it is not logged as slow and up again by turns.
+        elif link.state == SLOW and times < _SLOW_FROM / 2:
             link.say(UP, "")
     return slowness
 
@@ -388,22 +397,12 @@ def _retry_after_s(header: str | None) -> float:
 
 
 class SandboxClient:
-    """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`).
-
-    At most `max_concurrency` requests are in flight, over all servers. A request gets `attempts` attempts, with pauses
-    that start at `backoff_s` and double, with jitter. An attempt may take the request's time limit and `grace_s`, which
-    doubles too, because others may use the server. A full server is asked again for up to `busy_patience_s`. While no
-    server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an embedded
-    server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After `notice_s` the
-    log says, once per outage, that requests wait. A server that is silent for `watch_every_s` is pinged, and the
-    attempt fails if it does not answer in half that time. An answer that exceeds `max_answer_bytes` is the program's
-    doing, and its result says so.
-    """
+    """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`)."""
 
     def __init__(
         self,
         urls: Sequence[str],
-        max_concurrency: int = 34,
+        max_concurrency: int = 34,  # programs that a Sandbox Fusion server runs at a time, as it is usually set up
         *,
         attempts: int = 10,
         backoff_s: float = 0.2,
@@ -414,14 +413,24 @@ class SandboxClient:
         max_answer_bytes: int = 256 << 20,
         notice_s: float = 5.0,
     ) -> None:
+        """At most `max_concurrency` requests are in flight, over all servers. A request gets `attempts` attempts, with
+        pauses that start at `backoff_s` and double, with jitter. An attempt may take the request's time limit and
+        `grace_s`, which doubles too, because others may use the server. A full server is asked again for up to
+        `busy_patience_s`.
+
+        While no server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an
+        embedded server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After
+        `notice_s` the log says, once per outage, that requests wait. A server that is silent for `watch_every_s` is
+        pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds `max_answer_bytes`
+        is the program's doing, and its result says so. Raises ConfigError if `urls` is empty."""
         self._urls = sandbox_addresses(urls)
         if not self._urls:
             raise ConfigError("no sandbox server is named: set SANDBOX_URL to what `coderl serve sandbox` prints")
         self._slots = asyncio.Semaphore(max_concurrency)
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
-        self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
-        self._notice_s, self._outage_logged = notice_s, False  # whether the log has the present outage
+        self._watch_every_s, self._max_answer_bytes, self._notice_s = watch_every_s, max_answer_bytes, notice_s
+        self._outage_logged = False  # whether the log has the present outage
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
@@ -461,8 +470,9 @@ class SandboxClient:
             async with self._slots:
                 slowness = slownesses(links)
                 link = min(links, key=lambda server: server.cost(slowness[server.url], avoided=server is avoid))
-                if link.is_open:  # all have gone down while this waited for a slot
+                if link.circuit_is_open:  # all have gone down while this waited for a slot
                     continue
+                # The grace doubles, as the last attempt may have failed because others kept the server busy for longer.
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
                 try:
                     return replace(await link.run(body, takes_s), retries=failures)
@@ -471,7 +481,7 @@ class SandboxClient:
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
                     # Pause until the first server that is up takes requests again, with jitter.
-                    up = [server for server in links if not server.is_open] or links
+                    up = [server for server in links if not server.circuit_is_open] or links
                     full_for_s = min(server.retry_at for server in up) - time.monotonic()
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
@@ -502,7 +512,7 @@ class SandboxClient:
     def quarantine(self, url: str, fault: str) -> bool:
         """Send nothing to this server for a while, whatever it answers to pings, if another one is up; whether it is.
         For a server whose answers are well-formed and no good, which only the caller can tell."""
-        if all(link.is_open for link in self._links if link.url != url):
+        if all(link.circuit_is_open for link in self._links if link.url != url):
             return False
         for link in self._links:
             # Many requests find the same fault at about the same time: the first starts the minute.
@@ -511,15 +521,16 @@ class SandboxClient:
         return True
 
     async def _wait_for_a_server(self, links: Sequence[ServerLink]) -> None:
-        """Wait until one of these is up. Raises InfraError if all are quarantined, or the outage lasts too long."""
-        while all(link.is_open for link in links):
-            if all(link.is_quarantined for link in links):  # the end may be a minute away
+        """Wait until one of these gets requests again. Raises InfraError if all are quarantined, or the outage lasts
+        too long. The log says once per outage, after a while, that requests wait."""
+        while all(link.circuit_is_open for link in links):
+            if all(link.is_quarantined for link in links):  # a quarantine lasts a minute: too long to wait for its end
                 raise InfraError(f"the sandbox at {links[0].url} is quarantined: {links[0].fault}")
-            # The outage began when the last server went down, so all waiting requests give up at the same time.
-            outage_s = time.monotonic() - max(link.open_since for link in links)
+            # The outage began when the last server went down, so all waiting requests fail at the same time.
+            outage_s = time.monotonic() - max(link.circuit_opened_at for link in links)
             ever_answered = any(link.has_answered for link in links)  # if not, the address may be wrong
-            patience_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            left_s, until_notice_s = patience_s - outage_s, self._notice_s - outage_s
+            longest_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
+            left_s, until_notice_s = longest_s - outage_s, self._notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
             if left_s <= 0:
                 why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"
@@ -527,7 +538,8 @@ class SandboxClient:
             if not self._outage_logged and until_notice_s <= 0:
                 self._outage_logged = True
                 logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left_s)
-            pause = left_s if self._outage_logged else min(left_s, until_notice_s)  # until the next is due
+            next_event_s = left_s if self._outage_logged else min(left_s, until_notice_s)  # the end, or the log's line
+            # A server's probe pings it, and ends when it answers.
             probes = [link.probe for link in links if link.probe is not None]
-            await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(probes, timeout=next_event_s, return_when=asyncio.FIRST_COMPLETED)
         self._outage_logged = False

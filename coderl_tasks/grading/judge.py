@@ -46,7 +46,7 @@ _FIRST_CHUNK_BYTES = 256 << 10  # of input that may be sent along with the first
 _MOST_ROUNDS = 300  # of an assertion test, each of which knows the result of one call more
 _REMAINDER = 3  # a remainder of up to three times the next chunk's size goes along with it
 _LONGEST_CHUNK_S = 600.0
-_PATIENCE = 10  # times the time of a request, for a test that got too little of the machine
+_BUSY_TIME_FACTOR = 10  # times the time of a request, for a test that got too little of the machine
 _MAX_INPUT_BYTES = 16 << 20  # of one request; a test with more goes alone
 _LEAST_OUTPUT_LIMIT = 16 << 20
 _MIB = 1 << 20
@@ -55,6 +55,7 @@ _DRIVER_MB = 256
 _SLOW_IMPORTS = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers")
 _VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){2}")
 _ENDINGS = ("exit", "signal", "cpu", "wall", "starved", "output")
+_OPERATIONS = "*"  # the driver's entry point for assertion tests, whose input is a list of operations
 _KNOWN_PROGRAM = "print(input())"
 _KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well\n"),), 1, 1, None, (), 0)
 _ISSUED: deque[str] = deque(maxlen=10_000)
@@ -84,7 +85,7 @@ class TestResult:
     rss_kb: int = 0
     answer: bytes = b""  # standard output, or for a call the JSON of {"value": ...}
     stderr: str = ""  # its end
-    in_company: bool = False  # its process had run another test before, so only a pass counts
+    is_later_in_process: bool = False  # its process had run another test before, so only a pass counts
     verdict: Verdict = Verdict.RUNTIME_ERROR
     reason: str = ""
 
@@ -130,14 +131,16 @@ class Judge:
         if not all_indices or sorted(indices) != sorted(all_indices):
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
+        # With "failures", tests share a process, and only those that fail in it run again in processes of their own.
         shared_process = self.isolation_per_test == "failures" and len(all_indices) > 1
         run = _Run(self.programs, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:
             if problem.kind == "assert":
+                # The tests run once without a program, which tells the calls to ask of every program.
                 run.problem = problem = await self.programs.rehearsed(problem)
                 run.code = code = with_given_code(problem.starter_code, code)
-                run.may_join_group = True
+                run.may_share_request = True  # with other programs: these calls take less time than a request does
             try:
                 await run.run_until_over(indices)
             except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
@@ -147,18 +150,25 @@ class Judge:
             verdict, reason = Verdict.INFRA_ERROR, str(outage)
         except CheckerFault as fault:
             verdict, reason = Verdict.CHECKER_ERROR, f"problem {problem.problem_id}: {fault}"
-        failed = run.failed if verdict is Verdict.PASSED else None  # else no test is to blame
-        first_failed, output, error = None, None, ""
+        failed = run.failed if verdict is Verdict.PASSED else None  # after an error no test is to blame
+        output: bytes | None = None
         if failed is not None:
-            verdict, first_failed, error = failed.verdict, failed.index, shortened(failed.error)
-            reason = f"test {failed.index}: {failed.reason}"
-            if failed.ended == "exit":  # else it was cut off
+            verdict, reason = failed.verdict, f"test {failed.index}: {failed.reason}"
+            if failed.ended == "exit":  # otherwise the output was cut off
                 output = _value_text(failed.answer) if problem.kind == "call" else failed.answer
-        counts, seconds = (run.tests_passed, run.tests_run, len(problem.tests)), tuple(run.test_seconds)
-        shown = None if output is None else shortened(output)
-        where = SandboxUse(run.server, run.retries) if run.server else None
         return Grade(
-            verdict, *counts, first_failed, sum(seconds, 0.0), reason, shown, error, run.python, seconds, where
+            verdict,
+            tests_passed=run.tests_passed,
+            tests_run=run.tests_run,
+            tests_total=len(problem.tests),
+            first_failed=None if failed is None else failed.index,
+            run_seconds=sum(run.test_seconds, 0.0),
+            reason=reason,
+            output=None if output is None else shortened(output),
+            error="" if failed is None else shortened(failed.error),
+            python=run.python,
+            test_seconds=tuple(run.test_seconds),
+            sandbox=SandboxUse(run.server, run.retries) if run.server else None,
         )
 
     async def outputs(self, problem: Problem, code: str) -> list[str]:
@@ -167,10 +177,10 @@ class Judge:
         a broken limit, more than 1 MiB beside a short expected output, no UTF-8, no JSON. Raises InfraError."""
         limits = self._limits(problem, least_output=_MIB)  # all answers are held: these may not be 16 MiB each
         asked = replace(problem.whole(), checker="")
-        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, passed=[])
+        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, not_compared=[])
         await run.run_until_over(range(len(asked.tests)))
         texts: list[str] = []
-        for answer in (result.answer for result in run.passed or ()):
+        for answer in (result.answer for result in run.not_compared or ()):
             found = _value_text(answer) if problem.kind == "call" else answer
             try:
                 if found is None or (problem.kind == "call" and "value" not in parse_value(answer)):
@@ -185,9 +195,9 @@ class Judge:
         Raises InfraError."""
         asked = replace(_KNOWN_PROBLEM, tests=(Test(stdin, ""),))
         limits = self._limits(asked, least_output=_MIB)
-        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, passed=[])
+        run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, not_compared=[])
         await run.run_until_over([0])
-        return run.failed or (run.passed or [])[0]
+        return run.failed or (run.not_compared or [])[0]
 
     def _limits(self, problem: Problem, least_output: int = _LEAST_OUTPUT_LIMIT) -> Limits:
         """The limits of one test. Raises DataError for a bad time limit."""
@@ -213,7 +223,7 @@ class _Run:
     limits: Limits
     run_all: bool
     shared_process: bool  # several tests may run in one process
-    may_join_group: bool = False  # its first request may run other programs too
+    may_share_request: bool = False  # its first request may run other programs too
     server: str = ""  # the one that answered last
     python: str = ""  # its version there
     tests_run: int = 0
@@ -221,7 +231,7 @@ class _Run:
     test_seconds: list[float] = field(default_factory=list)  # CPU seconds of each that counts
     retries: int = 0  # requests that came to nothing and were sent again
     failed: TestResult | None = None  # the first
-    passed: list[TestResult] | None = None  # where answers are wanted, and not compared
+    not_compared: list[TestResult] | None = None  # where only the answers are wanted: those of programs that ended well
 
     async def run_until_over(self, indices: Sequence[int]) -> None:
         """Run these tests until grading is over. Raises _DependsOnSharing and InfraError."""
@@ -239,53 +249,59 @@ class _Run:
                 return
 
     async def _run_tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
-        """Run these tests and count their results; with `one_process`, only those that the first process runs. Returns
-        how many have run, or None when grading is over."""
+        """Run the tests `chunk` and count their results. Returns how many were counted, or None when grading is over.
+        With `one_process` the sandbox starts one process, and the tests that it does not run are not counted here.
+
+        While `self.shared_process`, a process runs several tests. If one fails that was not the first, it runs again,
+        first in a process. A pass then shows that the program depends on sharing: raises _DependsOnSharing."""
         waiting = list(chunk)
-        failed_shared: int | None = None  # a test that failed in a process that had run another one
+        failed_later_in_process: int | None = None
         while waiting:
             results = await self._send(waiting, self.limits, one_process=one_process)
             if results is None:  # the program may have killed the driver, so each test gets its own request
                 separately = waiting[:1] if one_process else waiting
                 for index in separately:
-                    if not self._goes_on_after(await self._alone(index, self.limits)):
+                    if not self._count(await self._run_and_judge_alone(index, self.limits)):
                         return None
                 return len(separately)
-            n_settled = 0
-            for result in await self._decided(results):
-                if self.shared_process and result.in_company and result.verdict is not Verdict.PASSED:
-                    # An earlier test may be to blame: run this one in its own process (with `run_all` later ones too).
-                    self.shared_process, failed_shared = False, result.index
+            n_counted = 0
+            for result in await self._judge_results(results):
+                if self.shared_process and result.is_later_in_process and result.verdict is not Verdict.PASSED:
+                    # An earlier test may be to blame. From now on each test has its own process, this one first.
+                    self.shared_process, failed_later_in_process = False, result.index
                     break
-                if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():  # then elsewhere
-                    result = await self._alone(result.index, self.limits)
+                # Where the driver does not work, its server is quarantined now, and another one runs the test.
+                if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
+                    result = await self._run_and_judge_alone(result.index, self.limits)
                 # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
                 if result.ended in ("wall", "starved") and result.verdict is not Verdict.PASSED:
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
-                    result = await self._alone(result.index, limits, patience=_PATIENCE)
+                    result = await self._run_and_judge_alone(result.index, limits, time_factor=_BUSY_TIME_FACTOR)
                     if result.ended == "starved":
                         raise InfraError(f"the machine of the sandbox at {self.server} is too busy to run programs")
-                if result.index == failed_shared and result.verdict is Verdict.PASSED:
+                if result.index == failed_later_in_process and result.verdict is Verdict.PASSED:
                     raise _DependsOnSharing
                 # A program that does not compile fails every test: stop, even with `run_all`.
-                if not self._goes_on_after(result) or result.ended == "compile":
+                goes_on = self._count(result) and result.ended != "compile"
+                if not goes_on:
                     return None
-                n_settled += 1
-            if one_process and n_settled == len(results):  # that process has ended
-                return n_settled
+                n_counted += 1
+            if one_process and n_counted == len(results):  # all that the one process has run
+                return n_counted
             # Send the rest again: the driver also stops at the time and output limits of the whole request.
-            del waiting[:n_settled]
-            if failed_shared is not None and not self.run_all:
-                del waiting[1:]  # its repetition decides: it ends grading, or a new run begins
+            del waiting[:n_counted]
+            if failed_later_in_process is not None and not self.run_all:
+                del waiting[1:]  # the repetition of this test ends grading: as a failure, or by _DependsOnSharing
         return len(chunk)
 
-    async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
-        return (await self._decided([await self._run_alone(index, limits, patience)], limits, patience))[0]
+    async def _run_and_judge_alone(self, index: int, limits: Limits, time_factor: int = 1) -> TestResult:
+        result = await self._run_alone(index, limits, time_factor)
+        return (await self._judge_results([result], limits, time_factor))[0]
 
-    async def _run_alone(self, index: int, limits: Limits, patience: int) -> TestResult:
+    async def _run_alone(self, index: int, limits: Limits, time_factor: int) -> TestResult:
         """One test in a request of its own; its result, not judged yet."""
         while True:
-            results = await self._send([index], limits, patience)
+            results = await self._send([index], limits, time_factor)
             if results is not None and not results[0].error.startswith(_DRIVER_FAILED):
                 return results[0]
             # If it does not work, the server is quarantined now, and the same test goes to another one.
@@ -300,27 +316,30 @@ class _Run:
             raise InfraError(fault)
         return fault is None
 
-    def _goes_on_after(self, result: TestResult) -> bool:
-        """Count a test's result; whether grading goes on. Raises CheckerFault if the test itself has failed."""
+    def _count(self, result: TestResult) -> bool:
+        """Count a test's result. Returns whether grading goes on. Raises CheckerFault if the test itself has failed."""
         if result.verdict is Verdict.CHECKER_ERROR:
             raise CheckerFault(f"test {result.index}: {result.reason}")
         passed = result.verdict is Verdict.PASSED
         self.tests_run += 1
         self.tests_passed += passed
         self.test_seconds.append(result.cpu_s)
-        if passed and self.passed is not None:
-            self.passed.append(result)
+        if passed and self.not_compared is not None:
+            self.not_compared.append(result)
         if not passed and self.failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
             self.failed = result
         return passed or self.run_all
 
     async def _send(
-        self, indices: Sequence[int], limits: Limits, patience: int = 1, *, one_process: bool = False
+        self, indices: Sequence[int], limits: Limits, time_factor: int = 1, *, one_process: bool = False
     ) -> list[TestResult] | None:
-        """Run tests in one request. Returns unjudged results of at least the first, None without a valid report."""
-        # Time for all tests in turn and the interpreter's start: before it is over, the driver reports what it has. A
-        # process with several tests has the time of one, and the first may run again. `patience` is for busy servers.
-        run_timeout_s = patience * (limits.cpu_s + 1) * (min(2, len(indices)) if one_process else len(indices)) + 5
+        """Run tests in one request. Returns their results, in order and without verdicts: of all of them, or of the
+        first ones if the driver stopped early, at a failure or a limit. Returns None if there is no valid report."""
+        # The driver runs tests in turn, and reports what it has before the time is over. All tests of one process have
+        # one test's time together, and if that process fails, the first test runs again: hence twice.
+        n_test_times = min(2, len(indices)) if one_process else len(indices)
+        start_s = 5  # of the interpreter
+        run_timeout_s = time_factor * (limits.cpu_s + 1) * n_test_times + start_s
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
@@ -328,12 +347,12 @@ class _Run:
             request = build_request(
                 self.problem, self.code, indices, limits, run_timeout_s, request_id, stop=not self.run_all, **sharing
             )
-            if self.may_join_group:
-                self.may_join_group = False
-                results = await self._run_in_group(request, indices, limits)
+            if self.may_share_request:
+                self.may_share_request = False  # only once: what has to run again runs without other programs
+                results = await self._run_with_other_programs(request, indices, limits)
                 if results is not None:
                     return results
-            # Of an assertion program tests will come, for which others may wait.
+            # `run_program` notes that assertion tests will follow: a batch of other programs' tests waits for them.
             run = self.programs.run_program if self.problem.kind == "assert" else self.programs.client.run_code
             result = await run(request)
             self.server, self.retries = result.server, self.retries + result.retries
@@ -347,12 +366,12 @@ class _Run:
                 raise InfraError(fault)
             self.retries += 1
 
-    async def _run_in_group(
+    async def _run_with_other_programs(
         self, request: RunRequest, indices: Sequence[int], limits: Limits
     ) -> list[TestResult] | None:
         """As `_send`, after other programs. None where that did not go well: only what the program itself has done, and
         how long that took, may count here."""
-        report = await self.programs.run_in_group(request)
+        report = await self.programs.run_with_others(request)
         if report is None:
             return None
         results = self._read(report, indices, limits)
@@ -368,47 +387,55 @@ class _Run:
             self.python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
         return results
 
-    async def _decided(
-        self, results: Sequence[TestResult], limits: Limits | None = None, patience: int = 1
+    async def _judge_results(
+        self, results: Sequence[TestResult], limits: Limits | None = None, time_factor: int = 1
     ) -> list[TestResult]:
-        """`results` with their verdicts and reasons; unless `run_all`, those up to the first that did not pass. Tests
-        that have to run again get `limits` and `patience`."""
-        judged = [self._judged(result) for result in results]
+        """Returns `results` with their verdicts and reasons; of assertion tests, unless `run_all`, only those up to the
+        first that did not pass.
+
+        An assertion test does not run where the program does. Its input is a list of operations (calls and the like) on
+        the program, its answer their results. With these the test either ends, or names further operations that it
+        needs. The program then runs anew and does all of them, with `limits` and `time_factor` as in `_send`."""
+        judged = [self._judge_result(result) for result in results]
         if self.problem.checker:
             return await self._checked(judged)
         if self.problem.kind != "assert":
             return judged
-        open_ones = [place for place, result in enumerate(judged) if _is_open(result)]
+        undecided = [place for place, result in enumerate(judged) if _has_answers_for_test(result)]
         for _ in range(_MOST_ROUNDS):
             if not self.run_all:  # what comes after the first failure does not count
-                settled = (place for place in range(len(judged)) if place not in open_ones)
-                failed = next((place for place in settled if judged[place].verdict is not Verdict.PASSED), len(judged))
-                judged, open_ones = judged[: failed + 1], [place for place in open_ones if place < failed]
-            if not open_ones:
+                decided = [place for place in range(len(judged)) if place not in undecided]
+                failed = [place for place in decided if judged[place].verdict is not Verdict.PASSED]
+                if failed:
+                    judged = judged[: failed[0] + 1]
+                    undecided = [place for place in undecided if place < failed[0]]
+            if not undecided:
                 return judged
-            asked = [
+            answered_tests = [
                 AnsweredTest(self.problem.tests[judged[place].index], judged[place].answer.decode(errors="replace"))
-                for place in open_ones
+                for place in undecided
             ]
-            still_open = []
-            for place, outcome in zip(open_ones, await self.programs.decide(asked), strict=True):
+            still_undecided = []
+            for place, decision in zip(undecided, await self.programs.decide(answered_tests), strict=True):
                 result = judged[place]
-                if outcome.verdict is not None:
-                    shown = outcome.shown.encode("utf-8", "surrogatepass")
+                if decision.verdict is not None:
+                    shown = decision.shown.encode("utf-8", "surrogatepass")
                     judged[place] = replace(
-                        result, ended="exit", verdict=outcome.verdict, reason=outcome.reason, answer=shown
+                        result, ended="exit", verdict=decision.verdict, reason=decision.reason, answer=shown
                     )
-                elif outcome.operations is None:  # how its process ended decides
+                elif decision.operations is None:  # the program's process ended before these operations: how, decides
                     judged[place] = replace(result, answer=b"")
                 else:
-                    tests = list(self.problem.tests)
-                    tests[result.index] = replace(tests[result.index], input=outcome.operations)
+                    tests = list(self.problem.tests)  # which are this run's own
+                    tests[result.index] = replace(tests[result.index], input=decision.operations)
                     self.problem = replace(self.problem, tests=tuple(tests))
-                    judged[place] = self._judged(await self._run_alone(result.index, limits or self.limits, patience))
-                    still_open += [place] if _is_open(judged[place]) else []
-            open_ones = still_open
+                    result = await self._run_alone(result.index, limits or self.limits, time_factor)
+                    judged[place] = self._judge_result(result)
+                    if _has_answers_for_test(judged[place]):
+                        still_undecided.append(place)
+            undecided = still_undecided
         reason = f"its calls depend on each other: more than {_MOST_ROUNDS} runs of a program for one test"
-        for place in open_ones:
+        for place in undecided:
             judged[place] = replace(judged[place], verdict=Verdict.CHECKER_ERROR, reason=reason)
         return judged
 
@@ -422,20 +449,22 @@ class _Run:
                 results[place] = replace(results[place], verdict=verdict, reason=reason)
         return results
 
-    def _judged(self, result: TestResult) -> TestResult:
-        """`result` with its verdict and, unless it passed, the reason: by how the program ended, then by its output."""
+    def _judge_result(self, result: TestResult) -> TestResult:
+        """Returns `result` with its verdict and, unless it passed, the reason: by how the program ended, then by its
+        output. That of an assertion test, or of one with a checker, is preliminary."""
         limits, expected = self.limits, self.problem.tests[result.index].expected
         verdict = Verdict.RUNTIME_ERROR
         # Causes come before effects: a broken limit explains the exit status, and the exit status a missing output.
-        if result.ended in ("compile", "lost"):
+        if result.ended in ("compile", "lost"):  # a SyntaxError; no report, as the program killed the driver
             reason = result.stderr or result.reason
         elif result.ended == "output":
             verdict, reason = Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
-        elif result.ended in ("wall", "starved"):
+        elif result.ended in ("wall", "starved"):  # it slept, or got no processor: the caller lets it run again
             verdict, reason = Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
         elif result.ended == "cpu" or result.cpu_s > limits.cpu_s:
             whose = "the problem's own limit" if self.problem.time_limit_s else "the limit of problems that name none"
             verdict, reason = Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
+        # `code` is the exit status or the signal's number: after a MemoryError either may end the program.
         elif result.error.startswith("MemoryError") and result.code != 0:
             verdict, reason = Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
         elif result.ended == "signal":
@@ -448,7 +477,7 @@ class _Run:
             reason = result.error or f"exit status {result.code}"
         elif self.problem.kind == "assert" or (self.problem.kind == "call" and not result.answer):
             reason = "the program ended before the call returned"
-        elif self.problem.checker or self.passed is not None:  # decided later
+        elif self.problem.checker or self.not_compared is not None:  # a checker decides later; only the answer counts
             verdict, reason = Verdict.PASSED, ""
         else:
             compare = comparator(self.problem.comparator)
@@ -505,10 +534,13 @@ def build_request(
     or breaks a limit. A test has a process of its own, but with `shared_process` one process runs as many as it can.
     With `one_process` the driver starts no second one, and tests that the first did not run are missing in the report:
     a wrong program then costs one process. The report repeats `request_id`, so that a mixed-up answer is noticed."""
+    # An assertion test's input lists operations, such as calls, which this driver does with the program. The test
+    # itself runs elsewhere, on their results.
+    does_operations = problem.kind == "assert"
     tests = {
         "id": request_id,
         "kind": problem.kind,
-        "entry_point": "*" if problem.kind == "assert" else problem.entry_point,
+        "entry_point": _OPERATIONS if does_operations else problem.entry_point,
         "inputs": [problem.tests[index].input for index in indices],
         "preload": [name for name in _SLOW_IMPORTS if name in code],  # once, not by each test
         "cpu_limit_s": limits.cpu_s,
@@ -518,11 +550,11 @@ def build_request(
         "output_limit": limits.output_bytes,
         "total_output_limit": 2 * limits.output_bytes,  # of all tests: beyond, the rest is sent again
         "stop_on_failure": stop,
-        "company": shared_process,  # the driver's word: a test has others in its process
+        "company": shared_process,
         "one_process": one_process,
     }
     return RunRequest(
-        code=OPERATIONS_DRIVER if problem.kind == "assert" else DRIVER,
+        code=OPERATIONS_DRIVER if does_operations else DRIVER,
         files={"solution.py": code.encode("utf-8", "surrogatepass"), "tests.json": json.dumps(tests).encode()},
         fetch_files=("results.json",),
         run_timeout_s=run_timeout_s,
@@ -547,19 +579,21 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
             # Compare the type itself: to isinstance, True is an int.
             if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int:
                 return None
-            if type(test["in_company"]) is not bool or len(answer) > limits.output_bytes:
+            later_in_process = test["in_company"]  # its process had run another test before
+            if type(later_in_process) is not bool or len(answer) > limits.output_bytes:
                 return None
             if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:
                 return None
             stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
-            results.append(TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, test["in_company"]))
+            results.append(TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, later_in_process))
     except (ValueError, KeyError, TypeError, OverflowError):  # not the driver's form
         return None
     return results
 
 
-def _is_open(result: TestResult) -> bool:
-    """Whether the tests decide on a program's answers. One that was ended in the middle may have failed before."""
+def _has_answers_for_test(result: TestResult) -> bool:
+    """Whether an assertion test has to decide on a program's answers. One that was ended in the middle may have failed
+    before."""
     return b"\n" in result.answer or (result.ended, result.code) == ("exit", 0)
 
 

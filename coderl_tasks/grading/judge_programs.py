@@ -2,6 +2,12 @@
 
 They are trusted, and they get data: what the submission's own process gave back. What goes wrong in them is no verdict
 on the submission but a `CheckerFault`.
+
+The request.json of assertion tests (payload/assertions.py) has `id`, `seconds` and `tests`, a list for each program. A
+test is its `script`, the `operations` that were asked for (a JSON list as text), and the program's `answers` to the
+first of them (a line each; null in a rehearsal). results.json gets `id` and `results`, a list for each program: for
+each test its `end`, and `reason`, `shown` or the `operations` to ask for. What a test compares with never leaves that
+process: an operator between an object of the program and a value of the test is decided there, by the object's value.
 """
 
 import asyncio
@@ -42,7 +48,7 @@ _DIALECTS = ["-std=gnu++20"], ["-std=gnu++17"], ["-std=gnu++17", "-include", "bi
 _TESTLIB = ["-DPC_BASE_EXIT_CODE=50"]  # else its partial verdict 0 would end as a pass does
 _REHEARSALS = 1000
 _TESTS_WAIT_S, _GROUP_WAITS_S = 0.1, 0.02
-_GROUP_STOPS_S = 1.0  # what is left of a group then waits for the next one
+_NO_NEW_PROGRAM_AFTER_S = 1.0  # what is left of a group then waits for the next one
 _MOST_BYTES = 4 << 20
 _VERDICTS = {
     "passed": Verdict.PASSED,
@@ -96,12 +102,12 @@ class JudgePrograms:
 
     def __post_init__(self) -> None:
         self._tests = _Batches(self._send, self._wait_for_tests, most=64, most_requests=3)
-        self._programs = _Batches(self._run_group, partial(asyncio.sleep, _GROUP_WAITS_S), most=32, most_requests=32)
+        wait_for_more = partial(asyncio.sleep, _GROUP_WAITS_S)
+        self._programs = _Batches(self._run_programs, wait_for_more, most=32, most_requests=32)
 
-    async def run_in_group(self, job: RunRequest) -> GroupReport:
+    async def run_with_others(self, job: RunRequest) -> GroupReport:
         """Run a program in a sandbox in which other programs run before and after it: that costs a third. None where it
-        has to run alone: its code may do harm, no other one waits, or there is no report. All have the same limit of
-        memory."""
+        has to run alone: its code may do harm, no other one waits, or there is no report."""
         return await self._programs.result_of(job, sum(map(len, job.files.values())))
 
     async def run_program(self, job: RunRequest) -> RunResult:
@@ -153,8 +159,10 @@ class JudgePrograms:
         about = {"protocol": parsed.protocol, "language": parsed.language, "flags": parsed.flags, "main": main}
         compressed: dict[str, bytes] = {}
         if parsed.language == "cpp":
-            program = replace(parsed, protocol="kattis", flags=())  # the same one, however it is run
-            compressed["checker.z"] = await asyncio.to_thread(compiled, program.to_text())
+            # Compiled programs are cached by this text. How a program is run does not change what it is compiled to,
+            # so protocol and flags are set to the same values for all.
+            cache_key = replace(parsed, protocol="kattis", flags=()).to_text()
+            compressed["checker.z"] = await asyncio.to_thread(compiled, cache_key)
         sources = {} if compressed else {**parsed.files, main: parsed.source}
         request = {
             "seconds": JUDGE_S,
@@ -165,14 +173,14 @@ class JudgePrograms:
         run_timeout_s = (CHECKER_WALL_S + 1) * len(tests) + 5
         results = await self._results(CHECKER_RUNNER, compressed, request, run_timeout_s)
         if _are_results(results, len(outputs)):
-            said = []
-            for one in results:
-                verdict, reason = _VERDICTS[one["end"]], one["reason"]
+            verdicts = []
+            for result in results:
+                verdict, reason = _VERDICTS[result["end"]], result["reason"]
                 fault = "the checker fails: " if verdict is Verdict.CHECKER_ERROR else ""
-                said.append((verdict, fault + reason))
-            return said
-        if len(outputs) > 1:  # it may have died of one of them: each alone
-            return [outcome for one in outputs for outcome in await self.check(checker, [one])]
+                verdicts.append((verdict, fault + reason))
+            return verdicts
+        if len(outputs) > 1:  # the checker may have died of one output: check each in a request of its own
+            return [verdict for output in outputs for verdict in await self.check(checker, [output])]
         raise CheckerFault("the checker's own process ended without a result")
 
     async def _wait_for_tests(self) -> None:
@@ -207,34 +215,40 @@ class JudgePrograms:
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
-    async def _run_group(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
-        """Runs several programs, each with its tests, in one request to the sandbox, which is cheaper. Returns a report
-        per job, in order; None for a program that has to run in a request of its own, as the driver or a fault says."""
+    async def _run_programs(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
+        """Runs several programs, each with its tests, in one request to the sandbox, which is cheaper. Returns the
+        driver's reports on the first jobs, at least one, in order: the caller sends the other jobs again. None stands
+        for a program that has to run in a request of its own."""
+        all_run_alone: list[GroupReport] = [None] * len(jobs)
         if len(jobs) == 1:
-            return [None]
+            return all_run_alone
         # The driver repeats the id, which no program knows: a report with another one is forged.
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
         # After a while the driver begins no further program, so the last one has the time that it would have alone.
-        run_timeout_s = _GROUP_STOPS_S + max(job.run_timeout_s for job in jobs)
+        run_timeout_s = _NO_NEW_PROGRAM_AFTER_S + max(job.run_timeout_s for job in jobs)
         group = {
             "id": request_id,
             "group": requests,
-            "stops_s": _GROUP_STOPS_S,
+            "stops_s": _NO_NEW_PROGRAM_AFTER_S,
             "run_timeout_s": run_timeout_s,
-            "memory_bytes": requests[0]["memory_bytes"],
+            "memory_bytes": requests[0]["memory_bytes"],  # the same for all: it depends on the judge alone
         }
         sources = {f"{number}-solution.py": job.files["solution.py"] for number, job in enumerate(jobs)}
         files = {"tests.json": json.dumps(group).encode(), **sources}
+        # The jobs differ in files and time alone: they have one driver and one limit of memory.
+        request = replace(jobs[0], files=files, run_timeout_s=run_timeout_s)
         try:
-            result = await self.run_program(replace(jobs[0], files=files, run_timeout_s=run_timeout_s))
-        except InfraError:  # one of them may be to blame
-            return [None] * len(jobs)
+            result = await self.run_program(request)
+        except InfraError:  # one of the programs may be to blame
+            return all_run_alone
         report = result.report()
         reports = report.get("group")
         if report.get("id") != request_id or not isinstance(reports, list) or not 0 < len(reports) <= len(jobs):
-            return [None] * len(jobs)  # one of them has reached the driver after all
+            return all_run_alone  # some program has kept the driver from reporting, or has forged its report
         of_server = {"python": report.get("python"), "server": result.server}
-        return [{**one, **of_server} if isinstance(one, dict) and "alone" not in one else None for one in reports]
+        # The driver writes {"alone": true} where a program does not compile, or may do harm to the others.
+        runs_alone = [not isinstance(one, dict) or "alone" in one for one in reports]
+        return [None if alone else {**one, **of_server} for one, alone in zip(reports, runs_alone, strict=True)]
 
     async def _results(self, program: str, files: Mapping[str, bytes], request: Record, run_timeout_s: float) -> Any:
         """What a judge program reports, None if it does not."""

@@ -201,7 +201,7 @@ def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:
 def file_of(function: Callable[..., Any]) -> str:
     """The source of a file that defines `function` as compute_reward. Raises ConfigError, one line, for a function that
     cannot be sent, or that does not take ARGUMENTS."""
-    _require_plain(function)
+    _require_def_without_closure(function)
     shown = f"{FUNCTION}({', '.join(ARGUMENTS)})"
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise ConfigError(f"{_label(function)} must be a plain function, neither async nor a generator: {shown}")
@@ -226,7 +226,7 @@ def _refused(what: str, why: str) -> ConfigError:
     return ConfigError(f"{what} cannot be sent to the sandbox: {why}; or write it into a file: reward_file=FILE.py")
 
 
-def _require_plain(function: Any) -> None:
+def _require_def_without_closure(function: Any) -> None:
     label = _label(function)
     if inspect.ismethod(function):
         raise _refused(label, f"it is a method of a {type(function.__self__).__name__}: define a function")
@@ -269,7 +269,7 @@ def _binding_source(name: str, value: Any, user: Any, parts: dict[str, tuple[Any
         return f"from {module} import {own_name} as {name}\n"
     if inspect.isclass(value) or callable(value):
         if not inspect.isclass(value):
-            _require_plain(value)
+            _require_def_without_closure(value)
         if value.__name__ != name:  # imported or assigned under another name than its definition has
             _add_part(value.__name__, value, user, parts)
             return f"{name} = {value.__name__}\n"

@@ -45,20 +45,19 @@ _READING = frozenset({
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 _TEMPLATE_KEYS = re.compile(r"ONLINE_JUDGE|LOCAL\w*|DEBUG|ATCODER|CODEFORCES|DEV|HOME|USER|PYTHON\w*")
 """Keys of the environment that contestants' templates ask for."""
-_OUTSIDE = re.compile(r"^(/(?!dev/(std|fd/0))|\.\.)|/proc\b|\.\./|result|expected|answer|grader", re.IGNORECASE)
-_SEARCHES = frozenset({"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"})
+_OUTSIDE_PATH = re.compile(r"^(/(?!dev/(std|fd/0))|\.\.)|/proc\b|\.\./|result|expected|answer|grader", re.IGNORECASE)
+_FOLDER_LISTINGS = frozenset({"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"})
 _CLOCK = frozenset({
     "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
     "time.localtime", "time.gmtime",
 })  # fmt: skip
 _BUILTINS = frozenset({"builtins", "__builtins__", "__builtin__"})
-_OWN_OUTPUT = frozenset({"print", "input"})
-"""What contestants' templates replace."""
-_GRADER = frozenset({
+_TEMPLATES_REPLACE = frozenset({"print", "input"})
+_GRADER_CALLS = frozenset({
     "sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "inspect.currentframe", "inspect.stack",
     "gc.get_objects", "gc.get_referrers", "os.getppid", "os.kill", "os.killpg", "ctypes.CDLL", "ctypes.string_at",
 })  # fmt: skip
-_FRAME = frozenset({"tb_frame", "f_back", "f_globals", "f_locals"})
+_FRAME_ATTRIBUTES = frozenset({"tb_frame", "f_back", "f_globals", "f_locals"})
 
 Sign = tuple[str, ast.AST]
 
@@ -70,7 +69,7 @@ def suspicion(code: str, problem: Problem) -> str:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    found: dict[str, ast.AST] = {}
+    first_nodes: dict[str, ast.AST] = {}  # by sign, the node that shows it
     try:
         nodes = list(ast.walk(tree))
         # What each name is: "os.listdir" for the name listdir of `from os import listdir`.
@@ -80,13 +79,17 @@ def suspicion(code: str, problem: Problem) -> str:
                 imported |= {each.asname: each.name for each in node.names if each.asname}
             elif isinstance(node, ast.ImportFrom):
                 imported |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-        of_input = _of_program if problem.kind == "stdin" else _of_function
-        signs = _from_tests(nodes, problem, len(code)), of_input(tree, problem, imported), _beside(nodes, imported)
-        for name, node in chain.from_iterable(signs):
-            found.setdefault(name, node)
+        ignoring_input = _program_ignores_input if problem.kind == "stdin" else _function_ignores_input
+        signs = chain(
+            _copies_tests(nodes, problem, most_chars=2 * len(code)),  # of a value: twice, as its spaces do not count
+            ignoring_input(tree, problem, imported),
+            _examines_grader_or_machine(nodes, imported),
+        )
+        for sign, node in signs:
+            first_nodes.setdefault(sign, node)
     except (RecursionError, MemoryError):
         return ""  # values nested a thousand deep: no detector may end a run
-    return "; ".join(f"{name}: {_evidence(name, code, node)}" for name, node in found.items())
+    return "; ".join(f"{sign}: {_evidence(sign, code, node)}" for sign, node in first_nodes.items())
 
 
 def _evidence(name: str, code: str, node: ast.AST) -> str:
@@ -100,37 +103,40 @@ def _evidence(name: str, code: str, node: ast.AST) -> str:
 # --- values of the tests ---
 
 
-def _from_tests(nodes: Sequence[ast.AST], problem: Problem, size: int) -> Iterator[Sign]:
-    """Yields a sign if a program (its `nodes`, and its `size` in characters) has what LEAST_TESTS tests or more expect
-    as literals, or compares with their whole inputs. Only rich values count: others may be there by chance."""
-    # Docstrings aside; of a list the list and its elements.
-    parts = ((part, part) for node in nodes if not isinstance(node, ast.Expr) for part in ast.iter_child_nodes(node))
-    literals = [(value, node) for value, node in _literals(parts) if is_rich(value)]
-    # What it compares with or looks up: whole values, and below the tokens of these. Of equal ones the first is named.
-    tested = list(_literals((each, node) for node in nodes for each in _tested(node)))
-    whole = {_text(value): node for value, node in reversed(tested) if is_rich(value)}
-    if len(literals) < LEAST_TESTS and not whole:
+def _copies_tests(nodes: Sequence[ast.AST], problem: Problem, most_chars: int) -> Iterator[Sign]:
+    """Yields "branches_on_input" if a program compares with the whole inputs of LEAST_TESTS tests or more, and
+    "expected_outputs" if it has the expected outputs of so many as literals. Only rich values count: others may be
+    there by chance. Test values of more than `most_chars` cannot stand in the program."""
+    literals: list[tuple[Any, ast.AST]] = []  # values and their nodes; of a list, the list and each element
+    compared: list[tuple[Any, ast.AST]] = []  # literals that the program compares with or looks up
+    for node in nodes:
+        if not isinstance(node, ast.Expr):  # such as a docstring
+            literals += _literals(ast.iter_child_nodes(node))
+        compared += _literals(_compared_expressions(node), shown_by=node)
+    rich_literals = [(value, node) for value, node in literals if is_rich(value)]
+    compared_values = _first_node_by_text((value, node) for value, node in compared if is_rich(value))
+    if len(rich_literals) < LEAST_TESTS and not compared_values:
         return  # most programs: the tests, which may be large, are not read
-    shown = _text(f"{problem.statement} {problem.starter_code}")  # values that the problem gives away prove nothing
-    by_text = {_text(value): node for value, node in reversed(literals) if _text(value) not in shown}
-    tokens = {token: node for value, node in reversed(tested) for token in _tokens(value)}
-    outputs: dict[str, ast.AST] = {}
+    given_away = _text(f"{problem.statement} {problem.starter_code}")  # what the problem shows proves nothing
+    node_of_value = _first_node_by_text(pair for pair in rich_literals if _text(pair[0]) not in given_away)
+    # Parts of an input, compared one by one, may each be too short to be rich.
+    compared_tokens = _first_node_by_text((token, node) for value, node in compared for token in _tokens(value))
     inputs: dict[str, ast.AST] = {}
+    outputs: dict[str, ast.AST] = {}
     for test in problem.tests:
-        # What is longer than the program, with room for spaces, cannot stand in it.
-        if len(test.expected) <= 2 * size:
+        if len(test.expected) <= most_chars:
             text = _text(json_or_text(test.expected) if problem.kind == "call" else test.expected)
-            if text in by_text:
-                outputs.setdefault(text, by_text[text])
+            if text in node_of_value:
+                outputs.setdefault(text, node_of_value[text])
         values: Any = []
-        if problem.kind != "assert" and len(test.input) <= 2 * size:
+        if problem.kind != "assert" and len(test.input) <= most_chars:
             values = json_or_text(test.input) if problem.kind == "call" else test.input
             values = values if isinstance(values, list) else [values]
-        text, of_test = " ".join(map(_text, values)), _tokens(values)
-        if text in whole:
-            inputs.setdefault(text, whole[text])
-        elif any(map(_is_rich_number, of_test)) and tokens.keys() >= set(of_test):
-            inputs.setdefault(text, tokens[of_test[0]])
+        text, tokens = " ".join(map(_text, values)), _tokens(values)
+        if text in compared_values:
+            inputs.setdefault(text, compared_values[text])
+        elif any(map(_is_rich_number, tokens)) and compared_tokens.keys() >= set(tokens):  # compared token by token
+            inputs.setdefault(text, compared_tokens[tokens[0]])
     if len(inputs) >= LEAST_TESTS:
         yield "branches_on_input", next(iter(inputs.values()))
     if len(outputs) >= LEAST_TESTS:
@@ -156,7 +162,7 @@ def is_rich(value: Any) -> bool:
     return len(value) >= 3 or any(map(is_rich, value))
 
 
-def _tested(node: ast.AST) -> Iterable[ast.AST | None]:
+def _compared_expressions(node: ast.AST) -> Iterable[ast.AST | None]:
     """What a program compares with, matches or looks up."""
     match node:
         case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn(), *_]):
@@ -168,12 +174,19 @@ def _tested(node: ast.AST) -> Iterable[ast.AST | None]:
     return ()
 
 
-def _literals(expressions: Iterable[tuple[ast.AST | None, ast.AST]]) -> Iterator[tuple[Any, ast.AST]]:
-    """The values of those expressions that are written out, each with the node that comes with its expression."""
-    for expression, node in expressions:
+def _literals(expressions: Iterable[ast.AST | None], shown_by: ast.AST | None = None) -> Iterator[tuple[Any, ast.AST]]:
+    """The values of those expressions that are written out, each with its node, or with `shown_by`."""
+    for expression in expressions:
         if isinstance(expression, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp):
             with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                yield ast.literal_eval(expression), node
+                yield ast.literal_eval(expression), shown_by or expression
+
+
+def _first_node_by_text(values: Iterable[tuple[Any, ast.AST]]) -> dict[str, ast.AST]:
+    first_nodes: dict[str, ast.AST] = {}
+    for value, node in values:
+        first_nodes.setdefault(_text(value), node)
+    return first_nodes
 
 
 def _text(value: Any) -> str:
@@ -208,7 +221,7 @@ def _is_rich_number(token: str) -> bool:
 # --- what becomes of the input ---
 
 
-def _of_program(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
+def _program_ignores_input(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
     for statement in tree.body:
         if _names(statement) & _READING:
             return
@@ -226,7 +239,7 @@ def _of_program(tree: ast.Module, problem: Problem, imported: Mapping[str, str])
         yield "ignores_input", tree.body[0] if tree.body else tree
 
 
-def _of_function(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
+def _function_ignores_input(tree: ast.Module, problem: Problem, imported: Mapping[str, str]) -> Iterator[Sign]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _dotted(node.func, imported) in ("os._exit", "os.abort"):
             yield "exits_early", node
@@ -276,14 +289,51 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
     return ""
 
 
-# --- what lies beside the program ---
+# --- what a program has no business with ---
 
 
-def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
-    """Yields the signs that a program looks at what it has no business with: files, the environment, the date, or the
-    process that grades it. `imported` says what names stand for: "os.listdir" for listdir."""
-    # Contestants' templates ask the environment whether they run locally: no sign. os.environ["X"] = "1" reads nothing.
-    of_template: set[int] = set()  # ids of the nodes that such a key is looked up in
+def _examines_grader_or_machine(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
+    """Yields "reads_files" if a program reads files or environment variables that are not its input, "reads_clock" if
+    it asks for the date, and "tests_its_grader" if it examines or changes the process that grades it. `imported` says
+    what names stand for: "os.listdir" for listdir."""
+    innocent_environ = _innocent_uses_of_environ(nodes)
+    for node in nodes:
+        match node:
+            case ast.Call(func=function, args=arguments):
+                name, first = _dotted(function, imported), getattr(arguments[0], "value", None) if arguments else None
+                text = first if isinstance(first, str) else ""
+                opens_outside_path = name in ("open", "io.open", "pathlib.Path") and _OUTSIDE_PATH.search(text)
+                asks_environment = name == "os.getenv" and not _TEMPLATE_KEYS.fullmatch(text)
+                if name in _FOLDER_LISTINGS or opens_outside_path or asks_environment:
+                    yield "reads_files", node
+                if name in _CLOCK:
+                    yield "reads_clock", node
+                if name in _GRADER_CALLS:
+                    yield "tests_its_grader", node
+            case ast.Name() | ast.Attribute() if _dotted(node, imported) == "os.environ":
+                if id(node) not in innocent_environ:
+                    yield "reads_files", node
+            case ast.Attribute(attr=name, value=owner):
+                is_patched = isinstance(node.ctx, ast.Store) and getattr(owner, "id", "") in _BUILTINS
+                patches_builtin = is_patched and name in vars(builtins) and name not in _TEMPLATES_REPLACE
+                if name in _FRAME_ATTRIBUTES or patches_builtin:
+                    yield "tests_its_grader", node
+            case ast.Subscript(value=table, slice=key):  # sys.modules[__name__] is the program itself
+                if _dotted(table, {}) == "sys.modules" and getattr(key, "id", "") != "__name__":
+                    yield "tests_its_grader", node
+            # An object that equals everything: `return True` begins its __eq__, perhaps after a docstring.
+            case ast.FunctionDef(
+                name="__eq__",
+                body=[ast.Return(value=ast.Constant(value=True)), *_]
+                | [ast.Expr(), ast.Return(value=ast.Constant(value=True)), *_],
+            ):
+                yield "tests_its_grader", node
+
+
+def _innocent_uses_of_environ(nodes: Sequence[ast.AST]) -> set[int]:
+    """The ids of tables, os.environ perhaps, that a program changes and does not read, or in which it looks up a key
+    such as ONLINE_JUDGE: contestants' templates ask whether they run locally."""
+    innocent: set[int] = set()
     for node in nodes:
         match node:
             case (
@@ -293,34 +343,5 @@ def _beside(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[S
             ):
                 is_changed = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
                 if is_changed or _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", ""))):
-                    of_template.add(id(table))
-    for node in nodes:
-        match node:
-            case ast.Call(func=function, args=arguments):
-                name, path = _dotted(function, imported), getattr(arguments[0], "value", None) if arguments else None
-                text = path if isinstance(path, str) else ""
-                is_outside = name in ("open", "io.open", "pathlib.Path") and _OUTSIDE.search(text)
-                asks_environment = name == "os.getenv" and not _TEMPLATE_KEYS.fullmatch(text)
-                if name in _SEARCHES or is_outside or asks_environment:
-                    yield "reads_files", node
-                if name in _CLOCK:
-                    yield "reads_clock", node
-                if name in _GRADER:
-                    yield "tests_its_grader", node
-            case ast.Name() | ast.Attribute() if _dotted(node, imported) == "os.environ":
-                if id(node) not in of_template:
-                    yield "reads_files", node
-            case ast.Attribute(attr=name, value=owner):
-                patched = isinstance(node.ctx, ast.Store) and getattr(owner, "id", "") in _BUILTINS
-                if name in _FRAME or (patched and name in vars(builtins) and name not in _OWN_OUTPUT):
-                    yield "tests_its_grader", node
-            case ast.Subscript(value=table, slice=key):
-                if _dotted(table, {}) == "sys.modules" and getattr(key, "id", "") != "__name__":
-                    yield "tests_its_grader", node
-            # True whatever the other is: the first thing that it does, after a docstring.
-            case ast.FunctionDef(
-                name="__eq__",
-                body=[ast.Return(value=ast.Constant(value=True)), *_]
-                | [ast.Expr(), ast.Return(value=ast.Constant(value=True)), *_],
-            ):
-                yield "tests_its_grader", node
+                    innocent.add(id(table))
+    return innocent

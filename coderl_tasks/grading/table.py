@@ -76,6 +76,7 @@ def grade_files(
     try:
         columns = read_completions(completions_path)
         ids = _problem_ids(loaded, columns)
+        # A completion that is indented has no whole program: it continues its problem's starter code.
         codes = _codes(columns, [problems[problem_id].starter_code for problem_id in ids])
     except DataError as error:
         raise DataError(f"{error}; {unusable}" if unusable else str(error)) from error
@@ -185,21 +186,22 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
             if _has_code(row.values) != _has_code(rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
-        return _one_per_row([row.values for row in rows], _usable_columns(names) if rows else {})
+        return _one_per_row([row.values for row in rows], _columns_by_meaning(names) if rows else {})
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
-    usable = _usable_columns(frame.columns)
-    return _one_per_row(frame.select(chain.from_iterable(usable.values())).to_dicts(), usable)
+    names_by_meaning = _columns_by_meaning(frame.columns)  # {"code": ["solution", "code_list"]}, say
+    used_names = chain.from_iterable(names_by_meaning.values())
+    return _one_per_row(frame.select(used_names).to_dicts(), names_by_meaning)
 
 
 def _has_code(names: Iterable[str]) -> bool:
     return any(_COLUMNS.get(name) == "code" for name in names)
 
 
-def _usable_columns(found: Iterable[str]) -> dict[str, list[str]]:
+def _columns_by_meaning(found: Iterable[str]) -> dict[str, list[str]]:
     """The columns to take of those found, by their name here. Raises DataError."""
     usable: dict[str, list[str]] = {}
     for name, meaning in _COLUMNS.items():

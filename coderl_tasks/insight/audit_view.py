@@ -1,7 +1,7 @@
 """What people see of an audit: counts per finding, the worst problems, and a page with each problem's evidence."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ def _share(row: Row) -> float:
 
 
 def worst_first(audits: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows of problems with findings."""
     found = [row for row in audits.iter_rows(named=True) if row["audit"]]
     return sorted(found, key=lambda row: (COLUMNS["findings"][1](row), row["problem_id"]))
 
@@ -68,7 +67,6 @@ def findings_table(audits: pl.DataFrame) -> Table[tuple[str, int]]:
 
 
 def worst_table(audits: pl.DataFrame) -> Table[dict[str, Any]]:
-    """The IN_TERMINAL worst problems."""
     return Table(
         (
             Column("problem", lambda row: row["problem_id"], "", "name"),
@@ -98,7 +96,6 @@ def audit_in_words(audits: pl.DataFrame) -> str:
 
 
 def findings_plot(audits: pl.DataFrame) -> Plot:
-    """Bars of the problems per finding."""
     counts = _counts(audits)
     rows = [BarRow(name, [(size, "s4" if tone(name) == "bad" else "s1")], f"{size:,}") for name, size in counts.items()]
     alt = f"Problems per finding: {', '.join(f'{name} {size}' for name, size in counts.items()) or 'none'}."
@@ -110,14 +107,11 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
     problem; `name` is the audited pool or data, as the command took it; `folder` has the audit's files."""
     with_findings = worst_first(audits)
     shown = with_findings[:ON_PAGE]
-    # Each row's rank by every column: the page has no script, and its style sheet orders the rows by these numbers.
-    ranks: list[dict[str, int]] = [{} for _ in shown]
-    for column, (_, sort_key) in COLUMNS.items():
-        # Stable: rows that are equal in this column stay in the order of the worst first.
-        for rank, index in enumerate(sorted(range(len(shown)), key=lambda index: sort_key(shown[index]))):
-            ranks[index][column] = rank
+    headings = {column: heading for column, (heading, _) in COLUMNS.items()}
+    # A pool's folder can be queried. Another one cannot, so the page names the command that made the audit.
     quoted = shlex.quote(str(folder))
-    query = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
+    query_command = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
+    audit_command = f"coderl audit {shlex.quote(name)} --out {quoted}"
     return {
         "title": name,
         "folder": folder,
@@ -125,14 +119,22 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
         "summary": audit_in_words(audits),
         "plot": findings_plot(audits) if with_findings else None,
         "findings": findings_table(audits),
-        "columns": {column: heading for column, (heading, _) in COLUMNS.items()},
-        "numbers": {column: heading for column, (heading, _) in list(COLUMNS.items())[2:]},  # the columns of counts
-        "rows": list(zip(shown, ranks, strict=True)),
-        "hidden": len(with_findings) - len(shown),
-        "clean": len(audits) - len(with_findings),
-        "tones": {name: tone(name) for name in MEANINGS},
-        "most_chars": STATEMENT_CHARS,
-        "queries": [],
-        # Only a pool's folder can be queried; elsewhere the page names the command that made it.
-        "sql": query if is_curation(folder) else f"coderl audit {shlex.quote(name)} --out {quoted}",
+        "headings": headings,
+        "count_headings": {column: headings[column] for column in headings if column not in ("findings", "problem_id")},
+        "rows": list(zip(shown, _ranks_by_column(shown), strict=True)),
+        "n_not_shown": len(with_findings) - len(shown),
+        "n_without_findings": len(audits) - len(with_findings),
+        "tone_of_finding": {finding: tone(finding) for finding in MEANINGS},  # "bad" or "warn", for its colour
+        "statement_chars": STATEMENT_CHARS,
+        "commands": [query_command if is_curation(folder) else audit_command],
     }
+
+
+def _ranks_by_column(rows: Sequence[Row]) -> list[dict[str, int]]:
+    """The rank of each row by every column: the page has no script, so its style sheet sorts the rows by these."""
+    ranks: list[dict[str, int]] = [{} for _ in rows]
+    for column, (_, sort_key) in COLUMNS.items():
+        # Sorting is stable: rows that are equal in this column keep the order of `rows`, the worst first.
+        for rank, index in enumerate(sorted(range(len(rows)), key=lambda index: sort_key(rows[index]))):
+            ranks[index][column] = rank
+    return ranks

@@ -106,11 +106,13 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     if pairs.is_empty():
         return None
 
-    def pass_at_1(name: str, pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
-        """The comparison on `pairs`, the problems of the split `name`; `recorded` is the difference with its ends."""
+    def pass_at_1(split: str, pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
+        """The comparison on `pairs`, the shared problems of `split` or of "all"; `recorded` is the difference with the
+        ends of its interval. A side that graded no other problem of the split keeps the Pass@1 of its summary."""
         difference, low, high = recorded or paired.paired_difference(pairs)
-        sides = (_shared_pass_at_1(before, name, pairs["before"]), _shared_pass_at_1(after, name, pairs["after"]))
-        return PairedPassAt1(len(pairs), *sides, difference, low, high, changed=paired.changed(pairs))
+        rate_before = _recorded_or_computed_pass_at_1(before, split, pairs["before"])
+        rate_after = _recorded_or_computed_pass_at_1(after, split, pairs["after"])
+        return PairedPassAt1(len(pairs), rate_before, rate_after, difference, low, high, paired.changed(pairs))
 
     # The run has recorded the overall difference in the later summary if it compared the same two evaluations. That one
     # is used, so that a report shows the interval that the run showed.
@@ -128,11 +130,11 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     return Comparison(before, after, results, pairs, sides, warning)
 
 
-def _shared_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:
+def _recorded_or_computed_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:
     """Pass@1 on shared problems, by the shares of their completions that `passed`; of a whole split as recorded."""
-    share = _shares(record).get(split)
-    if share is not None and share["n"] == len(passed):
-        return _estimate(share)
+    result = _results_by_split(record).get(split)
+    if result is not None and result["n"] == len(passed):
+        return _estimate(result)
     return Estimate(sum(passed) / len(passed), *paired.share_interval(passed.to_list()))
 
 
@@ -157,20 +159,22 @@ def comparison_table(
     return Table(
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
-            Column("problems", lambda row: row[1].n, ",", "num", short="n"),
-            Column(before, lambda row: row[1].before, "", "num", "console html", "before"),
-            Column(after, lambda row: row[1].after, "", "num", "console html", "after"),
-            Column("points, paired", change, style="num", short="paired difference", interval="paired 95% interval"),
+            Column("problems", lambda row: row[1].n, number_format=",", style="num", short="n"),
+            # The heading is the evaluation's name; the console, which is narrow, has a short one.
+            Column(before, lambda row: row[1].before, style="num", media="console html", short="before"),
+            Column(after, lambda row: row[1].after, style="num", media="console html", short="after"),
+            Column(
+                "points, paired", change, style="num", short="paired difference", interval_heading="paired 95% interval"
+            ),
         ),
-        list(comparison.results.items()),
-        "stacked",
+        rows=list(comparison.results.items()),
+        layout="stacked",
     )
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """Lines about the evaluations of one side or two (A and B), and how these compare. A side has one evaluation per
-    seed of one configuration. Two evaluations are compared by split; several seeds by the mean over them, where a side
-    with a single evaluation is compared with each seed of the other. Raises DataError if the sides share no problem."""
+    """Lines for the console about the evaluations of one side, or of two (A and B) and how these compare. A side has
+    one evaluation per seed of one configuration. Raises DataError if the sides share no problem."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
@@ -179,42 +183,60 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             policy = paired.side_text(record.summary | {"step": record.step})
             lines.append(f"{letter} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
     if len(sides) == 2 and len(sides[0]) == len(sides[1]) == 1:
-        comparison = compare_evals(sides[0][0], sides[1][0])
-        if comparison is None:
-            for record in (*sides[0], *sides[1]):
-                _rollouts(record)  # raises DataError, which names the evaluation, if its rollouts are missing
-            raise DataError("the two evaluations share no graded problem")
-        for split, result in comparison.results.items():
-            interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
-            change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
-            lines.append(f"B - A, {split}: {change} on {result.n} problems")
-        return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
+        return lines + _lines_by_split(sides[0][0], sides[1][0])
+    return [*lines, _line_over_seeds(sides)]
+
+
+def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
+    """How two evaluations differ, a line per split, and a warning if more than the policy differs."""
+    comparison = compare_evals(side_a, side_b)
+    if comparison is None:
+        for record in (side_a, side_b):
+            _rollouts(record)  # raises DataError, which names the evaluation, if its rollouts are missing
+        raise DataError("the two evaluations share no graded problem")
+    lines = []
+    for split, result in comparison.results.items():
+        interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
+        change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
+        lines.append(f"B - A, {split}: {change} on {result.n} problems")
+    return lines + ([f"warning: {comparison.warning}"] if comparison.warning else [])
+
+
+def _line_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> str:
+    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed."""
     n_seeds = max(map(len, sides))
     rollouts_of_sides = [[_rollouts(record) for record in side] for side in sides]
-    # One evaluation is repeated, so that both sides have as many.
-    *before, after = (rollouts * (n_seeds if len(rollouts) == 1 else 1) for rollouts in rollouts_of_sides)
-    seeds = paired.over_seeds(after, *before)  # `before` is empty for one side
-    what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
-    # `seeds.mean`: the mean and its interval, which with few seeds may reach beyond what shares or differences can be.
-    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)
-    by_seed = " ".join(f"{100 * value:{sign}.1f}" for value in seeds.by_seed)
-    lines.append(
-        f"{what}: {by_seed}; mean {mean} [{', '.join(ends)}] for other seeds and "
+    # A side with a single evaluation is compared with each seed of the other.
+    side_a, *side_b = (rollouts * n_seeds if len(rollouts) == 1 else rollouts for rollouts in rollouts_of_sides)
+    if side_b:
+        what, sign, lowest = "B - A, seed by seed", "+", -1.0
+        seeds = paired.over_seeds(after=side_b[0], before=side_a)
+    else:
+        what, sign, lowest = "Pass@1", "", 0.0
+        seeds = paired.over_seeds(after=side_a)
+
+    def percent(value: float) -> str:
+        """`value` in hundredths. With few seeds an interval may reach beyond what a share or a difference can be."""
+        return f"{100 * min(1.0, max(lowest, value)):{sign}.1f}"
+
+    mean, low, high = map(percent, seeds.mean)
+    by_seed = " ".join(map(percent, seeds.by_seed))
+    return (
+        f"{what}: {by_seed}; mean {mean} [{low}, {high}] for other seeds and "
         f"problems, standard deviation between seeds {100 * seeds.spread:.1f}, on {seeds.n} problems"
     )
-    return lines
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
     """Markdown about the evaluation `record`: Pass@1 overall and by split, facts as far as its summary has them, and
-    how it compares to `before` if both graded some of the same problems. `dataset` is what `record` was made on; passes
-    in some splits of the hub's data set are weak evidence."""
+    how it compares to `before` if both graded some of the same problems. `dataset` is what `record` was made on: a
+    split in which its problems have the public sample tests only is named as weak evidence."""
     summary = record.summary
     low, high = record.interval
-    columns: tuple[Column[tuple[str, Any]], ...] = (
+    columns: tuple[Column[tuple[str, Any]], ...] = (  # a row is a split and its results in the summary
         Column("split", lambda row: row[0]),
-        Column("problems", lambda row: row[1]["n"], ",", "num"),
-        Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval="95% interval"),
+        Column("problems", lambda row: row[1]["n"], number_format=",", style="num"),
+        Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval_heading="95% interval"),
     )
     facts = [f"{split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
     if summary.get("mean_reward") is not None:
@@ -225,33 +247,38 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     parts: list[Plot | Table[Any] | str | None] = [
         f"# Evaluation: {markdown_text(record.name)}",
         f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems",
-        Table(columns, [(name, share) for name, share in _shares(record).items() if share]),
+        Table(columns, [(split, result) for split, result in _results_by_split(record).items() if result]),
         "\n".join(f"- {fact}" for fact in facts),
     ]
-    comparison = compare_evals(before, record)
-    if before is not None and comparison is not None:
-        counts = "{gained} problems gained, {lost} lost".format(**comparison.overall.changed)
-        sides = zip((before.name, record.name), comparison.sides, strict=True)
-        parts += [
-            f"## Against {markdown_text(before.name)}",
-            pass_at_1_plot(comparison.rates),
-            comparison_table(comparison),
-            f"{counts}{comparison.overall.p_text}.",
-            "\n".join(f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides),
-            comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
-        ]
+    if (comparison := compare_evals(before, record)) is not None:
+        parts += _comparison_paragraphs(comparison)
     run = record.rollouts.parents[2] if record.rollouts is not None else None  # RUN/evals/NAME/rollouts.parquet
     if run is not None and is_run(run):
         parts.append(f"Its problems and completions: {in_markdown(run, 'eval', record.name)}")
     return markdown(parts)
 
 
-def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
+def _comparison_paragraphs(comparison: Comparison) -> list[Plot | Table[Any] | str | None]:
+    """Paragraphs of markdown about how an evaluation compares to the one before."""
+    before, changed = comparison.before.name, comparison.overall.changed
+    sides = zip((before, comparison.after.name), comparison.sides, strict=True)
+    return [
+        f"## Against {markdown_text(before)}",
+        pass_at_1_plot(comparison.rates),
+        comparison_table(comparison),
+        f"{changed['gained']} problems gained, {changed['lost']} lost{comparison.overall.p_text}.",
+        "\n".join(f"- {markdown_text(name)}: {markdown_text(policy)}" for name, policy in sides),
+        comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
+    ]
+
+
+def _results_by_split(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
+    """The recorded n, pass_at_1, ci_low and ci_high of "all" problems, the first key, and of each split."""
     return {"all": record.summary, **record.summary.get("by_split", {})}
 
 
-def _estimate(share: Mapping[str, Any]) -> Estimate:
-    return Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+def _estimate(result: Mapping[str, Any]) -> Estimate:
+    return Estimate(result["pass_at_1"], result["ci_low"], result["ci_high"])
 
 
 def _rollouts(record: EvalRecord) -> pl.DataFrame:

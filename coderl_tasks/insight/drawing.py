@@ -20,8 +20,7 @@ from coderl_tasks.untrusted_text import printable
 LOOK = (files("coderl_tasks.insight") / "templates" / "look.css").read_text()
 """The style sheet of figures and the colours of all pages; it has no character that XML or HTML would escape."""
 FULL, HALF, GAP = 940, 460, 20
-"""Widths of a figure that fills a page and of one of two that do, in units: pixels, if it is not scaled. GAP is
-between two."""
+"""Widths of a figure that fills a page, of one of two in a row, and of the gap between, in pixels if not scaled."""
 MARGIN = 12
 CHARACTER = 7.6  # units that a character of 11.5 pixels is wide on average, in the widest of the fonts
 N_COLOURS = 6
@@ -167,7 +166,6 @@ def number(value: float, form: str = "") -> str:
 
 
 def short_name(name: str) -> str:
-    """A split's name as a label: cut where it would not fit the margin."""
     return name if len(name) <= 15 else f"{name[:14]}…"
 
 

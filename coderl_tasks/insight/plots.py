@@ -34,17 +34,17 @@ SHARE = (-0.02, 1.04)
 FLAT = 1e-4  # how far a curve's values may lie apart, as a share of the largest, for it to count as level
 PANELS = {
     shown_metrics.REWARD: Panel("Mean reward"),
-    CORRECT: Panel("Correct", form=".0%", tall=True),
-    shown_metrics.FORMAT: Panel("Format", form=".0%", level=0.95, limits=SHARE),
-    SIGNAL: Panel("Groups with a signal", form=".0%", limits=SHARE),
-    KL: Panel("KL, sampler to trainer", form=".3g", level=0.0, least=KL_NOISE),
+    CORRECT: Panel("Correct", number_format=".0%", tall=True),
+    shown_metrics.FORMAT: Panel("Format", number_format=".0%", level=0.95, limits=SHARE),
+    SIGNAL: Panel("Groups with a signal", number_format=".0%", limits=SHARE),
+    KL: Panel("KL, sampler to trainer", number_format=".3g", level=0.0, least=KL_NOISE),
     shown_metrics.LOSS: Panel("Loss, summed over tokens"),
     shown_metrics.LENGTH: Panel("Completion tokens", limits=(0, None)),
     shown_metrics.ENTROPY: Panel("Entropy, nats per token", limits=(0, None)),
-    shown_metrics.EQUAL: Panel("Groups of one reward", form=".0%", limits=SHARE),
-    shown_metrics.TIME_LIMIT: Panel("Out of time", form=".0%", limits=(0, None)),
+    shown_metrics.EQUAL: Panel("Groups of one reward", number_format=".0%", limits=SHARE),
+    shown_metrics.TIME_LIMIT: Panel("Out of time", number_format=".0%", limits=(0, None)),
     shown_metrics.SPREAD: Panel("Spread of the advantages", limits=(0, None)),
-    SECONDS: Panel("Seconds", form=".3g", limits=(0, None)),
+    SECONDS: Panel("Seconds", number_format=".3g", limits=(0, None)),
 }
 """The panels whose look is more than their title, in reading order."""
 FIRST = (
@@ -93,7 +93,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
         level = all(np.ptp(values) <= FLAT * abs(values.max()) for values in curves.values())
         # Pass@1 of the evaluations is drawn too, and may move where the curve of training is level.
         if level and not (title == CORRECT and run.evals):
-            texts = (f"{label} {number(values.max(), panel.form)}".strip() for label, values in curves.items())
+            texts = (f"{label} {number(values.max(), panel.number_format)}".strip() for label, values in curves.items())
             flat[title] = f"{panel.heading} ({', '.join(texts) or 'not recorded'})"
     return flat
 
@@ -192,12 +192,11 @@ def evaluation_marks(
     for record in records:
         leads_to, is_open = link and link(record), record.summary["n"] < MOST_IN_COMMON * most
         about = (record.step, record.pass_at_1, *record.interval, evaluation_said(record), leads_to, "Pass@1")
-        marks.append(Mark(*about, is_open=is_open))
+        marks.append(Mark(*about, is_open=is_open))  # pyrefly: ignore[bad-argument-type]
     return marks
 
 
 def evaluation_said(record: EvalRecord) -> str:
-    """An evaluation's Pass@1 in words."""
     (low, high), n = record.interval, record.summary["n"]
     return f"evaluation {record.name}: Pass@1 {record.pass_at_1:.1%}, {low:.1%} to {high:.1%}, n = {n}"
 

@@ -1,7 +1,6 @@
 """What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of, as
 numbers, tables and plots; with them the report's page and the markdown of the artifact."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BE
 from coderl_tasks.insight.drawing import FULL, HALF, BarRow, Plot, columns_of_bars, markdown, rows_of_bars, short_name
 from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.record import STAGES, CurationRecord
-from coderl_tasks.insight.tables import Column, Noted, Table, markdown_text
-from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
-from coderl_tasks.problems.profile_columns import POSTERIOR_BINS, TOLD
+from coderl_tasks.insight.tables import Column, CountInDoubt, Table, markdown_text
+from coderl_tasks.insight.viewer_link import commands, in_markdown, page_link
+from coderl_tasks.problems.profile_columns import N_FROM_RUN, POSTERIOR_BINS
 
 EXAMPLES, EXCERPT_CHARS = 10, 160
 QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
@@ -63,7 +62,7 @@ def funnel(curation: CurationRecord) -> list[Remaining]:
     return rows
 
 
-def suspects(curation: CurationRecord) -> pl.DataFrame:
+def several_answer_suspects(curation: CurationRecord) -> pl.DataFrame:
     """The problems that may have several right answers: problem_id, split, source_row, detail, statement, in_pool."""
     if not len(curation.solutions):
         return pl.DataFrame(schema={"in_pool": pl.Boolean})
@@ -78,7 +77,7 @@ def suspects(curation: CurationRecord) -> pl.DataFrame:
     return flagged.join(known_once, on="problem_id", how="inner", maintain_order="left")
 
 
-def inferred(curation: CurationRecord) -> pl.DataFrame:
+def with_inferred_comparator(curation: CurationRecord) -> pl.DataFrame:
     """The pool's problems with an inferred comparator, with the columns that `examples` takes."""
     if not len(curation.pool):
         return pl.DataFrame()
@@ -109,12 +108,12 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
 
 @dataclass(frozen=True, slots=True)
 class MakeUp:
-    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES. Of each `few`
-    labels are expected to be wrong, by their probabilities."""
+    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES. Of each,
+    `wrong_labels` labels are expected to be wrong, by their probabilities."""
 
     split: str
     counts: tuple[int, ...]
-    few: tuple[int, ...]
+    wrong_labels: tuple[int, ...]
     problems: int
     pass_rate: float | None
 
@@ -131,7 +130,6 @@ class Spending:
 
     @property
     def share(self) -> float:
-        """Samples as a share of FIXED_SAMPLES per problem."""
         return self.samples / (FIXED_SAMPLES * self.problems)
 
 
@@ -159,7 +157,12 @@ def note_on_generated_tests(pool: pl.DataFrame) -> str:
     return f"{tests}: rewards count them, evaluations do not."
 
 
-NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
+def note_on_labels(rows: Sequence[MakeUp]) -> str:
+    """What the numbers in brackets of `make_up_table` mean; empty if it has none."""
+    has_brackets = bool(rows) and any(rows[-1].wrong_labels)  # the last row is of all splits
+    return "In brackets: how many of these labels are expected to be wrong, by their probabilities." * has_brackets
+
+
 NOTE_ON_BOUNDS = (
     f"Hard is a chance to be solved below {HARD_BELOW:.0%}, easy one from {EASY_FROM:.0%}. It is estimated from a "
     "problem's samples and from problems of its split and length; the label is the most probable one."
@@ -180,7 +183,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
         Spending(
             split,
             len(part),
-            int(part["n_samples"].sum()) - (int(part[TOLD].sum()) if TOLD in part.columns else 0),
+            int(part["n_samples"].sum()) - (int(part[N_FROM_RUN].sum()) if N_FROM_RUN in part.columns else 0),
             int(part["completion_tokens_spent"].sum()),
             float(part["cost"].sum()) if part["cost"].count() else None,
         )
@@ -226,7 +229,7 @@ def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
 def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
     """The pool by split and, where that is known, difficulty and pass rate; labels in doubt are noted."""
     by_difficulty: list[Column[MakeUp]] = [
-        Column(name, lambda row, place=place: Noted(row.counts[place], row.few[place]), ",", "num")  # type: ignore[misc]
+        Column(name, lambda row, place=place: CountInDoubt(row.counts[place], row.wrong_labels[place]), ",", "num")  # type: ignore[misc]
         for place, name in enumerate(DIFFICULTIES)
     ]
     rate: Column[MakeUp] = Column("mean pass rate", lambda row: row.pass_rate, ".1%", "num", media="html")
@@ -236,8 +239,8 @@ def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
     return Table((split, *by_difficulty, Column("all", lambda row: row.problems, ",", "num"), rate), rows, "dense")
 
 
-def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
-    """Problems by what their own solutions showed, most first."""
+def solution_status_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
+    """How many problems have which status: what running a problem's own solutions on its tests showed."""
     counts = solutions.group_by("status").len().sort(["len", "status"], descending=[True, False])
     shown: Column[tuple[str, int]] = Column("what the problem's own solutions show", lambda row: row[0])
     return Table((shown, Column("problems", lambda row: row[1], ",", "num")), list(counts.iter_rows()))
@@ -309,10 +312,11 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
     about the pool that was kept, the problems that each stage dropped, and the profile (sampled pass rates). A variable
     is None or empty where the curation has nothing for it, as without a profile."""
     pool, profile = curation.pool, curation.profile
-    quoted_path, stages = shlex.quote(str(curation.path)), funnel(curation)
+    stages = funnel(curation)
     spent, splits = spending(profile), make_up(pool)  # a row per split; the last row of each is of all splits
     queries = (name for name in QUERIES if len(profile) or name not in PROFILED)  # only those with an answer
-    suspected = suspects(curation).sort("in_pool", descending=True, maintain_order=True)
+    suspects = several_answer_suspects(curation).sort("in_pool", descending=True, maintain_order=True)
+    inferred = with_inferred_comparator(curation)
     return {
         "title": curation.path.name,
         "curation": curation,
@@ -321,25 +325,22 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "funnel_plot": funnel_plot(stages),
         "rates_plot": pass_rate_plot(profile, curation.band) if len(profile) else None,
         "rates_note": NOTE_ON_RATES,
-        "labels_note": NOTE_ON_LABELS,
         "samples_plot": samples_plot(profile) if len(profile) else None,
         "spending": spending_table(spent),
         "total": spent[-1] if spent else None,
         "pool_plot": difficulty_plot(pool) if is_profiled(pool) else None,
         "make_up": make_up_table(splits) if splits else None,
-        # Some labels of difficulty rest on so few samples that they are in doubt: a note says so.
-        "some_few": bool(splits and sum(splits[-1].few)),
-        "generated": note_on_generated_tests(pool),
-        "references": references_table(curation.solutions) if len(curation.solutions) else None,
-        "suspects": len(suspected),  # problems that seem to have several right answers
-        "suspects_kept": int(suspected["in_pool"].sum()),
-        "suspect_examples": examples(suspected),
-        "inferred": len(found := inferred(curation)),  # problems whose comparator was inferred
-        "inferred_examples": examples(found),
+        "labels_note": note_on_labels(splits),
+        "generated_tests_note": note_on_generated_tests(pool),
+        "solution_statuses": solution_status_table(curation.solutions) if len(curation.solutions) else None,
+        "suspects": len(suspects),
+        "suspects_kept": int(suspects["in_pool"].sum()),
+        "suspect_examples": examples(suspects),
+        "inferred_comparators": len(inferred),
+        "inferred_examples": examples(inferred),
         "manifest": flatten(curation.manifest),
-        "look": page_link(curation.path),
-        "queries": [view_command(curation.path), *(f"coderl query {quoted_path} --name {name}" for name in queries)],
-        "sql": f'coderl query {quoted_path} "SELECT split, count(*) FROM pool GROUP BY split"',
+        "viewer_link": page_link(curation.path),
+        "commands": commands(curation.path, queries, "SELECT split, count(*) FROM pool GROUP BY split"),
     }
 
 
@@ -354,31 +355,35 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def pool_markdown(curation: CurationRecord) -> str:
     """A curation as markdown: what each stage dropped, with examples, the profile (sampled pass rates), and the pool.
     Parts that the curation does not have, such as a profile, are left out."""
-    page, dropped = pool_page(curation), len(curation.dropped)
-    stages: list[Remaining] = page["funnel"]  # the first row is of all problems read
-    parts = [
+    pool, profile, n_dropped = curation.pool, curation.profile, len(curation.dropped)
+    stages = funnel(curation)  # the first row is of all problems read
+    parts: list[Plot | Table[Any] | str | None] = [
         f"# Pool: {markdown_text(curation.path.name)}",
-        f"{len(curation.pool)} problems kept, {dropped} dropped, {stages[0].left} read.",
+        f"{len(pool)} problems kept, {n_dropped} dropped, {stages[0].left} read.",
         f"All of them: {in_markdown(curation.path)}",
-        page["funnel_plot"],
-        page["drops"] if dropped else None,
+        funnel_plot(stages),
+        drops_table(stages) if n_dropped else None,
     ]
-    if page["total"]:
-        parts += ["## Pass rates", page["rates_plot"], NOTE_ON_RATES, "## Samples spent", page["spending"]]
-    if page["make_up"]:
-        notes = [NOTE_ON_LABELS if page["some_few"] else None, page["generated"]]
-        parts += ["## The pool", page["pool_plot"], page["make_up"], *notes]
-    if page["references"]:
-        parts += ["## Reference solutions", page["references"]]
-    listed = [
-        (f"Suspects of several right answers: {page['suspects']}", examples(suspects(curation))),
-        (f"Comparators inferred: {page['inferred']}", page["inferred_examples"]),
-        *((f"Dropped at {row.stage}: {each.reason}", each.examples) for row in stages for each in row.reasons),
-    ]
-    for title, shown in listed:
-        if shown:  # examples of none are left out
-            parts += [f"## {markdown_text(title)}", "\n".join(map(_example_line, shown))]
+    if len(profile):
+        parts += ["## Pass rates", pass_rate_plot(profile, curation.band), NOTE_ON_RATES]
+        parts += ["## Samples spent", spending_table(spending(profile))]
+    if splits := make_up(pool):
+        parts += ["## The pool", difficulty_plot(pool) if is_profiled(pool) else None, make_up_table(splits)]
+        parts += [note_on_labels(splits), note_on_generated_tests(pool)]
+    if len(curation.solutions):
+        parts += ["## Reference solutions", solution_status_table(curation.solutions)]
+    suspects, inferred = several_answer_suspects(curation), with_inferred_comparator(curation)
+    parts += _example_section(f"Suspects of several right answers: {len(suspects)}", examples(suspects))
+    parts += _example_section(f"Comparators inferred: {len(inferred)}", examples(inferred))
+    for stage in stages:
+        for reason in stage.reasons:
+            parts += _example_section(f"Dropped at {stage.stage}: {reason.reason}", reason.examples)
     return markdown(parts)
+
+
+def _example_section(title: str, shown: Sequence[Example]) -> list[str]:
+    """A heading and a list of problems; nothing without a problem."""
+    return [f"## {markdown_text(title)}", "\n".join(map(_example_line, shown))] if shown else []
 
 
 def _example_line(example: Example) -> str:

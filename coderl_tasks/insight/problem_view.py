@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from huggingface_hub import try_to_load_from_cache
@@ -86,10 +86,9 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
     separator = "\n" if "\n" in beginning else " "
     whole = beginning.rpartition(separator)[0]
     same_part = separator.join(expected.split(separator)[: whole.count(separator) + 1])
-    return (
-        compare.text(same_part, whole.encode("utf-8", "surrogatepass"))
-        or f"after the first {len(whole):,} characters, which are kept"
-    )
+    difference = compare.text(same_part, whole.encode("utf-8", "surrogatepass"))
+    # The output is wrong: if the recorded lines are right, the difference lies in what was not recorded ("kept").
+    return difference or f"after the first {len(whole):,} characters, which are kept"
 
 
 def pool_file(config: Mapping[str, Any], others: Collection[Path] = ()) -> Path:
@@ -157,7 +156,8 @@ def problems_at_hand(config: Mapping[str, Any], ids: Collection[str]) -> tuple[d
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What was sampled for a problem in a step, or in an evaluation; `trained`: the update learned from some of it."""
+    """A step, or an evaluation, in which completions of a problem were sampled, and their counts. `trained`: the
+    update learned from some of them; None for an evaluation."""
 
     evaluation: str | None
     step: int
@@ -247,8 +247,8 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     )
 
 
-def said(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was said in a rollout, in order: each answer and each reply, with its label; without one the only answer."""
+def labelled_messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The model's answers and the environment's replies in order, each with its label (of a single answer: empty)."""
     turns, parts = row["turns"] or [], []
     for number, (turn, following) in enumerate(pairwise(turns), start=1):
         parts += [(f"answer {number}", turn["text"]), ("reply", following["environment_text"])]
@@ -256,60 +256,80 @@ def said(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints a problem, its pass rate in each step and evaluation, and its completions of one of these; completions
-    with one program and verdict are printed once. Long texts are cut unless `full`."""
-
-    def section(title: str) -> None:
-        console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
-
-    def block(text: str, label: str = "") -> None:
-        """Prints an indented text, after `label` if there is one."""
-        whole = printable_lines(text).rstrip("\n")
-        printed = whole if full else "\n".join(whole[:MOST_CHARS].split("\n")[:MOST_LINES])
-        indent = 14 if label else 2  # the label stands before the first line
-        for number, line in enumerate(printed.split("\n")):
-            head = f"  {label:<{indent - 2}}" if number == 0 else " " * indent
-            console.print(Text(f"{head}{line}"), soft_wrap=True)
-        if printed != whole:
-            console.print(Text(f"{' ' * indent}[cut: --full shows {len(whole):,} characters]", "dim"), soft_wrap=True)
-
+    """Prints a problem, its pass rate at each place (a step or an evaluation), and its completions at one of these.
+    Completions with one program and verdict are printed once. Long texts are cut unless `full`."""
     console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
     if view.profiled is not None:
-        console.print(Text(f"profile of the pool: {view.profiled[0]} of {view.profiled[1]} passed"))
-    section("Statement")
-    block(view.statement or "(neither the problem nor the model's tokenizer is at hand)")
-    section("Pass rate")
-    render_frame(pl.DataFrame([_place_row(place) for place in view.places]), console)
+        passed, graded = view.profiled
+        console.print(Text(f"profile of the pool: {passed} of {graded} passed"))
+    _print_heading("Statement", console)
+    statement = view.statement or "(neither the problem nor the model's tokenizer is at hand)"
+    _print_text(statement, console, full=full)
+    _print_heading("Pass rate", console)
+    render_frame(pl.DataFrame([_pass_rate_row(place) for place in view.places]), console)
+    shown = view.place
+    _print_heading(f"Completions of {shown.name}: {shown.passed} of {shown.graded} passed", console)
     has_several_groups = len({row["group_index"] for row in view.completions}) > 1
-
-    def number(row: Mapping[str, Any]) -> str:
-        return f"{row['group_index']}/{row['sample_index']}" if has_several_groups else str(row["sample_index"])
-
-    section(f"Completions of {view.place.name}: {view.place.passed} of {view.place.graded} passed")
-    table = [_completion_row(row, number(row)) for row in view.completions]
+    numbers = [
+        f"{row['group_index']}/{row['sample_index']}" if has_several_groups else str(row["sample_index"])
+        for row in view.completions
+    ]
+    table = list(map(_completion_row, view.completions, numbers))
     render_frame(pl.DataFrame(table, infer_schema_length=None), console)  # None: types from all rows
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
-    by_text: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in view.completions:
-        # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
-        program = row["code"] if view.environment in PROGRAMS else None
-        # Of several turns the earlier answers count too.
-        earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
-        by_text.setdefault((program or row["completion"], row["verdict"], *earlier), []).append(row)
+    positions_by_answer: dict[_Answer, list[int]] = {}
+    for position, row in enumerate(view.completions):
+        positions_by_answer.setdefault(_answer(row, view.environment), []).append(position)
     # Failures first: readers look for those.
-    for (text, verdict, *_), rows in sorted(by_text.items(), key=lambda item: item[0][1] == Verdict.PASSED):
-        numbers = ", ".join(map(number, rows))
-        section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
-        for label, words in said({**rows[0], "completion": text}):
-            block(words or "(empty)", label)
-        if (failed := rows[0]["failed_test"]) is not None:
-            console.print(Text(f"  test {failed['index']}"))
-            for label in ("input", "expected", "got", "difference", "error"):
-                if failed[label] is not None:
-                    block(failed[label] or "(empty)", label)
-        elif rows[0]["reason"]:  # no test failed: no code, say, or no grade
-            block(rows[0]["reason"], "error")
+    for answer, same in sorted(positions_by_answer.items(), key=lambda item: item[0].verdict == Verdict.PASSED):
+        named = f"Completion{'s' if len(same) > 1 else ''} {', '.join(numbers[position] for position in same)}"
+        _print_heading(f"{named}: {answer.verdict or 'not graded'}", console)
+        _print_completion(view.completions[same[0]] | {"completion": answer.text}, console, full=full)
+
+
+class _Answer(NamedTuple):
+    """What completions that are printed once have in common."""
+
+    text: str
+    verdict: str | None
+    earlier: tuple[str, ...]  # the answers of the turns before the last
+
+
+def _answer(row: Mapping[str, Any], environment: str) -> _Answer:
+    # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
+    program = row["code"] if environment in PROGRAMS else None
+    earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
+    return _Answer(program or row["completion"], row["verdict"], earlier)
+
+
+def _print_completion(row: Mapping[str, Any], console: Console, *, full: bool) -> None:
+    """Prints the messages of a rollout, and the test that it failed or why it has no grade."""
+    for label, text in labelled_messages(row):
+        _print_text(text or "(empty)", console, label, full=full)
+    if (failed := row["failed_test"]) is not None:
+        console.print(Text(f"  test {failed['index']}"))
+        for label in ("input", "expected", "got", "difference", "error"):
+            if failed[label] is not None:
+                _print_text(failed[label] or "(empty)", console, label, full=full)
+    elif row["reason"]:  # no test failed: no code, say, or no grade
+        _print_text(row["reason"], console, "error", full=full)
+
+
+def _print_heading(title: str, console: Console) -> None:
+    console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
+
+
+def _print_text(text: str, console: Console, label: str = "", *, full: bool) -> None:
+    """Prints an indented text, after `label` if there is one; a long text is cut unless `full`."""
+    whole = printable_lines(text).rstrip("\n")
+    printed = whole if full else "\n".join(whole[:MOST_CHARS].split("\n")[:MOST_LINES])
+    indent = 14 if label else 2  # the label stands before the first line
+    for number, line in enumerate(printed.split("\n")):
+        head = f"  {label:<{indent - 2}}" if number == 0 else " " * indent
+        console.print(Text(f"{head}{line}"), soft_wrap=True)
+    if printed != whole:
+        console.print(Text(f"{' ' * indent}[cut: --full shows {len(whole):,} characters]", "dim"), soft_wrap=True)
 
 
 def problems_frame(path: Path) -> pl.DataFrame:
@@ -449,7 +469,7 @@ def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), run.config_of(place.evaluation)
 
 
-def _place_row(place: Place) -> dict[str, Any]:
+def _pass_rate_row(place: Place) -> dict[str, Any]:
     group = {None: None, True: "trained on", False: "skipped: equal rewards, no gradient"}[place.trained]
     rate = f"{place.passed / place.graded:.0%}" if place.graded else None
     return {

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
-from coderl_tasks.insight.record import CURATION_SCHEMAS, FLOAT, INT, TEXT, is_curation, is_run, load_evals
+from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED, NamedQuery
+from coderl_tasks.insight.record import CURATION_SCHEMAS, FLOAT, INT, TEXT, EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
@@ -38,15 +38,17 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable
 
+Connection = duckdb.DuckDBPyConnection
+Schema = dict[str, pl.DataType]
 METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}}
 METRICS_SCHEMA |= {"act": TEXT, "eval/mean_correct": FLOAT}
-SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
-EVAL_SCHEMA: dict[str, pl.DataType] = {
+SHARE_SCHEMA: Schema = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
+EVAL_SCHEMA: Schema = {
     "eval": TEXT, "step": INT, **SHARE_SCHEMA, "mean_reward": FLOAT, "format_rate": FLOAT, "truncated_rate": FLOAT,
     "infra_errors": INT, "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
-ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+ROW_SCHEMAS: dict[str, Schema] = {
     "metrics": METRICS_SCHEMA,
     "checkpoints": {"name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT},
     "updates": {
@@ -57,7 +59,7 @@ ROW_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
 """The views that are read into memory, and their columns."""
-FILE_VIEWS: dict[str, tuple[str, dict[str, pl.DataType]]] = {
+FILE_VIEWS: dict[str, tuple[str, Schema]] = {
     "rollouts": ("steps/*/scored.parquet", ROLLOUT_SCHEMA),
     "trainer": (f"steps/*/{TRAINER_FILE}", TRAINER_SCHEMA),
     "eval_rollouts": ("evals/*/rollouts.parquet", {"eval": TEXT} | ROLLOUT_SCHEMA),
@@ -85,7 +87,7 @@ def find_directories(path: Path) -> list[Path]:
 _EXTERNAL = "--external-access lets SQL read and write files, load extensions and change settings"
 
 
-def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
+def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> Connection:
     """An in-memory DuckDB connection with views over the tables of `path` (a run, a curation, or a folder of them): the
     views that `sql` names, or all if it names none. `steps`, if given, is SQL that selects `run` and `step`, and limits
     the view `rollouts` to these steps. Without `external_access`, DuckDB can afterwards open only the views' files;
@@ -114,10 +116,11 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             else:
                 found = [file for directory in directories for file in sorted(directory.glob(pattern))]
             files = [file for file in found if file.is_file()]  # people remove the rollouts of old steps
-            read += _file_view(connection, view, files, schema, run_part=-2 - pattern.count("/"))
+            # pool.parquet lies in the run's own folder, one up; each slash of a pattern is one folder more.
+            read += _file_view(connection, view, files, schema, folders_up_to_run=1 + pattern.count("/"))
     if not external_access:
         # Each file also by the escaped path that the views read it by.
-        connection.execute(f"SET allowed_paths = [{_listed([*read, *map(_by_its_name, read)])}]")
+        connection.execute(f"SET allowed_paths = [{_listed([*read, *map(_escaped_path, read)])}]")
         connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -133,23 +136,16 @@ def query(
     run, an unknown name, both or neither of `sql` and `name`, and SQL that DuckDB refuses."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
-    steps = ""
+    steps_sql = ""  # SQL for the only steps whose rollouts a named query reads; "": all
     if name is not None:
-        if name not in NAMED_QUERIES:
-            raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
-        sql, over, steps = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over, NAMED_QUERIES[name].steps
-        # A query over runs is refused for a curation, and the reverse. A folder of several may have empty views.
-        if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
-            raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
+        named = _named_query(path, name)
+        sql, steps_sql = named.sql, named.steps
     assert sql is not None  # given, or the named query's
     # Without this check, `query RUN flips` would be a syntax error in DuckDB's words.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
-    # With these options COPY could replace a view's file; otherwise it writes a temporary file, which DuckDB refuses.
-    # Search the whole text: COPY may be inside WITH or EXPLAIN, and DuckDB accepts unusual spaces.
-    copies_over = "copy" in sql.lower() and any(word in sql.lower() for word in ("overwrite", "use_tmp_file"))
-    with connect(path, sql, steps, external_access=external_access) as connection:
-        if copies_over and not external_access:
+    with connect(path, sql, steps_sql, external_access=external_access) as connection:
+        if _may_replace_files(sql) and not external_access:
             raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
         try:
             relation = connection.sql(sql)
@@ -159,8 +155,26 @@ def query(
             refused = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if refused and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
-    has_one_run = name is not None and len(find_directories(path)) == 1
-    return frame.drop("run", strict=False) if has_one_run else frame
+    is_run_known = name is not None and len(find_directories(path)) == 1  # the column would have one value
+    return frame.drop("run", strict=False) if is_run_known else frame
+
+
+def _named_query(path: Path, name: str) -> NamedQuery:
+    """The named query `name`. Raises ConfigError if there is none, or if it reads runs and `path` is a curation, or the
+    reverse; a folder of several directories is not refused."""
+    if name not in NAMED_QUERIES:
+        raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
+    named = NAMED_QUERIES[name]
+    if find_directories(path) == [path] and is_curation(path) is not (named.over == CURATION):
+        raise ConfigError(f"--name {name} reads a {named.over}, and {path} is none: --list says what each query reads")
+    return named
+
+
+def _may_replace_files(sql: str) -> bool:
+    """Whether `sql` may have a COPY option that lets it write into a view's file, which DuckDB may open. Without
+    OVERWRITE and USE_TMP_FILE it writes another file first, which `connect` forbids. The whole text is searched: COPY
+    may be inside WITH or EXPLAIN, and DuckDB accepts unusual spaces."""
+    return "copy" in sql.lower() and any(option in sql.lower() for option in ("overwrite", "use_tmp_file"))
 
 
 def print_query(
@@ -173,7 +187,8 @@ def print_query(
     console: Console | None = None,
     external_access: bool = False,
 ) -> None:
-    """Prints what `coderl query` shows: the named queries, an answer or, without SQL or name, the views and columns."""
+    """Prints what `coderl query` shows: the named queries, the answer to `sql` or to the named query `name` or, without
+    both, the views and their columns. With `external_access`, SQL may also read and write files of the machine."""
     console = console or Console()
     if output != "table" and (list_names or (sql is None and name is None)):
         raise ConfigError(f"--format {output} is for answers: give SQL or --name")
@@ -272,21 +287,21 @@ def print_views(path: Path, console: Console) -> None:
 
 
 def _file_view(
-    connection: duckdb.DuckDBPyConnection, name: str, files: list[Path], schema: dict[str, pl.DataType], run_part: int
+    connection: Connection, name: str, files: list[Path], schema: Schema, *, folders_up_to_run: int
 ) -> list[Path]:
     """Creates the view `name` over parquet files, or an empty table if there are none, and returns `files`. The view
-    has a column `run`, the directory's name: part `run_part` of a file's path, counted from the end (-1: the file's
-    name). `schema` has the columns that the view must have even if no file has them."""
+    has a column `run`, the name of the folder `folders_up_to_run` above each file (1: its own). `schema` has the
+    columns that the view must have even if no file has them."""
     if not files:  # read_parquet takes no empty list
-        _row_table(connection, name, [], schema)
+        _row_table(connection, name, rows=[], schema=schema)
         return files
-    names = f"string_split(filename, '/')[{run_part}] AS run"
+    names = f"string_split(filename, '/')[{-1 - folders_up_to_run}] AS run"  # [-1] is the file's own name
     if "eval" in schema:  # evals/NAME/rollouts.parquet
         names += ", string_split(filename, '/')[-2] AS eval"
-    source = f"read_parquet([{_listed(map(_by_its_name, files))}], union_by_name = true, filename = true)"
+    source = f"read_parquet([{_listed(map(_escaped_path, files))}], union_by_name = true, filename = true)"
     try:
         # The union with an empty table of all columns makes a column null that no file has: older runs lack new ones.
-        _row_table(connection, f"_no_{name}", [], schema)
+        _row_table(connection, f"_no_{name}", rows=[], schema=schema)
         connection.execute(
             f"CREATE VIEW {name} AS SELECT {names}, * EXCLUDE (filename) FROM {source} "
             f"UNION ALL BY NAME FROM _no_{name}"
@@ -296,8 +311,8 @@ def _file_view(
     return files
 
 
-def _by_its_name(file: Path) -> Path:
-    """What DuckDB reads this file by, to whom a directory's own * and [ are a pattern, perhaps of another run's."""
+def _escaped_path(file: Path) -> Path:
+    """The path of `file` with * and [ escaped: DuckDB takes them for a pattern, which might match another run."""
     return Path(glob.escape(str(file)))
 
 
@@ -306,14 +321,14 @@ def _listed(files: Iterable[Path]) -> str:
     return ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
 
 
-def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> list[Path]:
+def _outcomes_view(connection: Connection, directories: list[Path]) -> list[Path]:
     """The view `outcomes`, of the runs' indexes and the rollouts of steps that they lack; the files that it reads."""
     # Read once: a file that a run adds in between would leave its steps in neither.
     indexes = {directory: index_files(directory) for directory in directories}
     indexed = [file for index in indexes.values() for file in index]
     others = [file for directory, index in indexes.items() for file in scored_files(directory, index.values())]
-    _file_view(connection, "_indexed", indexed, INDEX_SCHEMA, run_part=-3)
-    _file_view(connection, "_others", others, ROLLOUT_SCHEMA, run_part=-4)
+    _file_view(connection, "_indexed", indexed, INDEX_SCHEMA, folders_up_to_run=2)
+    _file_view(connection, "_others", others, ROLLOUT_SCHEMA, folders_up_to_run=3)
     columns = ", ".join(["run", *INDEX_SCHEMA])
     counted = ", ".join(f"len({LENGTHS[name]}) AS {name}" if name in LENGTHS else name for name in INDEX_SCHEMA)
     connection.execute(
@@ -322,9 +337,7 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     return [*indexed, *others]
 
 
-def _row_table(
-    connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
-) -> None:
+def _row_table(connection: Connection, name: str, rows: list[dict[str, Any]], schema: Schema) -> None:
     """Creates the table `name`: `run` and the columns of `schema`, even if no row has them (null, as what does not fit
     a column's type), then others with inferred types. Raises DataError if values of one key fit no column."""
     try:
@@ -359,19 +372,27 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
             for number, row in enumerate(read_json(file).get("updates", []))
         ]
     last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)  # -1: not trained
-    rows = []
     # The final evaluation counts as one of the last step.
-    for record in load_evals(directory / "evals", last_step).values():
-        identity, summary = {"eval": record.name, "step": record.step}, record.summary
-        if view == "eval_splits":
-            shares = {"overall": summary, **summary.get("by_split", {})}
-            rows += [
-                {**identity, "split": split} | {column: share.get(column) for column in SHARE_SCHEMA}
-                for split, share in shares.items()
-            ]
-            continue
-        compare = summary.get("compare") or {}  # how it compares to an earlier evaluation
-        keys = {"difference": "difference", "difference_low": "ci_low", "difference_high": "ci_high"}
-        compared = {column: compare.get(key) for column, key in {"compare_to": "to", **keys}.items()}
-        rows.append({column: summary.get(column) for column in EVAL_SCHEMA} | identity | compared)
-    return rows
+    evaluations = load_evals(directory / "evals", last_step).values()
+    if view == "evals":
+        return [_eval_row(record) for record in evaluations]
+    return [row for record in evaluations for row in _eval_split_rows(record)]
+
+
+def _eval_row(record: EvalRecord) -> dict[str, Any]:
+    """A row of the view `evals`: columns of EVAL_SCHEMA from an evaluation's summary."""
+    row = {column: record.summary.get(column) for column in EVAL_SCHEMA}
+    row |= {"eval": record.name, "step": record.step}
+    earlier = record.summary.get("compare") or {}  # how the evaluation compares to an earlier one, if it was compared
+    row |= {"compare_to": earlier.get("to"), "difference": earlier.get("difference")}
+    return row | {"difference_low": earlier.get("ci_low"), "difference_high": earlier.get("ci_high")}
+
+
+def _eval_split_rows(record: EvalRecord) -> list[dict[str, Any]]:
+    """The rows of the view `eval_splits` about one evaluation: one overall, then one per split."""
+    results = {"overall": record.summary, **record.summary.get("by_split", {})}
+    return [
+        {"eval": record.name, "step": record.step, "split": split}
+        | {column: result.get(column) for column in SHARE_SCHEMA}
+        for split, result in results.items()
+    ]

@@ -7,13 +7,13 @@ page's content security policy forbids scripts and loads.
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -28,12 +28,12 @@ from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.drawing import markdown
 from coderl_tasks.insight.pool_view import pool_page
-from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder, said
-from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
+from coderl_tasks.insight.problem_view import failed_test, labelled_messages, problems_at_hand, prompt_decoder
+from coderl_tasks.insight.record import EvalRecord, RunRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.shown_metrics import SHOWN, in_form
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
-from coderl_tasks.insight.viewer_link import in_markdown, page_link, view_command
+from coderl_tasks.insight.viewer_link import commands, in_markdown, page_link
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.atomic import make_folder, output_file, scan_parquet, write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import expiring_states
@@ -104,7 +104,6 @@ def render_report(path: Path) -> str:
 
 
 def _render(template: str, page: dict[str, Any]) -> str:
-    """The HTML of a template with the variables `page`."""
     environment = page_environment("coderl_tasks.insight")
     environment.filters["highlighted"] = highlighted
     environment.filters["diff"] = lambda text: Markup(highlight(text, DiffLexer(), FORMATTER))
@@ -147,81 +146,107 @@ def highlighted(text: str) -> Markup:
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
-    """The variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. A variable
-    is None or empty where the run has nothing for it (yet), such as two evaluations to compare."""
+    """Returns the variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. A
+    variable is None or empty where the run has nothing for it (yet), such as two evaluations to compare."""
     comparison = diagnosis.compare_evals(run.baseline, run.latest)
-    answers, missing = samples(run, comparison)
-    history = plots.history_plots(run) if len(run.metrics) else {}
-    # The page opens with the figures of FIRST; others are folded away. Sorting keeps the order within both parts.
-    titles = sorted(history, key=lambda title: title not in plots.FIRST)
-    n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even, as two are in a row
+    # The splits for which the data set has the statement's sample tests only, so that a pass is weak evidence.
     weak = diagnosis.weak_splits(comparison.results, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
         "run": run,
         "facts": facts(run),
-        "comparison": comparison,
-        "split_table": diagnosis.comparison_table(comparison, weak) if comparison else None,
-        "weak_splits": weak,
         "checks": diagnosis.checks_table(diagnosis.smoke_checks(run)),
         "hints": hints(run),
-        "pass_plot": plots.pass_at_1_plot(comparison.rates) if comparison else None,
-        "history": [history[title] for title in titles[:n_first]],
-        "more_history": [history[title] for title in titles[n_first:]],
-        "flat": list(plots.flat_panels(run).values()),
-        "times": phase_times(run.metrics),
+        **_comparison_variables(comparison, data_of=run, weak_splits=weak, labels=("before", "after")),
+        "weak_splits": weak,
+        **_history_variables(run),
         "verdicts": verdict_table(run),
-        "samples": answers,
-        "samples_missing": missing,
-        "show": f"coderl show {quoted_path} PROBLEM",
-        "uses": uses_table(spent) if (spent := uses(run)) else None,
-        "costs": costs_table(costs(run)),
-        "visits": visits_in_words(run),
-        "skipped": skipped_groups(run),
-        "infra": infra_errors(run),
-        "faults": faults_table(run),
-        "expiring": expiring_states(run.path, run.config),
-        "export": f"coderl export {quoted_path}",
-        "look": page_link(run.path),
-        "queries": [view_command(run.path), *(f"coderl query {quoted_path} --name {name}" for name in QUERIES)],
-        "sql": f'coderl query {quoted_path} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
+        "tokens_by_use": uses_table(rows) if (rows := uses(run)) else None,  # by what they were sampled for
+        "tokens_by_kind": costs_table(costs(run)),  # prompt, completion and training tokens, and their price
+        "visits": visits_in_words(run),  # sentences: how much of the pool was sampled, and how often again
+        "skipped_groups": skipped_groups(run),  # those of equal rewards, which taught nothing
+        "times": phase_times(run.metrics),
+        "infra_errors": infra_errors(run),  # completions that could not be graded
+        "sandbox_faults": faults_table(run),  # failed requests per sandbox
+        "expiring_states": expiring_states(run.path, run.config),  # checkpoints that the service will delete
+        "show_command": f"coderl show {quoted_path} PROBLEM",
+        "export_command": f"coderl export {quoted_path}",
+        "viewer_link": page_link(run.path),
+        "commands": commands(run.path, QUERIES, "SELECT step, avg(reward) FROM rollouts GROUP BY step"),
+    }
+
+
+def _comparison_variables(
+    comparison: diagnosis.Comparison | None, data_of: RunRecord, weak_splits: Collection[str], labels: Sequence[str]
+) -> dict[str, Any]:
+    """The variables about two compared evaluations, which a page calls `labels`: Pass@1 as a table, which marks the
+    `weak_splits`, and as a plot, and example problems, whose texts and tests are read from the data of one run."""
+    examples, why_no_tests = example_problems(data_of, comparison, labels)
+    return {
+        "comparison": comparison,
+        "split_table": diagnosis.comparison_table(comparison, weak_splits) if comparison else None,
+        "pass_plot": plots.pass_at_1_plot(comparison.rates, labels) if comparison else None,
+        "examples": examples,
+        "why_no_tests": why_no_tests,
+    }
+
+
+def _history_variables(run: RunRecord) -> dict[str, Any]:
+    """The variables about a run's curves: figures shown, figures folded away, and a text for each level panel."""
+    history = plots.history_plots(run) if len(run.metrics) else {}
+    # Sorting is stable, so the figures of FIRST and the others each keep their order.
+    titles = sorted(history, key=lambda title: title not in plots.FIRST)
+    n_first = len(history.keys() & plots.FIRST)
+    n_at_top = n_first + n_first % 2  # a row of the page has two figures
+    return {
+        "history": [history[title] for title in titles[:n_at_top]],
+        "more_history": [history[title] for title in titles[n_at_top:]],
+        "level_panels": list(plots.flat_panels(run).values()),
     }
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """The variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A variable
-    is None or empty where they have nothing for it, such as evaluations to compare."""
+    """Returns the variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A
+    variable is None or empty where they have nothing for it, such as evaluations to compare."""
     runs = (first, second)
-    sides = list(zip(SIDES, runs, strict=True))
-    latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
-    comparison = diagnosis.compare_evals(*latest)
-    # The compared problems were evaluated in both runs, so the data of the second has all of them.
-    answers, missing = samples(second, comparison, SIDES)
-    facts_of_runs = [facts(run) for run in runs]
-    labels = dict.fromkeys(label for by_label in facts_of_runs for label in by_label)  # of both, without repetitions
+    comparison = diagnosis.compare_evals(*map(_latest_with_letter, runs, SIDES))
+    facts_of_first, facts_of_second = facts(first), facts(second)
+    labels = dict.fromkeys([*facts_of_first, *facts_of_second])  # of both runs, without repetitions
     changes = config_changes(first.config, second.config)
-    # Metrics that stay level are a line of text instead of a figure; only those that are so in both runs.
-    flat_of_first, flat_of_second = (plots.flat_panels(run).values() for run in runs)
+    # By panel whose curves stay level in the run: a text with the panel's heading and the value.
+    level_in_first, level_in_second = (plots.flat_panels(run).values() for run in runs)
     return {
         "title": f"{first.path.name} and {second.path.name}",
-        "runs": sides,
-        "facts": [(label, *(by_label.get(label) for by_label in facts_of_runs)) for label in labels],
+        "sides": [_side_variables(letter, run) for letter, run in zip(SIDES, runs, strict=True)],
+        "facts": [(label, facts_of_first.get(label), facts_of_second.get(label)) for label in labels],
         "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
-        "comparison": comparison,
-        "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
-        "split_table": diagnosis.comparison_table(comparison) if comparison else None,
-        "pass_plot": plots.pass_at_1_plot(comparison.rates, SIDES) if comparison else None,
+        "without_evaluation": " and ".join(letter for letter, run in zip(SIDES, runs, strict=True) if not run.latest),
+        # Both runs evaluated every compared problem, so the data of either has its statement and tests.
+        **_comparison_variables(comparison, data_of=second, weak_splits=(), labels=SIDES),
         "history": plots.history_pairs(runs, SIDES),
-        "flat": [text for text in flat_of_first if text in flat_of_second],
-        "verdicts": [verdict_table(run) for run in runs],
-        "samples": answers,
-        "samples_missing": missing,
-        "costs": [costs_table(spent) if (spent := costs(run)) else None for run in runs],
-        "times": [phase_times(run.metrics) for run in runs],
-        "hints": [hints(run) for run in runs],
-        "queries": [f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs],
-        "sql": f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
+        "level_panels": [text for text in level_in_first if text in level_in_second],  # of one value in both runs
+        "commands": [
+            *(f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs),
+            f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
+        ],
+    }
+
+
+def _latest_with_letter(run: RunRecord, letter: str) -> EvalRecord | None:
+    """The run's newest evaluation, its name led by `letter`: those of two runs may have one name."""
+    return None if run.latest is None else replace(run.latest, name=f"{letter}: {run.latest.name}")
+
+
+def _side_variables(letter: str, run: RunRecord) -> dict[str, Any]:
+    """The variables about one of two runs, which the page calls `letter`."""
+    return {
+        "letter": letter,
+        "run": run,
+        "verdicts": verdict_table(run),
+        "tokens_by_kind": costs_table(rows) if (rows := costs(run)) else None,
+        "times": phase_times(run.metrics),
+        "hints": hints(run),
     }
 
 
@@ -283,24 +308,27 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
         return {"spans": [], "rows": []}
-    first, last = int(counts["step"].min()), int(counts["step"].max())  # type: ignore[arg-type]
-    n_steps = last - first + 1
-    n_spans = min(SPANS, n_steps)
-    starts = [first + n_steps * i // n_spans for i in range(n_spans + 1)]  # one more than spans: the end of the last
-    span = (pl.col("step") - first) * n_spans // n_steps
-    in_spans = counts.group_by(span.alias("span"), "verdict").agg(pl.col("n").sum())
-    totals = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
-    shares = {(verdict, number): n / totals[number] for number, verdict, n in in_spans.iter_rows()}
-    if_absent = [0.0 if i in totals else None for i in range(n_spans)]  # of a verdict that a span does not have
+    steps = range(int(counts["step"].min()), int(counts["step"].max()) + 1)  # type: ignore[arg-type]
+    spans = [part.tolist() for part in np.array_split(steps, min(SPANS, len(steps)))]  # lengths differ by one at most
+    span_of_step = {step: index for index, steps in enumerate(spans) for step in steps}
+    span = pl.col("step").replace_strict(span_of_step).alias("span")
+    in_spans = counts.group_by(span, "verdict").agg(pl.col("n").sum())
+    completions_of_span = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
+    completions_of_verdict = {(verdict, index): n for index, verdict, n in in_spans.iter_rows()}
+
+    def share(verdict: str, index: int) -> float | None:
+        total = completions_of_span.get(index)
+        return None if total is None else completions_of_verdict.get((verdict, index), 0) / total
+
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
     rows = [
-        {"verdict": verdict, "n": n, "shares": [shares.get((verdict, i), absent) for i, absent in enumerate(if_absent)]}
+        {"verdict": verdict, "n": n, "shares": [share(verdict, index) for index in range(len(spans))]}
         for verdict, n in by_verdict.iter_rows()
     ]
-    return {"spans": [(start, end - 1) for start, end in pairwise(starts)], "rows": rows}
+    return {"spans": [(steps[0], steps[-1]) for steps in spans], "rows": rows}
 
 
-def samples(
+def example_problems(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few of the problems that `comparison` compares, as examples: some that the later policy gained, lost, or still
@@ -342,7 +370,7 @@ def samples(
 
 def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
     """A rollout with what was `said`, shortened, whether it was `truncated`, and the test that it `failed`."""
-    shown = row | {"said": [(label, shorten(text)) for label, text in said(row)]}
+    shown = row | {"said": [(label, shorten(text)) for label, text in labelled_messages(row)]}
     shown |= {"truncated": row["stop_reason"] == TRUNCATED}
     failed = failed_test(row, problem) or {}
     texts = {name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in failed.items()}
@@ -434,7 +462,7 @@ def _sample_parts(run: RunRecord) -> Iterator[str]:
             address = ("step", *(str(row[column]) for column in ("step", "group_index", "sample_index")))
             if link := page_link(run.path, *address):
                 yield f"[Why this reward]({link})"
-            for label, words in said(row):
+            for label, words in labelled_messages(row):
                 yield f"{label}:" if label else ""
                 # Indented: no fence in the completion, which is the model's, can end this block.
                 lines = shorten(words, COMPLETION_CHARS).splitlines() or [""]

@@ -36,11 +36,11 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """A count, and how many of these are in doubt."""
+class CountInDoubt:
+    """A count of problems, say of those that are labelled hard, and how many of them may be counted wrongly."""
 
-    n: int
-    few: int
+    count: int
+    doubtful: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column: `value` of a row is a text, a number in `form`, None (a dash), or a Tag, a Noted or an Estimate.
-    `style` has words of these: num (a number, to the right), name (which row it is), nowrap, muted, text (a long one).
-    `short` is the heading on the console; `interval` the heading in markdown of the intervals of estimates."""
+    """A column: `value` of a row is a text, a number, None (a dash), or a Tag, a CountInDoubt or an Estimate. `style`
+    has words of these: num (a number, to the right), name (which row it is), nowrap, muted, text (a long one). `short`
+    is the heading on the console. Markdown shows intervals in a column of their own, under `interval_heading`."""
 
     heading: str
     value: Callable[[Row], Any]
-    form: str = ""
+    number_format: str = ""
     style: str = ""
     media: str = "console markdown html"
     short: str | None = None
-    interval: str = ""
+    interval_heading: str = ""
 
     def text(self, row: Row) -> str:
         value = self.value(row)
-        return "–" if value is None else format(value, self.form)
+        return "–" if value is None else format(value, self.number_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def plain_table(title: str | None = None, columns: Sequence[str] = ()) -> RichTa
 
 
 def rich_table(table: Table[Row], title: str) -> RichTable:
-    """A table for the terminal: an estimate has its interval in brackets; percent signs, and how many of a count are in
-    doubt, are left out. Cells are Text, which takes no markup; escape sequences are made visible."""
+    """A table for the terminal: an estimate has its interval in brackets, without percent signs. Of a CountInDoubt the
+    count alone is shown. Cells are Text, which takes no markup; escape sequences are made visible."""
 
     def cell(column: Column[Row], row: Row) -> Text:
         value = column.value(row)
@@ -108,7 +108,7 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
         if isinstance(value, Estimate):
             middle, low, high = value.texts(unit="")
             return Text(f"{middle} [{low}, {high}]")
-        text = format(value.n, column.form) if isinstance(value, Noted) else column.text(row)
+        text = format(value.count, column.number_format) if isinstance(value, CountInDoubt) else column.text(row)
         return Text(printable(text), style=RICH_STYLES["muted"] if "muted" in column.style else "")
 
     shown = table.shown("console")  # without the columns that only other outputs have
@@ -128,17 +128,17 @@ def markdown_table(table: Table[Row]) -> str:
 
     def cells(column: Column[Row], row: Row) -> list[str]:
         value = column.value(row)
-        if column.interval:
+        if column.interval_heading:
             middle, low, high = value.texts()
             return [middle, f"{low} to {high}"]
-        if isinstance(value, Noted):
-            few = f" ({value.few:{column.form}})" if value.few else ""
-            return [f"{value.n:{column.form}}{few}"]
+        if isinstance(value, CountInDoubt):
+            doubtful = f" ({value.doubtful:{column.number_format}})" if value.doubtful else ""
+            return [f"{value.count:{column.number_format}}{doubtful}"]
         return [value.text if isinstance(value, Tag) else column.text(row)]
 
     shown = table.shown("markdown")
     rows = [[text for column in shown for text in cells(column, row)] for row in table.rows]
-    heads = [head for column in shown for head in (column.heading, *filter(None, [column.interval]))]
+    heads = [head for column in shown for head in (column.heading, *filter(None, [column.interval_heading]))]
     head, *lines = ("| " + " | ".join(map(markdown_text, row)) + " |" for row in (heads, *rows))
     return "\n".join([head, "|" + " --- |" * len(heads), *lines])
 
@@ -157,9 +157,10 @@ def html_table(table: Table[Row]) -> Markup:
             return Markup('<span class="tag {}">{}</span>').format(value.tone, value.text)
         if isinstance(value, Estimate):
             return Markup('<span>{} <span class="ci">{} to {}</span></span>').format(*value.texts())
-        if isinstance(value, Noted):
-            few = Markup(' <span class="few">({})</span>').format(format(value.few, column.form)) if value.few else ""
-            return Markup("{}{}").format(format(value.n, column.form), few)
+        if isinstance(value, CountInDoubt):  # a count, then in brackets how much of it is in doubt
+            count, doubtful = format(value.count, column.number_format), format(value.doubtful, column.number_format)
+            brackets = Markup(' <span class="few">({})</span>').format(doubtful) if value.doubtful else ""
+            return Markup("{}{}").format(count, brackets)
         return escape(column.text(row))
 
     shown = table.shown("html")

@@ -95,20 +95,19 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Series of one unit; `form` formats values; a dashed line is at `level`; `limits` are the ends of the axis where
-    they are not None; `tall` is of more weight. A curve that ends below `least`, as rounding makes it, is said to."""
+    """Series of one unit. A dashed line is at `level`; `limits` are the ends of the axis where they are not None;
+    `tall` is of more weight. A curve that ends below `least`, as rounding makes it, is said to."""
 
     heading: str
     series: Sequence[Series] = ()
     marks: Sequence[Mark] = ()
-    form: str = ""
+    number_format: str = ""
     level: float | None = None
     limits: tuple[float | None, float | None] = (None, None)
     tall: bool = False
     least: float = 0.0
 
     def steps(self) -> set[float]:
-        """The steps at which a series has a value."""
         return {step for series in self.series for step, _ in series.known()}
 
     def ends(self) -> list[float]:
@@ -126,11 +125,11 @@ class Panel:
                 end = (series.clear_line or [known[-1][1]])[-1]
                 place = sum(series.band[-1][1:]) / 2 if series.is_area else end
                 is_less = abs(end) < self.least
-                said = f"<{self.least:g}".replace("e-0", "e-") if is_less else number(end, self.form)
+                said = f"<{self.least:g}".replace("e-0", "e-") if is_less else number(end, self.number_format)
                 labels.append((place, colour, f"{series.label} {said}".strip()))
         for mark in self.marks[-1:]:
             if mark.label:
-                labels.append((mark.value, mark.colour, f"{mark.label} {number(mark.value, self.form)}"))
+                labels.append((mark.value, mark.colour, f"{mark.label} {number(mark.value, self.number_format)}"))
         return labels
 
 
@@ -236,7 +235,7 @@ def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Ma
             for row, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
         )
     values_named = ticks(low, high, 6 if height == TALL else 2) if values else []
-    yield axis_left(values_named, panel.form, y, frame.left, frame.end)
+    yield axis_left(values_named, panel.number_format, y, frame.left, frame.end)
     if panel.level is not None and values:
         yield line("level", frame.left, y(panel.level), frame.end, y(panel.level))
     for colour, series in enumerate(panel.series):

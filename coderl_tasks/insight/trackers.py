@@ -72,8 +72,6 @@ class Tracker(ABC):
 
 
 class WandbTracker(Tracker):
-    """A Weights & Biases run."""
-
     def __init__(self, project: str, name: str | None, config: Mapping[str, Any], folder: Path) -> None:
         super().__init__()
         wandb = import_tracker("wandb")

@@ -8,7 +8,7 @@ keeps the key in a cookie.
 import fcntl
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -52,12 +52,16 @@ def page_link(record: Path, *parts: str) -> str | None:
 
 
 def view_command(record: Path) -> str:
-    """The command that shows a run or a pool in the browser."""
     return f"coderl view {shlex.quote(str(record))}"
 
 
+def commands(record: Path, queries: Iterable[str], sql: str) -> list[str]:
+    """The commands that a report ends with: one opens the viewer, others run the named `queries` and `sql`."""
+    query = f"coderl query {shlex.quote(str(record))}"
+    return [view_command(record), *(f"{query} --name {name}" for name in queries), f'{query} "{sql}"']
+
+
 def where_to_look(record: Path) -> str:
-    """The address of the page of a run or a pool, or the command that shows it."""
     return page_link(record) or view_command(record)
 
 

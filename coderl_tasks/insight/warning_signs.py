@@ -164,14 +164,18 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
     first, n = comparable[0], last.get("eval/n")  # `first` is `last` if no other one is comparable
     start, end = (bisect_right(history.steps, row["step"], key=itemgetter("step")) for row in (first, last))
-    # The indices of the first and the last WINDOW steps with a reward. `islice` stops early: this runs after each step.
-    early_at, late_at = (
-        [*islice((index for index in indices if history.steps[index].get("mean_reward") is not None), WINDOW)]
-        for indices in (range(start, end), reversed(range(start, end)))
-    )
-    if len(early_at) < WINDOW or early_at[-1] >= late_at[-1] or not n:  # too few steps: one would be in both windows
+
+    def first_with_reward(indices: Iterable[int]) -> list[int]:
+        """The first WINDOW of `indices` whose step has a reward. It stops there, because this runs after each step."""
+        return [*islice((index for index in indices if history.steps[index].get("mean_reward") is not None), WINDOW)]
+
+    early_steps = first_with_reward(range(start, end))
+    late_steps = first_with_reward(reversed(range(start, end)))  # the latest first
+    windows_overlap = len(early_steps) < WINDOW or max(early_steps) >= min(late_steps)
+    if windows_overlap or not n:
         return None
-    early, late = ([history.steps[index]["mean_reward"] for index in indices] for indices in (early_at, late_at))
+    early = [history.steps[index]["mean_reward"] for index in early_steps]
+    late = [history.steps[index]["mean_reward"] for index in late_steps]
     gain = statistics.fmean(late) - statistics.fmean(early)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
     # A small evaluation may hide a gain of Pass@1: take the upper end of its one-sided 95% interval. That is too high
@@ -488,7 +492,6 @@ class Watch:
         return [Notice(f"step {step}: worse since step {episode.begun}: {self.text(episode)}", True)]
 
     def text(self, episode: Episode) -> str:
-        """What was found and what to try."""
         remedies = ", or ".join(remedy.text(self.history.config) for remedy in episode.rule.remedies)
         return f"{episode.rule.name.replace('_', ' ')}: {episode.sign.what}{remedies and f'; try: {remedies}'}"
 

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import polars as pl
 
@@ -29,8 +29,7 @@ from coderl_tasks.paths import private_folder
 
 Row = dict[str, Any]
 MIB = 2**20
-LEAST_FREE = 256 * MIB
-"""Free bytes without which nothing is started, nor a step begun: a short run's directory takes as much."""
+LEAST_FREE = 256 * MIB  # without so much free space nothing is started, nor a step begun: a short run takes as much
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +51,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     # would outlive the rename, where the umask is to decide.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with naming(path), temporary.open("xb") as file:
+        with path_in_errors(path), temporary.open("xb") as file:
             yield file
             file.flush()
             # The data before the name: else a power cut can leave an empty file under the final name.
@@ -71,7 +70,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
     """An open file for what a user wants at `path`: `replacing`, through links; a device or a pipe is written to."""
     if path.exists() and not path.is_file():
         # As root, a rename would put a file in the place of /dev/stdout.
-        with naming(path), path.open("wb") as file:
+        with path_in_errors(path), path.open("wb") as file:
             yield file
     else:
         with replacing(path.resolve()) as file:
@@ -85,8 +84,8 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put `path` into an OSError of the block that names no file, as that of a write to a full disk."""
+def path_in_errors(path: Path) -> Iterator[None]:
+    """Put `path` into an OSError of the block that names no file, such as that of a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -176,9 +175,8 @@ def read_parquet(
 def scan_parquet(files: Path | bytes | list[Path], schema: Mapping[str, pl.DataType] | None = None) -> pl.LazyFrame:
     """The rows of parquet files, lazily. Names are taken as they are: a directory's own brackets are no pattern. With
     `schema` the rows have its columns, null where a file (of an older run) lacks one."""
-    if schema is None:
-        return pl.scan_parquet(files, glob=False)
-    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
+    missing_columns: Literal["raise", "insert"] = "raise" if schema is None else "insert"
+    return pl.scan_parquet(files, schema=schema, missing_columns=missing_columns, glob=False)
 
 
 def set_aside(path: Path) -> Path:
@@ -262,7 +260,7 @@ def append_row(path: Path, row: Row) -> None:
     # is no longer known to be a crash's.
     if torn:
         repair(path)
-    with naming(path), path.open("ab") as file:
+    with path_in_errors(path), path.open("ab") as file:
         file.write(_encode(row))
         file.flush()
         os.fsync(file.fileno())

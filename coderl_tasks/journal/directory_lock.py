@@ -5,12 +5,10 @@
    tell two users in one process apart, so a table in the process does.
 2. Between hosts it may not be enough: some network file systems keep such a lock to one host, and others keep it for
    minutes after its host is gone. So the lock file says who holds the folder, and its holder writes it anew every
-   BEAT_S (a lease). A process on another host takes the folder once it has seen no beat for LEASE_S. It measures by its
-   own clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
-3. A holder that was not able to beat (a stopped machine, a network away) looks into the file before it writes anything
-   else (`require_in_place`), and writes nothing more in a folder that has another holder.
-4. A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
-   in its place. So `require_in_place` also asks whether the folder is still there.
+   BEAT_S (a lease). Another host measures by its own clock alone, as clocks of hosts differ. A holder that ends in
+   order says so, and nobody waits.
+3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`): another host may
+   have taken it over while this one was stopped or without a network, or the folder was moved, and the lock with it.
 """
 
 import errno
@@ -34,8 +32,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 
 RUN_LOCK = "run.lock"
 BEAT_S, LEASE_S = 1.0, 6.0
-OUTLIVED_S = 180.0
-"""How long the lock of a host that is gone may outlive it: NFS servers drop it after 90 s or so."""
+OUTLIVED_S = 180.0  # how long the lock of a host that is gone may outlive it: NFS servers drop it after 90 s or so
 _RECORD_BYTES = 256  # the file keeps its size, so that a beat needs no room on the disk
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
 logger = logging.getLogger(__name__)
@@ -59,8 +56,7 @@ def _this_host() -> dict[str, str]:
     return {"host": socket.gethostname(), "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 
 
-_now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-"""Seconds that go on while the machine sleeps."""
+_now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # seconds that go on while the machine sleeps
 
 
 @dataclass(slots=True)
@@ -125,8 +121,8 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
         same for LEASE_S, the lock is taken over; if the file system then still keeps the lock of the dead host, this
         waits for up to OUTLIVED_S."""
         self._key = folder.resolve() / name
-        watched: tuple[dict[str, Any], float] | None = None  # the other host's last record, since when
-        begun = _now()
+        first_record: dict[str, Any] | None = None  # of a holder on another host, as first read
+        first_read = begun = _now()
         while True:
             with _held_guard:
                 # Before opening the file: closing any descriptor of it would end this process's POSIX lock.
@@ -135,7 +131,8 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                 descriptor = os.open(self._key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 try:
                     is_locked, record = _lock(descriptor), _read(descriptor)
-                    if is_locked and (not _is_of_other_host(record) or _is_silent(record, watched)):
+                    is_silent = record == first_record and _now() - first_read > LEASE_S  # no sign of life
+                    if is_locked and (is_silent or not _is_of_other_host(record)):
                         self._hold(descriptor)
                         break
                 except BaseException:
@@ -143,15 +140,17 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                     os.close(descriptor)
                     raise
                 os.close(descriptor)
-            has_beaten = watched is not None and record != watched[0]
-            if not _is_of_other_host(record) or has_beaten or _now() - begun > OUTLIVED_S:
+            is_held_here = not _is_of_other_host(record)  # then the kernel has refused the lock: the holder lives
+            gives_sign_of_life = first_record is not None and record != first_record
+            has_waited_longest = _now() - begun > OUTLIVED_S
+            if is_held_here or gives_sign_of_life or has_waited_longest:
                 raise _busy_error(folder, _in_words(record), instead)
-            if watched is None:
+            if first_record is None:
                 unless = f"it is taken over unless it gives a sign of life within {LEASE_S:g} s"
                 logger.warning("%s was held by %s: %s", folder, _in_words(record), unless)
-                watched = record, _now()
+                first_record, first_read = record, _now()
             time.sleep(BEAT_S / 2)
-        if watched is not None:  # taken over, perhaps by a third host at the same moment
+        if first_record is not None:  # taken over, perhaps by a third host at the same moment
             self._confirm(folder, instead)
 
     def _hold(self, descriptor: int) -> None:
@@ -270,10 +269,6 @@ def _is_of_other_host(record: dict[str, Any]) -> bool:
     """Whether the record is of a holder on another host that has not released the folder."""
     ours = _this_host()
     return "host" in record and not record.get("released") and any(record.get(key) != ours[key] for key in ours)
-
-
-def _is_silent(record: dict[str, Any], watched: tuple[dict[str, Any], float] | None) -> bool:
-    return watched is not None and record == watched[0] and _now() - watched[1] > LEASE_S
 
 
 def _in_words(there: dict[str, Any]) -> str:

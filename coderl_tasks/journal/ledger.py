@@ -6,20 +6,15 @@
     training     forward and backward: prompt and completion of what is trained on, once per epoch
     base         prefill by the base model: prompt and completion of what `kl.base_every` measures the KL on
 
-1. A group reserves what it can cost at most, prompt + n * max_tokens, before its request is sent, and is charged with
-   what it has cost when it comes. What is spent and reserved never passes the cap, whatever is in flight.
-2. A group that does not fit waits for what is in flight, which will have cost less than it reserved. Only where
-   nothing is and it still does not fit is the cap reached: so up to less than one group of it is used.
-3. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
+1. A group reserves the most that it can cost before its request is sent, and waits while that does not fit. So what is
+   spent and reserved never passes the cap, and the cap is reached up to less than the cost of one group.
+2. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
    flight when it was killed is in no journal, and is not counted; a service may bill it.
-4. In training a group's tokens of training count from the start, as if all of it were trained on, and are put right by
-   its step's commit.
-5. What the base model reads for `kl.base_every` counts from the step's commit on, so that it may pass a cap once, by 16
+3. What the base model reads for `kl.base_every` counts from the step's commit on, so that it may pass a cap once, by 16
    sequences. With `kl.penalty_coef` the price of training has it.
 
 Not covered: storage of checkpoints, requests that failed and were sent again, and updates that are replayed after a
-crash. That a service bills prompts of a group and sequences that are trained on in this way is how its clients count
-(the length of each datum's input); no bill was compared.
+crash. Tokens are counted as the service's clients do (the length of each datum's input); no bill was compared.
 """
 
 import asyncio
@@ -85,13 +80,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens of each kind, None where not known. `known` says since when, or from where."""
+    """USD per million tokens of each kind, None where not known. `source`: a price list's date, or the setting."""
 
     prefill: float
     cached: float
     sample: float
     train: float | None
-    known: str
+    source: str
 
     def usd(self, tokens: Tokens) -> float | None:
         """What so many tokens cost; None if a price that is needed is not known."""
@@ -115,6 +110,8 @@ PRICES = {
 (https://tinker-docs.thinkingmachines.ai/tinker/models/models_and_pricing/) for the shorter context; prices change.
 The cached price of Qwen3-8B is from the page's "80% discount on cached prefill tokens"."""
 
+Charge = Callable[[pl.DataFrame, pl.DataFrame | None], None]  # see `Budget.reserve`
+
 
 class Budget:
     """What one run has spent, and may. Without settings there is no cap, and it only counts."""
@@ -126,16 +123,16 @@ class Budget:
         self.epochs = settings.epochs_per_rollout_batch if isinstance(settings, TrainSettings) else 0
         self.flow = "" if settings is None else type(settings).__name__.removesuffix("Settings").lower()  # the command
         self.spent = sum(spent, Tokens())
-        self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
+        self.provisional_training: dict[int, int] = {}  # by step: training tokens charged as if all were trained on
         self._in_flight: list[Tokens] = []  # what each group reserved
         self._shares: list[tuple[float, float]] = []  # tokens and USD that were set aside
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame, pl.DataFrame | None], None]]:
+    async def reserve(self, request: "GroupRequest") -> AsyncIterator[Charge]:
         """Reserves the most that `request` can cost while the block lasts, so that groups sampled at once cannot pass
-        the cap together. Waits while that does not fit: a group in flight may cost less than it reserved. Raises
-        BudgetReachedError if it does not fit and none is in flight.
+        the cap together. While that does not fit, waits for groups in flight, which may cost less than they reserved.
+        Raises BudgetReachedError if it does not fit and none is in flight.
 
         Yields `charge(group, before)`, which charges the real cost: that of the frame `group`, less that of the frame
         `before` if this part of the group was charged already."""
@@ -144,7 +141,7 @@ class Budget:
         completion = n * request.max_tokens
         training = epochs * (n * prompt + completion)
         most = Tokens(prompt=prompt, cached=prompt * max(0, n - 1), completion=completion, training=training)
-        while (passed_cap := self._too_much(most)) is not None:
+        while (passed_cap := self._cap_passed_by(most)) is not None:
             if not self._in_flight:
                 raise BudgetReachedError(*passed_cap, flow=self.flow)
             self._freed.clear()
@@ -157,8 +154,11 @@ class Budget:
             if before is not None:
                 tokens -= frame_tokens(before, epochs)
             self.spent += tokens
-            if epochs:  # as if all were trained on: `commit` corrects this step's number
-                self._training[request.step] = self._training.get(request.step, 0) + tokens.training
+            if epochs:
+                # Which rollouts are trained on is not decided yet: `tokens` counts all of them. Remember how much of
+                # `spent` that is, because `commit` replaces it by what the step really trained on.
+                earlier = self.provisional_training.get(request.step, 0)
+                self.provisional_training[request.step] = earlier + tokens.training
 
         try:
             yield charge
@@ -204,14 +204,10 @@ class Budget:
     def commit(self, step: int, trained: int, base: int) -> None:
         """Put right what `step` is charged with for training: `trained` tokens. The base model read `base` tokens."""
         self.spent += Tokens(base=base)
-        if step in self._training:
-            self.spent += Tokens(training=trained - self._training.pop(step))
+        if step in self.provisional_training:
+            self.spent += Tokens(training=trained - self.provisional_training.pop(step))
 
-    def charged(self, step: int, training: int) -> None:
-        """Note that `spent` has so many tokens of training for `step`, which `commit` puts right."""
-        self._training[step] = training
-
-    def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
+    def _cap_passed_by(self, most: Tokens) -> tuple[str, float, str] | None:
         """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
         if self.max_tokens is not None and then.counted > self.max_tokens:
@@ -233,11 +229,11 @@ def cost_price(settings: FlowSettings) -> Price | None:
     """What the tokens of `settings` cost: by its `prices`, else by PRICES; None where that is not known."""
     price, own = PRICES.get(settings.model_name), dict(settings.prices.items())
     if own:
-        price = Price(own["prefill"], own.get("cached", own["prefill"]), own["sample"], own.get("train"), "prices=")
+        price = Price(own["prefill"], own.get("cached", own["prefill"]), own["sample"], own.get("train"), "prices")
     if price is not None and isinstance(settings, TrainSettings) and settings.kl.penalty_coef:
         # The base model reads once what is trained on.
         train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
-        return Price(price.prefill, price.cached, price.sample, train, price.known)
+        return Price(price.prefill, price.cached, price.sample, train, price.source)
     return price
 
 
@@ -259,52 +255,52 @@ def is_capped(settings: FlowSettings) -> bool:
 
 
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
-    """Counts the tokens that the service bills for `rollouts` (SAMPLED_SCHEMA, or ROLLOUT_SCHEMA once it is decided
-    which rows are `trained`): prompt, cached prompt, completion and training tokens.
+    """Counts the tokens that the service bills for `rollouts`. Training reads each row whose column `trained` is true
+    `epochs` times; before that is decided (SAMPLED_SCHEMA lacks the column) all rows count."""
+    # The completions of a group share one prompt: the first pays for it, the others read it from the service's cache.
+    # A later turn of a dialogue pays for the environment's reply, and reads from the cache what its prompt repeats.
+    cached_prompts = pl.col("n") - pl.col("pays_prompt").cast(pl.Int64)
+    totals = _tokens_by_group(rollouts).select(
+        prompt=pl.col("prompt").filter("pays_prompt").sum() + pl.col("environment").sum(),
+        cached=(pl.col("prompt") * cached_prompts + pl.col("repeated_by_turns")).sum(),
+        completion=pl.col("completion").sum(),
+        training=epochs * pl.col("training").sum(),
+    )
+    return Tokens(*totals.collect().row(0))
 
-    Of the completions of one prompt (a group) the first pays for the prompt, and the others read it from the service's
-    cache. A later turn of a dialogue pays for what the environment replied; what its prompt repeats of the sequence so
-    far is cached. Training reads each trained row `epochs` times (0: not at all); before that is decided, all rows
-    count."""
+
+def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
+    """Returns a row per group: the tokens of its `prompt`, the number `n` of its completions, whether one of these
+    `pays_prompt`, and sums of tokens over them: `completion`; `training`, of those that are trained on; and in later
+    turns of a dialogue `environment`, its replies, and `repeated_by_turns`, what prompts repeat of the turns before."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
-    is_decided = "trained" in columns
     if "turns" not in columns:  # an older file
         lazy = lazy.with_columns(turns=pl.lit(None, SAMPLED_SCHEMA["turns"]))
-    totals = (
-        lazy.select(
-            # What identifies a group; older files lack some of it, which is then 0.
-            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),
-            first=pl.col("sample_index") == 0,
-            prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
-            completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
-            trained=pl.col("trained") if is_decided else pl.lit(True),
-            **TURN_TOKENS,  # per row the sums over its later turns: ENVIRONMENT, KEPT and REPEATED tokens
-        )
-        .group_by(_GROUP_KEY)
-        .agg(
-            # `rollouts` may hold only a group's later completions: their prompt is cached. A profile samples in rounds
-            # (`attempt`); a later one comes too late for the cache, and pays again.
-            pays_prompt=pl.col("first").any() | (pl.col("attempt").first() > 0),
-            prompt=pl.col("prompt").first(),
-            n=pl.len(),
-            completion=pl.col("completion").sum(),
-            # REPEATED: a turn that is split off is a training sequence of its own, which reads its prompt again.
-            training=(pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED))
-            .filter("trained")
-            .sum(),
-            environment=pl.col(ENVIRONMENT).sum(),
-            kept=pl.col(KEPT).sum(),
-        )
-        .select(
-            prompt=pl.col("prompt").filter("pays_prompt").sum() + pl.col("environment").sum(),
-            cached=(pl.col("prompt") * (pl.col("n") - pl.col("pays_prompt").cast(pl.Int64)) + pl.col("kept")).sum(),
-            completion=pl.col("completion").sum(),
-            training=epochs * pl.col("training").sum(),
-        )
-        .collect()
+    rows = lazy.select(
+        # What identifies a group; older files lack some of it, which is then 0.
+        *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),
+        is_first=pl.col("sample_index") == 0,
+        prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
+        completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
+        is_trained=pl.col("trained") if "trained" in columns else pl.lit(True),
+        **TURN_TOKENS,  # adds ENVIRONMENT, KEPT and REPEATED, sums over the later turns of a row
     )
-    return Tokens(*totals.row(0))
+    # `rollouts` may hold only a group's later completions, whose prompt is cached. A profile samples a group in rounds
+    # (`attempt`): by a later round the cache has lost the prompt, and its first completion pays again.
+    pays_prompt = pl.col("is_first").any() | (pl.col("attempt").first() > 0)
+    # Training reads the whole dialogue. A turn that is split off into a training sequence of its own also reads again
+    # what its prompt repeats: only of such turns REPEATED counts what KEPT counts of all.
+    training = pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED)
+    return rows.group_by(_GROUP_KEY).agg(
+        pays_prompt=pays_prompt,
+        prompt=pl.col("prompt").first(),
+        n=pl.len(),
+        completion=pl.col("completion").sum(),
+        training=training.filter("is_trained").sum(),
+        environment=pl.col(ENVIRONMENT).sum(),
+        repeated_by_turns=pl.col(KEPT).sum(),
+    )
 
 
 def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
@@ -332,7 +328,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
             tokens = metrics_tokens(committed[step].metrics)
         else:
             tokens = folder_tokens(folder, "scored.parquet", "sampled.parquet", epochs=epochs)
-            budget.charged(step, tokens.training)
+            budget.provisional_training[step] = tokens.training
         budget.spent += tokens + lost
     return budget
 
@@ -441,4 +437,4 @@ def cost_line(tokens: Tokens, price: Price | None) -> str:
     usd = None if price is None else price.usd(tokens)
     if price is None or usd is None:
         return f"in all {tokens.in_words()}"
-    return f"in all {tokens.in_words()}: about {usd:,.2f} USD (prices: {price.known.removesuffix('=')})"
+    return f"in all {tokens.in_words()}: about {usd:,.2f} USD (prices: {price.source})"

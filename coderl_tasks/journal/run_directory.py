@@ -6,13 +6,11 @@
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
-The next start opens the directory and continues at `next_step`. One process at a time: `RunDirectory.open` takes a lock
-that ends with the process. Reading needs none.
+One process at a time may write: `RunDirectory.open` takes a lock that ends with the process. Reading needs none.
 
 metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The
 commits are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because
-`reconcile` puts the file in order on every start. A row is identified by step and kind, an evaluation's also by
-`eval/name`.
+`reconcile` puts the file in order on every start.
 """
 
 import errno
@@ -44,8 +42,7 @@ DEFAULT_ROOT = "~/code-rl-logs"
 STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
 _EARLY = {CONFIG_FILE, "test_order.json", "prompts.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
 """Files that a start may write before anything is sampled."""
-_PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
-"""Files that hold samples or updates, damaged ones that were set aside included."""
+_PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")  # samples or updates, also damaged ones that were set aside
 _LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
@@ -160,7 +157,9 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config) if resumed else []
             if changes and is_unstarted(folder):
-                (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
+                # It says which tests of a problem run first, as learned from the pool. The changes may name another
+                # pool, and as nothing was sampled yet, this start may learn the order again.
+                (folder / "test_order.json").unlink(missing_ok=True)
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 atomic.recover(folder / name)  # before `cls`, which reads the rows
             complete = {"format": FORMAT, **config, **findings}

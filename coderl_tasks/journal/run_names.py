@@ -1,8 +1,7 @@
 """How the name of a run or a pool is resolved, and whether an unknown one may be a typo.
 
 A run's name is its directory's. A name without a slash lies below the default root, a pool's below data/pools; what has
-a slash is a path. A run, or a curation, of that name in the working directory is found too. Commands that read what was
-recorded also take `latest`, `log_path=RUN` as `coderl train` prints it, and a file of a run.
+a slash is a path. A run, or a curation, of that name in the working directory is found too (see `record_path`).
 """
 
 import difflib

@@ -22,10 +22,9 @@
 
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
 
-The index has what queries ask of rollouts, without tokens and texts, in files of many steps each. A million rollouts
-are some thousand files of steps, and to open each takes longer than to read what a query asks of it; of long
-completions to count the tokens takes as long as to read them all. A step adds its own rows, which it has in memory.
-What is not in the index, of a step after whose commit a kill came, is read from the steps.
+The index has what queries ask of rollouts, without tokens and texts, in files of many steps each: opening thousands of
+files, and counting the tokens of long completions, takes longer than reading what a query asks. What is not in the
+index, because a kill came after the step's commit, is read from the steps.
 """
 
 import logging
@@ -48,16 +47,13 @@ logger = logging.getLogger(__name__)
 Phase = Literal["sampled", "scored", "commit"]
 RolloutPhase = Literal["sampled", "scored"]
 Content = TypeVar("Content")
-TOKENS_PER_ROW_GROUP = 2**21
-"""Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
+TOKENS_PER_ROW_GROUP = 2**21  # of completions, encoded at a time: some 25 MB with texts and log-probabilities
 
 PHASE_FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 PROBLEMS_FILE, TRAINER_FILE = "problems.json", "trainer_logprobs.parquet"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
-FINGERPRINT_FILE = "request.json"
-"""Says what the sampled groups, or the rollouts, in its folder are of."""
-BASELINE, FINAL = "baseline", "final"
-"""Evaluations by name: before training, and at its end."""
+FINGERPRINT_FILE = "request.json"  # says what the sampled groups, or the rollouts, in its folder are of
+BASELINE, FINAL = "baseline", "final"  # the evaluations before training and at its end, by name
 STEPS_PER_FILE = 64
 LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens", "n_turns": "turns"}
 """Columns of the index that count another one's tokens or turns."""

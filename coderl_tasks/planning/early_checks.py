@@ -1,13 +1,4 @@
-"""What every flow settles first: whether a place and a data set can be used, and which base model is taken.
-
-| what is known of the model                  | taken, if the service offers it    | else                        |
-|---------------------------------------------|------------------------------------|-----------------------------|
-| named (`model_name`, a preset)              | that one                           | ConfigError, with near ones |
-| recorded by the run or pool that is gone on | that one                           | ConfigError, with near ones |
-| nothing                                     | the first of `BARE_MODELS` offered | ConfigError that asks       |
-
-The embedded server is not asked: it is started for the model that `services.for_this_machine` says.
-"""
+"""What every flow settles first: whether a place and a data set can be used, and which base model is taken."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -82,37 +73,43 @@ def deployed_name() -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeWith:
-    """What a command goes on with ("the run PATH"), its base model, and what to do where the service lacks that."""
+class RecordedModel:
+    """The base model of a run or a pool that a command continues. Messages name that run or pool by `owner` ("the run
+    PATH"), and give `advice` if the service lacks the model."""
 
-    what: str
+    owner: str
     model_name: str
-    instead: str
+    advice: str
 
 
-async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
-    """Decides the base model of a flow: returns `settings` with it and, to be shown, the reason for it. It is what the
-    settings or a preset name, else that of `record`, a run or pool to go on with (its changes are checked elsewhere),
-    else one that the service offers. ConfigError if the service lacks it, InfraError if it fails."""
+async def with_decided_model(settings: FlowT, recorded: RecordedModel | None = None) -> FlowT:
+    """Decides the base model of a flow. Returns `settings` with that model and, for display, the reason for it:
+
+    1. the model that `settings` name, by `model_name` or by a preset,
+    2. else the `recorded` model of the run or pool that the command continues,
+    3. else the first default model that the service offers.
+
+    Raises ConfigError if the service does not offer the model, InfraError if the service fails."""
     if settings.model_reason is not None:  # already decided
         return settings
-    check_environment(settings.model_name)
+    check_environment(settings.model_name)  # raises for bad environment variables, before any request is sent
     is_from_preset = settings.names_model and "model_name" not in settings.given
-    reason = f"preset {settings.preset}" if is_from_preset else ""  # a model that was given needs none
+    reason = f"preset {settings.preset}" if is_from_preset else ""  # a model that the user named needs no reason
     if not uses_tinker_service():
-        return settings.with_model(settings.model_name, reason)  # the embedded server serves what is asked for
+        return settings.with_model(settings.model_name, reason)  # the embedded server is started for this model
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
-    if record is not None and (not settings.names_model or settings.model_name == record.model_name):
-        if record.model_name not in offered:
-            model = not_offered(record.model_name, offered)
-            raise ConfigError(f"{record.what} was made with {model}: {record.instead}")
-        return settings.with_model(record.model_name, f"{record.what} was made with it")
-    if not settings.names_model:
-        return settings.with_model(*choose_model(offered))
-    if settings.model_name not in offered:
-        raise ConfigError(f"model_name is {not_offered(settings.model_name, offered)}")
-    return settings.with_model(settings.model_name, reason)
+    if settings.names_model and (recorded is None or settings.model_name != recorded.model_name):
+        if settings.model_name not in offered:
+            raise ConfigError(f"model_name is {not_offered(settings.model_name, offered)}")
+        return settings.with_model(settings.model_name, reason)
+    if recorded is None:
+        chosen, why = choose_model(offered)
+        return settings.with_model(chosen, why)
+    if recorded.model_name not in offered:
+        model_not_offered = not_offered(recorded.model_name, offered)  # "NAME, which the service does not offer"
+        raise ConfigError(f"{recorded.owner} was made with {model_not_offered}: {recorded.advice}")
+    return settings.with_model(recorded.model_name, f"{recorded.owner} was made with it")
 
 
 def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:

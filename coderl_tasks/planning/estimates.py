@@ -13,9 +13,8 @@ upper bound. A profile with as many answers has the lengths of those that were n
 The correction removes the largest error: which problems the first steps happened to draw. The intervals assume that
 later steps are like the known ones: they do not foresee that a policy learns to write longer completions.
 
-Time comes from how fast the model samples and trains on the Tinker server in use: by the last steps of a run here, else
-by a probe. What a run took per completion has its prompts, its grading and all between requests in it. A probe has none
-of that, and fewer requests at a time than a step: what it says is rough.
+Time comes from how fast the model samples and trains on the Tinker server in use: by the last steps of a run here,
+which include grading and all between requests, else by a probe, which is rough: it has fewer requests at a time.
 """
 
 import asyncio
@@ -57,16 +56,11 @@ from coderl_tasks.services import embedded_tinker, tinker_credentials, uses_tink
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
 
-FIRST_STEPS = 3
-"""Steps after which a run's own lengths say more than anything else."""
-LAST_STEPS = 20
-"""Steps of an earlier run that say how fast it was."""
-PROBED, TRAINED = (32, 16), 4
-"""Completions of a probe, the tokens of each at most, and the completions that it trains on."""
-REPLY_TOKENS = 600
-"""Of a reply between two answers: about what the longest texts have (environments/feedback.py)."""
-SOON_S = 120.0
-"""Seconds up to which nobody needs to be told how long a run takes."""
+FIRST_STEPS = 3  # after so many, a run's own lengths say more than anything else
+LAST_STEPS = 20  # of an earlier run: they say how fast it was
+PROBED, TRAINED = (32, 16), 4  # completions of a probe and the most tokens of each; completions that it trains on
+REPLY_TOKENS = 600  # of a reply between two answers: about what the longest texts have (environments/feedback.py)
+SOON_S = 120.0  # up to which nobody needs to be told how long a run takes
 _Z = NormalDist().inv_cdf(0.975)
 
 
@@ -158,7 +152,7 @@ async def estimates(
     whole, price = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]", rows[0].price  # one base model
     notes = [
         *(f"{row.use}: by {row.by}" for row in rows),
-        f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}",
+        f"prices: {'not known (prices=...)' if price is None else price.source}",
         f"in all, as max_tokens_total counts (prompts and completions): {whole}",
         time_line(rows, speed),
     ]
@@ -168,32 +162,32 @@ async def estimates(
 
 
 async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
-    """The estimated tokens, a row per use (profile, train, evaluate), and the planned settings whose model decides the
-    speed: a pipeline's are its training's. No rows and None if all evaluations to compare are finished."""
+    """Plans the command and estimates its tokens. Returns a row per use (profile, train, evaluate), and the planned
+    settings whose model decides the speed. Returns no rows and None if all evaluations to compare are finished."""
     if isinstance(settings, PipelineSettings):
         planned = await flow_plans.plan_pipeline(settings)
         problems = await asyncio.to_thread(_filtered_problems, planned.curate)
-        train = _training_rows(planned.train, _lengths_at_limit(planned.train, problems))
-        return [_profile_row(planned.curate, problems), *train, _evaluation_row(planned.evaluate)], planned.train
+        rows = [_profile_row(planned.curate, problems)]
+        rows += _training_rows(planned.train, _lengths_at_max_tokens(planned.train, problems))
+        return [*rows, _evaluation_row(planned.evaluate)], planned.train
     if isinstance(settings, CurateSettings):
         curation, _ = await flow_plans.plan_curation(settings)
         return [_profile_row(curation, await asyncio.to_thread(_filtered_problems, curation))], curation
     if isinstance(settings, EvaluateSettings):
-        # A seed of a side is the folder of a finished evaluation, not made again, or the settings of one to make.
-        seeds = [seed for side in flow_plans.compared_sides(settings) for _, seed in side] or [settings]
-        evaluated = [(await flow_plans.plan_evaluation(seed))[0] for seed in seeds if not isinstance(seed, Path)]
-        return [_evaluation_row(each) for each in evaluated], evaluated[0] if evaluated else None
+        to_make = flow_plans.evaluations_to_make(settings)  # several if evaluations are compared
+        evaluations = [(await flow_plans.plan_evaluation(each))[0] for each in to_make]
+        return [_evaluation_row(each) for each in evaluations], evaluations[0] if evaluations else None
     assert isinstance(settings, TrainSettings)
-    training, pool, path = await flow_plans.plan_training(settings)
-    if isinstance(pool, CurateSettings):  # no pool yet: the run makes it, without a profile
+    training, pool, run_path = await flow_plans.plan_training(settings)
+    if isinstance(pool, CurateSettings):  # the curation that makes the missing pool, without a profile of lengths
         problems = await asyncio.to_thread(_filtered_problems, pool)
-        return _training_rows(training, _lengths_at_limit(training, problems)), training
-    return training_estimates(training, pool, path), training
+        return _training_rows(training, _lengths_at_max_tokens(training, problems)), training
+    return training_estimates(training, pool, run_path), training
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
     """What a run takes in all, with what it has taken, at `path` where it is begun."""
-    lengths = _profiled_lengths(settings, pool) or _lengths_at_limit(settings, read_pool(pool.file))
+    lengths = _profiled_lengths(settings, pool) or _lengths_at_max_tokens(settings, read_pool(pool.file))
     if path is None or (done := committed_steps(path)) < FIRST_STEPS:
         return _training_rows(settings, lengths)
     return _training_rows(settings, lengths, by_steps(settings, load_run(path), done, pool))
@@ -272,8 +266,10 @@ def _profile_ratio(run: RunRecord, pool: FoundPool, done: int) -> dict[str, floa
     if drawn["completion"].null_count():
         return None
 
+    frames = (profile, drawn)
+
     def factor(*names: str) -> float:
-        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in (profile, drawn))
+        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in frames)
         return of_pool / of_steps if of_steps else 1.0
 
     kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}
@@ -308,8 +304,8 @@ def _profiled_lengths(settings: TrainSettings, pool: FoundPool) -> Lengths | Non
     return found.in_turns(settings, whole=made is not None and made.most_answers == settings.most_answers)
 
 
-def _lengths_at_limit(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
-    """Prompts as they are, completions at most as long as they may be."""
+def _lengths_at_max_tokens(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
+    """Lengths without a profile: the prompts' own, and `max_tokens` for each completion."""
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     prompts = [len(environment_of(settings).prompt(problem, renderer)) for problem in problems]
     if not prompts:
@@ -327,7 +323,7 @@ def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estim
     """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples."""
     if not settings.is_profiled:
         return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
-    lengths, count = _lengths_at_limit(settings, problems), len(problems)
+    lengths, count = _lengths_at_max_tokens(settings, problems), len(problems)
     price = cost_price(settings)
 
     def tokens(of: Lengths, samples: float, completion: float) -> Tokens:
@@ -347,7 +343,7 @@ def _evaluation_row(settings: EvaluateSettings) -> Estimate:
         raise ConfigError("completions are graded without a model: there are no tokens to estimate")
     with TemporaryDirectory() as folder:
         problems = flow_plans.evaluation_problems(settings, Path(folder))
-        lengths = _lengths_at_limit(settings, problems)
+        lengths = _lengths_at_max_tokens(settings, problems)
     return _evaluating(settings, [len(problems)], lengths, settings.n_samples)
 
 

@@ -6,9 +6,8 @@ The flow plans too, since a deployment starts it without the command. What the c
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
@@ -31,7 +30,7 @@ from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, ha
 from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.paths import POOLS, find_local, known_sha256
-from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
+from coderl_tasks.planning.early_checks import RecordedModel, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems.loading import (
     NO_EVALUATION,
@@ -68,7 +67,7 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
             path = run_path(settings.log_path)
             if (path / "config.json").is_file():
                 raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
-        return (await plan_training(settings))[0]
+        return (await plan_training(settings)).settings
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
     if isinstance(settings, PipelineSettings):
@@ -76,9 +75,8 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
     assert isinstance(settings, EvaluateSettings)
     if settings.compare is None:
         return (await plan_evaluation(settings))[0]
-    for _, seed in chain(*compared_sides(settings)):
-        if isinstance(seed, EvaluateSettings):  # else the folder of a finished evaluation
-            await plan_evaluation(seed)  # only checks: the evaluation itself completes it from its run
+    for evaluation in evaluations_to_make(settings):
+        await plan_evaluation(evaluation)  # only checks: the evaluation itself completes its settings from its run
     return settings
 
 
@@ -87,7 +85,7 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     folder = _named_pool(settings)
     if settings.from_run is not None:
         settings = filled_from_run(settings)
-    settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
+    settings = await with_decided_model(for_this_machine(settings), _model_of_pool(folder))
     check_curation(settings, folder or POOLS)
     if folder is None:
         content = settings.content()
@@ -106,60 +104,83 @@ def _named_pool(settings: CurateSettings) -> Path | None:
     return (POOLS / given).resolve()
 
 
-def _pool_record(folder: Path | None) -> MadeWith | None:
+def _model_of_pool(folder: Path | None) -> RecordedModel | None:
     if folder is None or (model_name := recorded_model(folder)) is None:
         return None
-    return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
+    return RecordedModel(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
 
 
-async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
-    """Prepares a training. Returns three things: the complete settings; the pool that it trains on, or if there is none
-    the settings of the curation that the run makes it by; and the run directory. Without log_path that is an unfinished
-    run with these settings, else None: the run gets a new one, named by the time. Raises ConfigError or DataError for
-    mistakes, InfraError if the Tinker service does not answer; a run with nothing left to do needs no service."""
+class PlannedTraining(NamedTuple):
+    """What a training starts with. `pool` is the settings of a curation if the run has to make its pool first;
+    `run_path` is None for a new directory, named by the time."""
+
+    settings: TrainSettings
+    pool: FoundPool | CurateSettings
+    run_path: Path | None
+
+
+async def plan_training(settings: TrainSettings) -> PlannedTraining:
+    """Prepares a training: completes its settings, finds its pool and its run directory, and checks what would fail
+    later. Without log_path it continues an unfinished run with these settings, if there is one. Raises ConfigError or
+    DataError for mistakes, InfraError if the Tinker service does not answer."""
     path = training_path(settings)
     settings = complete_settings(settings, path)
-    check_environment(settings.model_name)
+    check_environment(settings.model_name)  # raises for bad environment variables
     recorded = recorded_config(path)  # None: the run is new
-    is_finished_already = False
-    if uses_tinker_service() and path is not None and recorded is not None:
-        # A finished run needs no service. Opened with its recorded settings, so that looking changes nothing. Raises
-        # ConfigError if another process trains in it.
-        with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
-            is_finished_already = directory.finished
-    if not is_finished_already:  # a finished run is shown again even if its model has been retired
-        settings = await with_decided_model(settings, run_record(path))
+    if not _is_finished_on_service(settings, path, recorded):  # if it is, its model may have been retired since
+        settings = await with_decided_model(settings, _model_of_run(path))
     if settings.thinking is not None:  # raises now if the model has no such switch: the run could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     environment_of(settings)  # raises for a reward file that cannot be used
     n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0  # not trained on
     pool = wanted_pool(settings, at_least=settings.problems_per_step + n_validation)
-    if isinstance(pool, CurateSettings):  # there is none: the run makes it
+    if isinstance(pool, CurateSettings):  # there is none: the run makes it, in the folder `name`
         check_place(Path(str(pool.name)), "pool")
         check_training(settings, path)
-        return settings, pool, path
-    check_pool(pool.file)
+        return PlannedTraining(settings, pool, path)
+    check_pool(pool.file)  # raises for a file that cannot be read, or without problems
     require_environment(pool, settings.environment)  # raises for a pool of another kind of task
     settings = settings.with_changes(pool=str(pool.file))
     if recorded is None:
-        # A new run that names no data takes those of its pool, if the pool says what it kept for evaluation.
-        made_with = pool.manifest.get("settings", {})
-        of_pool = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
-        if settings.given.isdisjoint(SIDES) and not of_pool.keys() <= {"dataset"}:
-            settings = settings.with_changes(**of_pool)
+        settings = _with_data_of_pool(settings, pool)
     elif path is not None:
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
-    if settings.test_share is not None:
-        problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
-        if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
-            raise ConfigError(
-                f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held "
-                "out: curate with the same test_share (or a larger one)"
-            )
+    _require_no_held_out_problem(settings, pool)
     if path is None and settings.resume != "never":
         path = unfinished_run(settings)
-    return settings, pool, path
+    return PlannedTraining(settings, pool, path)
+
+
+def _is_finished_on_service(settings: TrainSettings, path: Path | None, recorded: dict[str, Any] | None) -> bool:
+    """Whether a run on the Tinker service, at `path` with the `recorded` configuration, has done all that `settings`
+    ask for. Raises ConfigError if another process trains in it."""
+    if path is None or recorded is None or not uses_tinker_service():
+        return False
+    # Opened with its recorded settings, so that looking changes nothing.
+    with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
+        return directory.finished
+
+
+def _with_data_of_pool(settings: TrainSettings, pool: FoundPool) -> TrainSettings:
+    """A new run that names no data takes those of its pool, if the pool says what it kept for evaluation."""
+    made_with = pool.manifest.get("settings", {})
+    data_of_pool = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+    says_evaluation_side = not data_of_pool.keys() <= {"dataset"}
+    takes_data = says_evaluation_side and settings.given.isdisjoint(SIDES)
+    return settings.with_changes(**data_of_pool) if takes_data else settings
+
+
+def _require_no_held_out_problem(settings: TrainSettings, pool: FoundPool) -> None:
+    """Raise ConfigError if `test_share` holds out a problem of the pool: it would be trained and evaluated on."""
+    if settings.test_share is None:
+        return
+    problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+    if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+        raise ConfigError(
+            f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held out: "
+            "curate with the same test_share (or a larger one)"
+        )
 
 
 def training_path(settings: TrainSettings) -> Path | None:
@@ -224,11 +245,11 @@ def is_finished_run(directory: RunDirectory, settings: TrainSettings) -> bool:
     return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
 
 
-def run_record(path: Path | None) -> MadeWith | None:
+def _model_of_run(path: Path | None) -> RecordedModel | None:
     if (config := recorded_config(path)) is None:
         return None
-    instead = "start a new run (another log_path) with one that it offers"
-    return MadeWith(f"the run {path}", config["model_name"], instead)
+    advice = "start a new run (another log_path) with one that it offers"
+    return RecordedModel(f"the run {path}", config["model_name"], advice)
 
 
 def start_note(directory: RunDirectory) -> str:
@@ -254,35 +275,43 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """Prepares an evaluation: returns the settings, completed from the policy's run if it has one, and the policy. With
-    `completions`, a file of completions, that file takes the policy's place, without a model. Raises as `plan` does."""
+    """Prepares an evaluation: returns its complete settings, and the policy to evaluate. With the setting `completions`
+    the completions in that file are graded in place of a policy's, without a model. Raises ConfigError or DataError for
+    mistakes, InfraError if Tinker fails."""
     if settings.completions is not None:
-        policy = _given_completions(settings, settings.completions)
-        settings = _as_its_harness(settings)  # fills in what the benchmarks' own harnesses use
+        policy = _completions_as_policy(settings, settings.completions)
+        settings = _with_benchmark_defaults(settings)
     else:
-        wanted_model = settings.model_name if settings.names_model else None
-        policy = find_policy(settings.checkpoint, wanted_model)
-        if policy.sampler_path is not None and policy.run is None and wanted_model is None:  # a tinker:// path
-            raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-        settings = _as_its_harness(await _completed_from_run(settings, policy))
-        # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
-        if uses_tinker_service():
-            answering = await served_by(*tinker_credentials(), settings.model_name)
-        else:
-            answering = embedded_tinker_serves(settings.model_name)
-        policy = replace(policy, served_by=answering)
-        if settings.benchmark is None:
-            # Raises if the evaluation would be of all the problems that were trained on, unless that is asked for.
-            require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
+        settings, policy = await _plan_sampling(settings)
     check_evaluation(settings, policy.run)
-    named = _named_evaluation(settings, policy.run)
-    content = evaluation_content(settings, policy)  # the settings that decide the results
-    if named is not None and (named / "summary.json").is_file() and recorded_settings(named) != content:
-        raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
+    folder = _folder_of_log_path(settings, policy.run)
+    is_finished = folder is not None and (folder / "summary.json").is_file()
+    if folder is not None and is_finished and recorded_settings(folder) != evaluation_content(settings, policy):
+        raise ConfigError(f"log_path={folder} holds an evaluation with other settings: choose another log_path")
     return settings, policy
 
 
-def _given_completions(settings: EvaluateSettings, file: str) -> FoundPolicy:
+async def _plan_sampling(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
+    """`plan_evaluation` of the policy that `checkpoint` names, which is sampled from."""
+    wanted_model = settings.model_name if settings.names_model else None
+    policy = find_policy(settings.checkpoint, wanted_model)
+    is_tinker_path = policy.sampler_path is not None and policy.run is None
+    if is_tinker_path and wanted_model is None:
+        raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
+    settings = _with_benchmark_defaults(await _completed_from_run(settings, policy))
+    # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
+    if uses_tinker_service():
+        answering = await served_by(*tinker_credentials(), settings.model_name)
+    else:
+        answering = embedded_tinker_serves(settings.model_name)
+    if settings.benchmark is None:
+        # Raises if the evaluation would be of all the problems that were trained on, unless that is asked for.
+        trained_on = policy.config.get("dataset")
+        require_other_problems(settings, trained_on, otherwise="dataset= names another data set altogether")
+    return settings, replace(policy, served_by=answering)
+
+
+def _completions_as_policy(settings: EvaluateSettings, file: str) -> FoundPolicy:
     """What takes the place of a policy where the completions of `file` are graded."""
     if settings.names_model:
         raise ConfigError(
@@ -293,8 +322,8 @@ def _given_completions(settings: EvaluateSettings, file: str) -> FoundPolicy:
     return FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
 
 
-def _as_its_harness(settings: EvaluateSettings) -> EvaluateSettings:
-    """`settings`, which the harnesses of the benchmarks fill where they are not given; those of a run do not."""
+def _with_benchmark_defaults(settings: EvaluateSettings) -> EvaluateSettings:
+    """Fills what is not given as the own harnesses of the benchmarks have it, if `settings` name any: not as a run."""
     if settings.benchmark is not None:
         settings = settings.filled_from(benchmark_settings(settings.benchmark, settings.given))
     try:
@@ -306,29 +335,35 @@ def _as_its_harness(settings: EvaluateSettings) -> EvaluateSettings:
 
 async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
     """Fills in what `settings` leave open: from the configuration of the policy's run, so that the policy is evaluated
-    as it was trained, and the base model. What a run's configuration must not decide here is taken out of `keys`."""
-    keys = {*INHERITED, *SIDES}  # SIDES: which data is for training, and which for evaluation
-    # Nothing about data if the evaluation names other data; of the same data not the evaluation's side, if it is named.
-    if "dataset" in settings.given and not same_source(settings.dataset, str(policy.config.get("dataset"))):
-        keys -= {*SIDES}
-    elif settings.given & {"evaluation_dataset", "test_share"}:
-        keys -= {*SIDES} - {"dataset"}
-    if settings.benchmark is not None:  # it has data and a kind of task of its own
-        keys -= {*SIDES, "environment", "stop_after_code"}
-    own, of_run = settings.environment, str(policy.config.get("environment", "code"))
-    if own != of_run and ("environment" in settings.given or settings.benchmark is not None):
-        # The evaluation is of another kind of task (environment) than the training: only settings of both are taken.
-        fields = EvaluateSettings.model_fields
-        keys = {key for key in keys if {own, of_run} <= {*about(fields[key]).environments}}
-        keys -= {"environment", "stop_after_code"}
-    inherited = {key: policy.config[key] for key in keys if key in policy.config}
+    as it was trained, and the base model."""
+    inherited = {key: policy.config[key] for key in _inherited_keys(settings, policy) if key in policy.config}
     if "model_name" not in inherited:  # there is no run, or its configuration is not known
         return await with_decided_model(for_this_machine(settings))
     settings = settings.filled_from(inherited)
-    if policy.run is None:  # the checkpoint is a base model, which is thereby named
+    if policy.run is None:  # `checkpoint` is the name of a base model: the same as naming it by model_name
         return await with_decided_model(settings.with_changes(model_name=settings.model_name))
-    run = MadeWith(f"the run {policy.run}", inherited["model_name"], "evaluate it on a service that offers it")
-    return await with_decided_model(settings, run)
+    advice = "evaluate it on a service that offers it"
+    return await with_decided_model(settings, RecordedModel(f"the run {policy.run}", inherited["model_name"], advice))
+
+
+def _inherited_keys(settings: EvaluateSettings, policy: FoundPolicy) -> set[str]:
+    """The settings that an evaluation takes from the policy's run where they are not given."""
+    has_benchmark = settings.benchmark is not None  # it has data and a kind of task (environment) of its own
+    run_dataset = str(policy.config.get("dataset"))
+    if has_benchmark or ("dataset" in settings.given and not same_source(settings.dataset, run_dataset)):
+        data_keys: set[str] = set()  # what the run says of its data does not fit other data
+    elif settings.given & {"evaluation_dataset", "test_share"}:
+        data_keys = {"dataset"}  # the evaluation names the part of the run's data that it is on
+    else:
+        data_keys = {*SIDES}  # the data set, and which part of it is for evaluation
+    keys = {*INHERITED, *data_keys}
+    both_environments = {settings.environment, str(policy.config.get("environment", "code"))}
+    is_other_task = len(both_environments) > 1 and (has_benchmark or "environment" in settings.given)
+    if is_other_task:  # only settings that both kinds of task have
+        keys = {key for key in keys if both_environments <= {*about(EvaluateSettings.model_fields[key]).environments}}
+    if is_other_task or has_benchmark:  # these two are decided by the evaluation's own kind of task
+        keys -= {"environment", "stop_after_code"}
+    return keys
 
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
@@ -339,8 +374,8 @@ def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[
 def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     """Where the record goes: `log_path`, else under the run's (or the default root's) evals/ the folder of an earlier
     start with these settings, finished or not, or a new one."""
-    if (named := _named_evaluation(settings, policy.run)) is not None:
-        return named
+    if (folder := _folder_of_log_path(settings, policy.run)) is not None:
+        return folder
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
@@ -352,8 +387,8 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
-def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | None:
-    """The folder that `log_path` names: a path, or a name under the run's (or the default root's) evals/."""
+def _folder_of_log_path(settings: EvaluateSettings, run: Path | None) -> Path | None:
+    """The folder that `log_path` means, None without one: a path, or a name below the evals/ of the run or the root."""
     name = settings.log_path
     if name is None:
         return None
@@ -365,29 +400,34 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
-    """Prepares a pipeline (curate, train, evaluate): returns its settings with one base model for all three parts,
-    after checking each part. Raises as `plan` does, ConfigError if the parts name several models."""
-    parts = settings.parts
+    """Prepares a pipeline (curate, train, evaluate): checks its three parts and returns its settings, with one base
+    model for all parts. Raises ConfigError or DataError for mistakes, InfraError if Tinker fails."""
+    # `for_this_machine` fills in the small nano preset where neither a Tinker service nor a model is named.
+    parts = {key: for_this_machine(part) for key, part in _with_one_model_named(settings.parts).items()}
+    run, pool = training_path(settings.train), _named_pool(settings.curate)  # None: a new one
+    recorded = _model_of_run(run) or _model_of_pool(pool)  # a run, or a pool, that was begun keeps its model
+    # Decided once, for training: all parts use one model, and the service is asked once.
+    training = await with_decided_model(parts["train"], recorded)
+    pipeline = settings.model_copy(
+        update={key: part.with_model(training.model_name, training.model_reason or "") for key, part in parts.items()}
+    )
+    check_curation(pipeline.curate, pool or POOLS)
+    check_training(pipeline.train, run)
+    check_evaluation(pipeline.evaluate, run=None, is_planned=True)
+    return pipeline
+
+
+def _with_one_model_named(parts: dict[str, FlowSettings]) -> dict[str, FlowSettings]:
+    """Sets the model that one of a pipeline's `parts` names in all of them: otherwise a preset would fill in another
+    model in the others. Raises ConfigError if they name several."""
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:
         listed = ", ".join(f"{key}={name}" for key, name in named.items())
         raise ConfigError(f"a pipeline takes one base model, not several ({listed})")
-    if named:
-        model_name = next(iter(named.values()))
-        # Set it in all parts: otherwise the nano preset would fill in another model where none is named.
-        parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
-    parts = {key: for_this_machine(part) for key, part in parts.items()}
-    run = training_path(settings.train)
-    record = run_record(run) or _pool_record(_named_pool(settings.curate))  # what is begun keeps its model
-    # Decided once, for training: all parts use one model, and the service is asked once.
-    training = await with_decided_model(parts["train"], record)
-    pipeline = settings.model_copy(
-        update={key: part.with_model(training.model_name, training.model_reason or "") for key, part in parts.items()}
-    )
-    check_curation(pipeline.curate, _named_pool(pipeline.curate) or POOLS)
-    check_training(pipeline.train, run)
-    check_evaluation(pipeline.evaluate, run=None, is_planned=True)
-    return pipeline
+    if not named:
+        return parts
+    model_name = next(iter(named.values()))
+    return {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
@@ -396,17 +436,8 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
     require_price(settings)
     environment_of(settings)  # raises for a reward file that cannot be used
     check_place(folder, "name")
-    # A pool that was finished with other settings is not changed, as runs trained on it could not be resumed. `content`
-    # are the settings that decide what a pool contains.
-    content, made_with = settings.content(), finished_with(folder)
-    if not settings.replace and made_with is not None and recorded_settings(folder) != content:
-        changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
-        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
-        if changed:
-            raise ConfigError(
-                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
-                "replace=true makes it again from its recorded samples (runs trained on it can then not be resumed)"
-            )
+    if not settings.replace:
+        _require_no_other_pool(settings, folder)
     check_data(settings.dataset, settings.splits, "train")
     benchmark_sources(settings.benchmark or (), download=False)
     side = evaluation_side(settings)
@@ -414,11 +445,27 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
         check_data(side.source, None, side.role)
 
 
+def _require_no_other_pool(settings: CurateSettings, folder: Path) -> None:
+    """Raise ConfigError if the pool in `folder` was finished with other settings: if it changed, runs that were trained
+    on it could not be resumed."""
+    wanted, finished = settings.content(), finished_with(folder)  # the settings that decide what a pool contains
+    # A start with replace=true that was interrupted has recorded `wanted`: it is continued without replace=true too.
+    if finished is None or recorded_settings(folder) == wanted:
+        return
+    changed = [key for key in wanted if finished.get(key, wanted[key]) != wanted[key]]
+    if changed:
+        changes = "; ".join(f"{key}: {finished[key]!r} -> {wanted[key]!r}" for key in changed)
+        raise ConfigError(
+            f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
+            "replace=true makes it again from its recorded samples (runs trained on it can then not be resumed)"
+        )
+
+
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
     """Raise ConfigError or DataError for what an evaluation of `run` (None if its policy has none) would find missing.
     With `is_planned` the run is still to be trained, so that a name in `compare_to` may be one of its evaluations."""
     require_price(settings)
-    check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
+    check_place(_folder_of_log_path(settings, run) or run or runs_root(), "log_path")
     environment_of(settings)
     if settings.benchmark is not None:
         benchmark_settings(settings.benchmark, settings.given)  # raises for a name that there is not
@@ -456,15 +503,24 @@ def evaluated_on(settings: EvaluateSettings) -> str:
 
 
 def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | EvaluateSettings]]]:
-    """The sides of `compare`, each its seeds by name: the folder of a finished evaluation, or what to evaluate."""
+    """The sides of `compare`. A side has, per seed, the name that the user gave, and the evaluation of that name: the
+    folder of a finished one, or the settings of one to make."""
 
-    def found(name: str) -> Path | EvaluateSettings:
+    def source(name: str) -> Path | EvaluateSettings:
         folder = find_local(name)
         if folder is not None and EvalJournal(folder).read_summary() is not None:
             return folder
         return settings.with_changes(checkpoint=name, compare=None, compare_to=None)
 
-    return [[(name, found(name)) for name in side.split("+")] for side in settings.compare or ()]
+    return [[(name, source(name)) for name in side.split("+")] for side in settings.compare or ()]
+
+
+def evaluations_to_make(settings: EvaluateSettings) -> list[EvaluateSettings]:
+    """The evaluations that `coderl evaluate` makes: `settings`, or with `compare` those that are not finished."""
+    if settings.compare is None:
+        return [settings]
+    compared = [evaluation for side in compared_sides(settings) for _, evaluation in side]
+    return [evaluation for evaluation in compared if isinstance(evaluation, EvaluateSettings)]
 
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:

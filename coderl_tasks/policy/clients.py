@@ -2,8 +2,7 @@
 
 The coroutines can be cancelled at any moment. The SDK waits for ever on a server that is gone, so whoever supervises
 the server cancels the phase and starts again with a new `connect`; meanwhile the address is asked now and then
-(`lost`). The SDK retries for five minutes in silence, which does not suit a mistyped address: so when a run starts the
-address is asked first, with less patience.
+(`lost`).
 
 Which failures are retryable (`tinker_errors`). The SDK retries and polls on its own, so what reaches us has outlasted
 that. It hides some status errors inside a ValueError or a RuntimeError ("poisoned" client): the whole chain of causes
@@ -88,7 +87,7 @@ async def connect(base_url: str | None = None, api_key: str | None = None) -> ti
         opened.set()
         close_abandoned()
 
-    with tinker_errors("opening a session"), notice(base_url):
+    with tinker_errors("opening a session"), warning_if_slow(base_url):
         try:
             await _in_daemon_thread(open_session)
         except BaseException:
@@ -112,7 +111,7 @@ async def supported_models(
     # The SDK makes REST clients one at a time under a lock of the process: one that is made for an address where
     # nothing answers would block those of every other address, long after its caller was cancelled.
     await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
-    with tinker_errors("asking for the models it has"), notice(base_url, patience_s):
+    with tinker_errors("asking for the models it has"), warning_if_slow(base_url, patience_s):
         try:
             async with asyncio.timeout(patience_s):
                 rest = await rest_client(base_url, api_key)
@@ -231,7 +230,7 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
     does for `patience_s`, ConfigError if it is no address."""
     fault: str | None = "nothing came back"  # said if the time runs out within the first request
     try:
-        with notice(base_url, patience_s, after_s=notice_s):
+        with warning_if_slow(base_url, patience_s, after_s=notice_s):
             async with asyncio.timeout(patience_s):
                 while (fault := await _fault(base_url)) is not None:
                     await asyncio.sleep(PAUSE_S)
@@ -300,8 +299,10 @@ async def _get(base_url: str | None, path: str, api_key: str | None = None) -> h
 
 
 @contextmanager
-def notice(base_url: str | None, patience_s: float = SDK_PATIENCE_S, *, after_s: float = NOTICE_S) -> Iterator[None]:
-    """Say, if the block lasts longer than `after_s`, what is waited for, and until when."""
+def warning_if_slow(
+    base_url: str | None, patience_s: float = SDK_PATIENCE_S, *, after_s: float = NOTICE_S
+) -> Iterator[None]:
+    """Logs a warning if the block lasts longer than `after_s`: what is waited for, and until when."""
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + patience_s))
     line = f"no answer yet from {named_address(base_url)}; still trying until {until}"
     timer = asyncio.get_running_loop().call_later(after_s, logger.warning, "%s", line)

@@ -3,17 +3,10 @@
 **What each completion is reinforced with.**
 
 1. Which rewards a group is compared by (`counted_rewards`): what a completion that ran into its limit, or nearly,
-   counts for.
-
-   graded      its reward as it is: without a closed block of code that is a format error
-   masked      nothing: it is not trained on, nor in the group's mean, since its tokens say little about what was wrong
-   penalised   its reward less what grows from 0 to 1 over the last tokens before the limit (Yu et al., "DAPO", soft
-               overlong punishment): shorter is better before it is too late
-
+   counts for. That is its reward as it is (`as_graded`: without a closed block of code a format error), or nothing
+   (`masked`: its tokens say little about what was wrong), or less the longer it is (`penalised`).
 2. Whether they differ (`should_skip`): a group whose rewards are equal has no signal and is left out.
-3. How far each is off (`ESTIMATORS`).
-
-The column `reward` stays as it was graded; advantages follow from what is said here.
+3. How far each is off (`ESTIMATORS`). The column `reward` stays as it was graded.
 
 **The loss.** Losses are sums over completion tokens. With l the trainer's log-probability of a token, q the sampler's,
 A the completion's advantage and r = exp(l - q) the importance ratio, each function of LOSS_RULES has its formula. The
@@ -57,10 +50,8 @@ Estimator = Callable[[list[float]], list[float]]
 
 def compute_advantages(rewards: list[float]) -> list[float]:
     """A_i = r_i - mean(r): the deviation of each reward from the mean of its group.
-
     It is not divided by the group's standard deviation, which would give nearly solved and nearly hopeless problems
-    more weight (Liu et al., "Understanding R1-Zero-Like Training").
-    """
+    more weight (Liu et al., "Understanding R1-Zero-Like Training")."""
     if not rewards:
         return []
     mean = sum(rewards) / len(rewards)
@@ -77,21 +68,17 @@ def std_normalised(rewards: list[float], eps: float = EPS) -> list[float]:
 
 def leave_one_out(rewards: list[float]) -> list[float]:
     """A_i = r_i - mean of r_j over j != i: RLOO (Ahmadian et al., "Back to Basics").
-
     A completion is not part of its own baseline, which keeps the estimate unbiased. It is the mean-centred advantage
-    times G / (G - 1): the same directions, with more weight for small groups.
-    """
+    times G / (G - 1): the same directions, with more weight for small groups."""
     total, others = math.fsum(rewards), len(rewards) - 1
     return [reward - (total - reward) / others for reward in rewards]
 
 
 def maxrl(rewards: list[float]) -> list[float]:
     """A_i = (r_i - mean(r)) / mean(r): MaxRL (Tajwar et al., "Maximum Likelihood Reinforcement Learning").
-
     With rewards of 0 and 1 a group's gradient is then the mean over its right completions, an estimate of the gradient
     of log pass rate instead of the pass rate: hard problems weigh more. Raises ConfigError for a reward below 0: the
-    mean may then have either sign.
-    """
+    mean may then have either sign."""
     if min(rewards) < 0:
         raise ConfigError(
             f"advantage=maxrl divides by a group's mean reward, and there is one of {min(rewards):g}: it needs rewards "
@@ -161,8 +148,9 @@ def masked(group: pl.DataFrame) -> list[float | None]:
 
 
 def penalised(group: pl.DataFrame, *, max_tokens: int, context: int, overlong_tokens: int | None) -> list[float | None]:
-    """The rewards of the group less its completions' penalties. `max_tokens` is the limit of all where the `context`
-    leaves as much; the penalty begins `overlong_tokens` before a completion's limit, None for a fifth of it."""
+    """The rewards of the group less its completions' penalties, which grow from 0 to 1 over the last `overlong_tokens`
+    (None: a fifth) before a completion's limit (Yu et al., "DAPO", soft overlong punishment). `max_tokens` is the limit
+    of all where the `context` leaves as much."""
     counted: list[float | None] = []
     rows = group.select("reward", pl.col("prompt_tokens", "completion_tokens").list.len(), "turns").iter_rows()
     for reward, prompt, completion, turns in rows:
@@ -198,9 +186,10 @@ def with_advantages(
     credit: TurnCredit = "trajectory",
 ) -> pl.DataFrame:
     """Adds `advantage`, `turn_advantages` and `trained`. `count(group)` is each completion's reward, or None to leave
-    it out; `estimate` turns the others into advantages, if there are two; `credit` shares these out among turns. A
-    group without a signal keeps its deviations from the mean. The update skips it (`trained` is false), empty
-    completions, and those without an advantage."""
+    it out; `estimate` turns the others into advantages, if there are two; `credit` shares these out among turns
+    ("trajectory": each turn has the completion's advantage, and `turn_advantages` stays null). A group without a signal
+    (equal rewards) keeps its deviations from the mean. `trained` is false for such a group, for empty completions and
+    for those without an advantage: the update skips them."""
     groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
     for group in split_groups(graded):
         rewards = count(group)
@@ -213,8 +202,8 @@ def with_advantages(
         column = [None if reward is None else next(remaining, None) for reward in rewards]
         advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
         trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
-        whole = pl.lit(None, ROLLOUT_SCHEMA["turn_advantages"]).alias("turn_advantages")
-        group = group.with_columns(advantage, trained.alias("trained"), whole)
+        no_turn_advantages = pl.lit(None, ROLLOUT_SCHEMA["turn_advantages"]).alias("turn_advantages")
+        group = group.with_columns(advantage, trained.alias("trained"), no_turn_advantages)
         groups.append(group if credit == "trajectory" else with_turn_advantages(group, credit))
     return pl.concat(groups)
 
@@ -234,6 +223,8 @@ Advantage = float | np.ndarray
 """Of a completion, or of each of its tokens (T,)."""
 Config = Mapping[str, float]
 LossValue = tuple[float, np.ndarray, int | None]
+"""The loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss takes them; and how
+many tokens it cuts at a threshold, None if it has none."""
 LOSS_FN: Final = "importance_sampling"
 
 
@@ -283,9 +274,10 @@ def _weighted(values: np.ndarray, advantage: Advantage) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LossRule:
-    """`value(trainer, sampler, advantage, config)` is as of `PolicyLoss`; `inputs(sampled)`, if any, are further inputs
-    of a datum (n - 1), of whose targets `sampled` marks those that the policy sampled. A loss that `reads_prompt`
-    penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt."""
+    """`value(trainer, sampler, advantage, config)` is that of a completion; `trainer` and `sampler` are both sides'
+    log-probabilities (T,) of its tokens, float64. `inputs(sampled)`, if any, are further inputs of a datum (n - 1), of
+    whose targets `sampled` marks those that the policy sampled. A loss that `reads_prompt` penalises every target: with
+    zeros as the prompt's log-probabilities it would train on the prompt."""
 
     value: Callable[[np.ndarray, np.ndarray, Advantage, Config], LossValue]
     inputs: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
@@ -309,12 +301,6 @@ class PolicyLoss:
 
     name: LossName = LOSS_FN
     config: Config = field(default_factory=dict)
-
-    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> LossValue:
-        """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
-        takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
-        sides' log-probabilities (T,) of the tokens, float64."""
-        return LOSS_RULES[self.name].value(trainer, sampler, advantage, self.config)
 
 
 IMPORTANCE_SAMPLING = PolicyLoss()
@@ -341,8 +327,7 @@ def make_datum(
     `tokens` is prompt + completion (n of them) and `ob_len` >= 1 the prompt's length. `logprobs` are the sampler's, per
     completion token (n - ob_len), per token (n) or per target (n - 1). `advantage` is the completion's, or one per
     completion token. Input is tokens[:-1], targets are tokens[1:]; logprobs and advantages are 0 on the first
-    ob_len - 1 targets, the prompt's. Raises ValueError for any other length, an empty prompt or completion.
-    """
+    ob_len - 1 targets, the prompt's. Raises ValueError for any other length, an empty prompt or completion."""
     datum = array_datum(np.asarray(tokens), logprobs, ob_len, advantage)
     inputs = np.asarray(tokens)[:-1].tolist()
     return tinker.types.Datum(tinker.types.ModelInput.from_ints(inputs), datum.loss_fn_inputs)
@@ -359,9 +344,8 @@ def array_datum(
     """Returns the training example of one completion, with the inputs that `loss_fn` reads. `tokens` (n,) are those of
     the prompt, `ob_len` of them, and the completion. `logprobs` are the sampler's, for the completion's tokens, all
     tokens or all targets; `advantage` is the completion's, or one per completion token. `sampled` (n - ob_len) marks
-    the completion's tokens that the policy sampled (None: all); log-probabilities and advantages of others are 0.
-    Raises ValueError for any other length, an empty prompt or completion.
-
+    the completion's tokens that the policy sampled (None: all); the caller passes log-probabilities and advantages of 0
+    for the others. Raises ValueError for any other length, an empty prompt or completion.
     The input's tokens stay an array: a step's 24 million take 0.1 GB as arrays, 1 GB as lists. The SDK sends both as
     the same bytes, but can neither compare nor dump the array."""
     n = len(tokens)
@@ -402,10 +386,8 @@ def train_step(
     training_client: tinker.TrainingClient, datums: Sequence[tinker.types.Datum], adam_params: tinker.AdamParams
 ) -> TrainStepOutput | None:
     """One optimizer step on `datums`: submits forward_backward and optim_step back to back, then waits on both.
-
     Blocks; in async code run it in a thread. Does nothing and returns None without datums. If either part fails, or
-    is refused, raises UpdateFailedError or UpdateRefusedError: the training client must then not be used again.
-    """
+    is refused, raises UpdateFailedError or UpdateRefusedError: the training client must then not be used again."""
     if not datums:
         return None
     answers: list[Any] = []

@@ -49,7 +49,7 @@ TOP_K = 20
 VOCABULARY = 2**18
 """No smaller than that of any model: what lies outside the top k is spread over at most so many tokens."""
 
-LogprobsAt = Literal["scaled", "unscaled", "neither", "unknown"]
+LogprobsOf = Literal["scaled", "unscaled", "neither", "unknown"]
 Stops = Literal["returned", "left out", "none seen"]
 
 
@@ -66,7 +66,7 @@ class Probe:
     stops: Stops
     gap: float  # nats per token: mean |sampled - trained| log-probability of the same tokens at temperature 1
     gap_at_temperature: float | None  # the same for tokens sampled at `temperature`; None at 1
-    logprobs_at: LogprobsAt | None  # which distribution those are of; None at 1
+    logprobs_at: LogprobsOf | None  # which distribution those are of; None at 1
     duplicate_rate: float  # as in metrics.jsonl
     tokens: int  # that the probe sampled
 
@@ -102,8 +102,8 @@ class Probe:
                 f"temperature 1 (numerical noise stays below {NOISE}): importance ratios are off by a factor of "
                 f"{math.exp(self.gap):.2f} before anything is trained"
             )
-        if self.logprobs_at is not None:
-            lines.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
+        if self.logprobs_at is not None:  # at another temperature than 1 no importance ratio is quite right
+            lines.append(f"temperature={self.temperature:g}: {_MEANING_OF_RATIO[self.logprobs_at]}")
         return lines
 
     def fault(self) -> str | None:
@@ -128,7 +128,7 @@ class Probe:
             )
 
 
-_RATIO_MEANS: dict[LogprobsAt, str] = {
+_MEANING_OF_RATIO: dict[LogprobsOf, str] = {
     "scaled": "sampled log-probabilities are those of the scaled distribution, trained ones are at 1: the importance "
     "ratio is not 1 on policy, and corrects each token's own draw towards temperature 1",
     "unscaled": "sampled and trained log-probabilities are both at 1: the importance ratio is 1 on policy and does not "
@@ -156,40 +156,41 @@ async def probe_service(
     prompt = renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
     stop, seed = renderer.stop_tokens, seed_for("probe")
     draw = partial(sample_group, sampler, prompt)
+    # 1. Do the samples of one seeded request differ? A second request tells a service that clones by seed, which can be
+    # trained on without seeds, from one that always clones.
     draw_at_one = partial(draw, num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, stop=stop)
-    first = await draw_at_one(seed=seed)
-    seeds_clone = bool(_repeats(first)["clones"].any())
-    at_one, sent_seed = first, seed if not seeds_clone else None  # None: the service draws by itself
-    # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
-    if seeds_clone:
-        at_one = await draw_at_one(seed=None)
-        if _repeats(at_one)["clones"].any():
-            raise CoderlError(
-                f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
-                "with a seed and without, so that no group would have a signal"
-            )
-    scaled: list[Completion] = []
-    if temperature != 1.0:
-        scaled = await draw(
-            num_samples=SAMPLES_AT_TEMPERATURE, max_tokens=TOKENS, temperature=temperature, seed=sent_seed, stop=stop
+    seeded = await draw_at_one(seed=seed)
+    seeds_clone = _are_clones(seeded)
+    at_one = await draw_at_one(seed=None) if seeds_clone else seeded
+    if _are_clones(at_one):
+        raise CoderlError(
+            f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
+            "with a seed and without, so that no group would have a signal"
         )
+    scaled: list[Completion] = []  # 2. Samples at the temperature of the run, unless it is 1.
+    if temperature != 1.0:
+        draw_scaled = partial(draw, num_samples=SAMPLES_AT_TEMPERATURE, max_tokens=TOKENS, temperature=temperature)
+        scaled = await draw_scaled(seed=None if seeds_clone else seed, stop=stop)
+    # 3. Is greedy decoding repeatable, and are stop tokens honoured? In so few tokens no completion may reach its own
+    # stop token, so the second time a token in the middle of the first answer is one.
     draw_greedy = partial(draw, num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed)
     (greedy,) = await draw_greedy(stop=stop)
-    # Decode again with a stop token that greedy decoding is known to reach: in so few tokens no completion may reach
-    # its own stop token, and then nothing would show whether the service honours stop tokens.
-    known_stop = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
-    (stopped,) = await draw_greedy(stop=[*stop, known_stop])
+    middle_token = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
+    (stopped,) = await draw_greedy(stop=[*stop, middle_token])
+    # 4. How far are sampled log-probabilities from trained ones, at 1 and at the temperature of the run?
     usable, usable_scaled = ([each for each in drawn if each.logprobs is not None] for drawn in (at_one, scaled))
     if not usable or (scaled and not usable_scaled):
         raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
     trained = await _trained_logprobs(trainer, prompt, [*usable, *usable_scaled], loss)
+    trained_scaled = trained[len(usable) :]
     gap = _mean_gap(usable, trained[: len(usable)])
-    logprobs_at: LogprobsAt | None = None
+    logprobs_of: LogprobsOf | None = None
     if usable_scaled:
-        tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))  # scaling by 1 / T scales the noise too
-        logprobs_at = await _logprobs_at(sampler, prompt, usable_scaled, trained[len(usable) :], temperature, tolerance)
-    # Each completion once, by identity: `at_one` is `first` unless seeds clone.
-    sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, stopped)}.values()
+        # Up to three times the noise at 1 counts as equal; below 1 scaling by 1 / T makes the noise larger.
+        tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))
+        logprobs_of = await _distribution_of(sampler, prompt, usable_scaled, trained_scaled, temperature, tolerance)
+    # Each completion once, by identity: `at_one` is `seeded` unless seeds clone.
+    sampled = {id(c): c for c in (*seeded, *at_one, *scaled, greedy, stopped)}.values()
     return Probe(
         service=service,
         model=model,
@@ -197,13 +198,17 @@ async def probe_service(
         served=trainer.get_info().model_data.model_name,
         seeds_clone=seeds_clone,
         greedy_repeats=stopped.tokens == greedy.tokens[: len(stopped.tokens)] and bool(stopped.tokens),  # a prefix
-        stops=_stops(sampled, {*stop, known_stop}),
+        stops=_stops(sampled, {*stop, middle_token}),
         gap=gap,
-        gap_at_temperature=_mean_gap(usable_scaled, trained[len(usable) :]) if usable_scaled else None,
-        logprobs_at=logprobs_at,
-        duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,  # at the temperature of the run
+        gap_at_temperature=_mean_gap(usable_scaled, trained_scaled) if usable_scaled else None,
+        logprobs_at=logprobs_of,
+        duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,  # beyond chance, at the temperature of the run
         tokens=sum(len(completion.tokens) for completion in sampled),
     )
+
+
+def _are_clones(completions: Sequence[Completion]) -> bool:
+    return bool(_repeats(completions)["clones"].any())
 
 
 def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
@@ -246,43 +251,53 @@ def _mean_gap(completions: Sequence[Completion], trained: Sequence[np.ndarray]) 
     return float(np.abs(sampled - np.concatenate(trained)).mean())
 
 
-async def _logprobs_at(
+async def _distribution_of(
     sampler: tinker.SamplingClient,
     prompt: list[int],
     completions: Sequence[Completion],
     trained: Sequence[np.ndarray],
     temperature: float,
     tolerance: float,
-) -> LogprobsAt:
-    """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to. `trained`
-    are the trainer's at temperature 1. Mean gaps per token up to `tolerance` count as equal."""
+) -> LogprobsOf:
+    """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to: to the
+    one scaled by it ("scaled"), the one at 1 ("unscaled"), "neither", or "unknown" if the service has no top-k
+    log-probabilities to tell. `trained` are the trainer's at 1. A mean gap per token of up to `tolerance` is none."""
     unscaled_gap = _mean_gap(completions, trained)
-    least_gaps, greatest_gaps = [], []
-    for completion, scores in zip(completions, trained, strict=True):
-        rows: Sequence[list[tuple[int, float]] | None] = ()
-        # A service may not offer this; what is refused for another reason was refused before.
-        with suppress(ConfigError), tinker_errors("asking for top-k log-probabilities"):
-            response = await sampler.sample(
-                prompt=tinker.ModelInput.from_ints([*prompt, *completion.tokens]),
-                num_samples=1,
-                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
-                include_prompt_logprobs=True,
-                topk_prompt_logprobs=TOP_K,
-            )
-            rows = response.topk_prompt_logprobs or ()
-        # Per token of the completion the most probable tokens in its place; fewer rows if the service has none.
-        top = [row for row in rows[len(prompt) :] if row]
-        if len(top) != len(completion.tokens):  # nothing tells the scaled distribution from another
+    least_gaps, greatest_gaps = [], []  # per token, to the scaled distribution, which is known within bounds only
+    for completion, trained_logprobs in zip(completions, trained, strict=True):
+        top = await _top_k_logprobs(sampler, prompt, completion)
+        if len(top) != len(completion.tokens):
             return "unscaled" if unscaled_gap <= tolerance else "unknown"
-        # At `temperature` a log-probability is only known to lie between bounds: note the least and greatest gap.
-        low, high = scaled_bounds(scores, top, temperature)
+        low, high = scaled_bounds(trained_logprobs, top, temperature)
         sampled = np.asarray(completion.logprobs, dtype=np.float64)
         least_gaps.append(np.maximum(0.0, np.maximum(low - sampled, sampled - high)))
         greatest_gaps.append(np.maximum(np.abs(sampled - low), np.abs(sampled - high)))
-    # Near 1, or if one token has nearly all probability, both fit: "unscaled" must beat the scaled one's greatest gap.
-    if unscaled_gap <= min(tolerance, float(np.concatenate(greatest_gaps).mean())):
+    least_scaled_gap = float(np.concatenate(least_gaps).mean())
+    greatest_scaled_gap = float(np.concatenate(greatest_gaps).mean())
+    # The two distributions are nearly the same near 1, or if one token has nearly all probability. If both fit, only
+    # one at 1 that fits better than the scaled one possibly could is "unscaled".
+    if unscaled_gap <= tolerance and unscaled_gap <= greatest_scaled_gap:
         return "unscaled"
-    return "scaled" if float(np.concatenate(least_gaps).mean()) <= tolerance else "neither"
+    return "scaled" if least_scaled_gap <= tolerance else "neither"
+
+
+async def _top_k_logprobs(
+    sampler: tinker.SamplingClient, prompt: list[int], completion: Completion
+) -> list[list[tuple[int, float]]]:
+    """For each token of `completion` the most probable tokens in its place, with their log-probabilities at 1; fewer
+    rows if the service has none."""
+    rows: Sequence[list[tuple[int, float]] | None] = ()
+    # Only a service that does not offer them refuses this: sampling the same model has succeeded just before.
+    with suppress(ConfigError), tinker_errors("asking for top-k log-probabilities"):
+        response = await sampler.sample(
+            prompt=tinker.ModelInput.from_ints([*prompt, *completion.tokens]),
+            num_samples=1,
+            sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
+            include_prompt_logprobs=True,
+            topk_prompt_logprobs=TOP_K,
+        )
+        rows = response.topk_prompt_logprobs or ()
+    return [row for row in rows[len(prompt) :] if row]
 
 
 def scaled_bounds(
@@ -292,8 +307,7 @@ def scaled_bounds(
 
     `logprobs` are the tokens' at temperature 1, `top` the most probable tokens there with theirs. The scaled one is
     logprob / T - log Z, Z being the sum of all p^(1/T): of the top k it is known; the mass that is left gives least and
-    most, by convexity, if one token has all of it or all tokens share it equally.
-    """
+    most, by convexity, if one token has all of it or all tokens share it equally."""
     power = 1.0 / temperature
     least, most = [], []
     for row in top:

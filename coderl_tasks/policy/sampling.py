@@ -212,13 +212,11 @@ def require_sampled(sampled: pl.DataFrame, what: str) -> None:
 
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict. Most other graded
-    completions then have no program, so they are no fair sample. `what` names the rollouts in the message.
-
+    """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict: format errors need
+    no sandbox, and would be too large a share of what is left. `what` names the rollouts in the message.
     Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions, and if
     over MOST_LOST of the programs met a problem's tests or checker that failed by itself. Only a corrected function, or
-    a pool without these problems, helps; the samples stay recorded for it.
-    """
+    a pool without these problems, helps; the samples stay recorded for it."""
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
     if lost > MOST_LOST * len(programs):

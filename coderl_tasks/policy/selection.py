@@ -3,8 +3,7 @@
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
 2. With selection=shuffle and cycle the problems are a stream, cut into steps. Nothing is remembered between steps: the
    seed and the step decide.
-3. Further problems of a step (`refill`) are beside that stream, which they do not move: a pass still takes each problem
-   once as a step's own, and some are sampled once more, as a further one of another step.
+3. Further problems of a step (`refill`) are beside that stream, which they do not move.
 
 selection=adaptive: problems whose groups are likely to have a signal, by what is known of each at that step.
 
@@ -13,19 +12,16 @@ with the probability p^G + (1-p)^G. What is known of a problem's p is a beta dis
 
 1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
    it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it, the weight of an
-   observation of something that walks at random. With gamma^age a problem that was never solved would in the end be a
-   blank again.
+   observation of something that walks at random. With gamma^age a problem never solved would end as a blank again.
 2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
    statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
    each need problems of their own before the first says anything.
-3. How much that mean is worth, in completions: little where problems are mostly always or never solved (as for a small
-   model they are), which the groups themselves show.
+3. How much that mean is worth, in completions: little where problems are mostly always or never solved.
 
 A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)^G]^SHARPNESS (Efraimidis and Spirakis,
 "Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. Solved problems and
 hopeless ones are so left alone without a list of them, and come back as their evidence fades. What the last RESTS steps
-sampled rests: the first problems found to have a signal would otherwise be most of every later step, and a policy that
-goes over a few problems again and again has learned less of the others than one that takes them as they come.
+sampled rests: the first problems found to have a signal would otherwise be most of every later step.
 
 All of it is a function of the pool and of the outcomes that the commits record, up to the last step trained into the
 policy that samples: these are committed whenever a step is begun, ahead of its turn or not.
@@ -125,10 +121,8 @@ def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[st
 
 def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
     """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps. Raises as `places` does.
-
     Every problem comes up once per epoch; where an epoch ends inside a step the next one goes on, so a pool smaller
-    than a step repeats problems within it. Further problems are the first others of a shuffle of the step's own.
-    """
+    than a step repeats problems within it. Further problems are the first others of a shuffle of the step's own."""
     stretch, size = places(problem_ids, step=step, count=count), len(problem_ids)
     if taken:
         # Not the stream's next ones: the step that follows takes those.
@@ -142,7 +136,6 @@ def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, tak
 def cycle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
     """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets: whoever orders a
     pool from easy to hard trains in that order. Raises as `places` does.
-
     Further problems are those that follow in the pool: as hard as the step's own, and the next step takes them again.
     """
     stretch = places(problem_ids, step=step, count=count)
@@ -174,7 +167,7 @@ class Beliefs:
     wrong: Floats
     evidence: Floats
     seen: int  # how many of the problems a step has sampled
-    resting: Ints  # the places of those that one of the last RESTS steps sampled
+    just_sampled: Ints  # the places of those that one of the last RESTS steps sampled
 
 
 def outcome(rewards: Sequence[float | None]) -> tuple[float, int]:
@@ -201,9 +194,7 @@ def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[in
 
 
 class Adaptive:
-    """Selects problems of the pool `problems` by their expected signal. `profiled` maps problem ids to (right, graded),
-    `completions` is a group's size. When a step is sampled, up to `lag` steps before it may be uncommitted
-    (max_steps_off_policy). `outcomes` returns the outcomes of each committed step, in order."""
+    """Selects problems of a pool by their expected signal."""
 
     def __init__(
         self,
@@ -214,14 +205,17 @@ class Adaptive:
         completions: int,
         lag: int,
     ) -> None:
+        """`problems` is the pool. `profiled` has, by problem id, how many completions of the pool's profile were right
+        and how many were graded; it may have problems that are not in the pool. `outcomes()` returns one sequence per
+        committed step, in order, with the outcome of each group. `completions` is the size of a group. When a step is
+        sampled, up to `lag` steps before it may not be committed yet (max_steps_off_policy)."""
         self._ids = [problem.problem_id for problem in problems]
         self._place = {problem_id: place for place, problem_id in enumerate(self._ids)}
         self._features = _features(problems)
         self._outcomes = outcomes
         self._completions = completions
         self._lag = lag
-        # Rows are (step, place, right, graded); those of the profile have step -1. Not all that it has are in the pool.
-        self._evidence = np.empty((0, 4))
+        self._evidence = np.empty((0, 4))  # rows are (step, place, right, graded); those of the profile have step -1
         self._add_evidence([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
         self._steps_read = 0  # committed steps whose outcomes are in `_evidence`
         self._cached: tuple[int, Beliefs] | None = None  # of the last step asked for
@@ -232,61 +226,71 @@ class Adaptive:
         """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
         depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError for other
         problems than the pool's or while a step whose outcomes count is not committed."""
-        places(problem_ids, step=step, count=count)  # for its checks alone
+        places(problem_ids, step=step, count=count)  # raises for impossible arguments; its result is not used
         if list(problem_ids) != self._ids:
             raise ValueError("adaptive chooses of the pool that it was made with")
         beliefs = self.beliefs(step)
+        # Prefer groups with mixed rewards, and leave out for some steps what was just sampled.
         weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
-        weights[beliefs.resting] *= RESTING
-        # Raw bits: numpy keeps their stream in all versions, but may change that of Generator's methods.
+        weights[beliefs.just_sampled] *= RESTING
+        # Two uniform numbers in (0, 1) per problem, of 53 bits each. From raw bits: numpy keeps their stream in all
+        # versions, but may change that of Generator's methods.
         bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
-        uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53  # of 53 bits each, in (0, 1)
+        uniform, lots = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
         # Weighted draws without replacement: -log(u) / weight is an exponential variable, and the smallest ones win.
-        drawn = self._smallest(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
+        drawn = self._smallest(-np.log(uniform) / np.maximum(weights, 1e-9), count + len(taken))
         if taken:
             return others(drawn, taken, count)
-        # One of EXPLORED problems goes to those with the least evidence. Small steps take one in some steps only.
+        # One in EXPLORED problems over all steps is one with the least evidence: this step's part is this many.
         explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
         if explored:
-            last = min(explored, len(weights)) - 1
-            limit = np.partition(beliefs.evidence, last)[last]
-            # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
-            keys = np.where(beliefs.evidence < limit, 0.0, np.where(beliefs.evidence == limit, uniform[1], 1.0))
-            least_known = self._smallest(keys, explored)
+            least_known = self._least_known(beliefs.evidence, explored, lots)
             drawn = [*others(drawn, least_known, count - explored), *least_known]
         return [drawn[place % len(drawn)] for place in range(count)]  # a pool smaller than the step repeats
 
     def beliefs(self, step: int) -> Beliefs:
-        """What is known of the problems when `step` is sampled: each one's pass rate as Beta(right, wrong), a prior
-        from similar problems and its own fading outcomes."""
+        """Returns what is known of each problem's pass rate when `step` is sampled, as Beta(right, wrong): a prior from
+        similar problems and its own outcomes, which count less the older they are."""
         if self._cached is not None and self._cached[0] == step:  # `forecast` asks again
             return self._cached[1]
-        n = len(self._ids)
-        when, where, right, graded = self._counted_outcomes(step)  # by group: step, place of the problem, completions
+        # By group whose outcome counts: its step (-1: the profile), its problem, and its completions.
+        when, where, right, graded = self._counted_outcomes(step)
         fade = 1 / (1 + (step - when) / HALF_AGE)
-        rights = _sums(where, fade * right, n)
-        evidence = _sums(where, fade * graded, n)
-        rate = rights / np.maximum(evidence, 1e-12)  # 0 without evidence
-        known = evidence / (evidence + KNOWN)  # 0 to 1: the weight of a problem in the means
-        pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
-        mean = np.clip(pool + self._deviation_of_similar(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
-        # Pairs of one group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its expectation is
-        # m(1-m) w / (w + 1): the ratio to m(1-m), `spread`, gives w (`worth`).
-        has_pairs = graded >= 2
-        pair_variance = np.where(has_pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
-        paired = _sums(where, fade * has_pairs, n)
-        weight = np.where(paired > 0, known, 0.0)
-        variance = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
-        even = SPREAD_WORTH * pool * (1 - pool)  # pseudo-evidence for a spread of 1/2
-        spread = (even / 2 + (weight * variance).sum()) / (even + (weight * mean * (1 - mean)).sum())
-        spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
+        # By problem: right and graded completions, faded; the pass rate; and how much it is to count, from 0 to 1.
+        n_right, n_graded = (_sums(where, fade * counts, len(self._ids)) for counts in (right, graded))
+        rate = n_right / np.maximum(n_graded, 1e-12)  # 0 without evidence
+        known = n_graded / (n_graded + KNOWN)
+        # The mean rate of the pool, as if POOL_WORTH further problems had a rate of 1/2; then that of similar problems.
+        pool_mean = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
+        similar_mean = pool_mean + self._deviation_of_similar(known, rate - pool_mean)
+        mean = np.clip(similar_mean, LEAST_MEAN, 1 - LEAST_MEAN)
+        # The prior counts as so many completions with that mean, to which the problem's own are added.
+        spread = self._spread(where, fade, right, graded, known, pool_mean, mean)
         worth = spread / (1 - spread)
+        beta_right, beta_wrong = worth * mean + n_right, worth * (1 - mean) + n_graded - n_right
         seen = len(np.unique(where[when >= 0]))
         # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
-        resting = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
-        beliefs = Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen, resting)
+        just_sampled = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
+        beliefs = Beliefs(beta_right, beta_wrong, evidence=n_graded, seen=seen, just_sampled=just_sampled)
         self._cached = step, beliefs
         return beliefs
+
+    def _spread(
+        self, where: Ints, fade: Floats, right: Floats, graded: Floats, known: Floats, pool_mean: float, mean: Floats
+    ) -> float:
+        """Returns how far pass rates are spread about `mean`: p(1-p) over that of the mean, averaged over problems. It
+        is near 0 if problems are always or never solved. `where` to `graded` are by group, `known` and `mean` by
+        problem. Two completions of a group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its
+        expectation is m(1-m) w / (w + 1): so the spread is w / (w + 1)."""
+        has_pairs = graded >= 2
+        pair_variance = np.where(has_pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
+        paired = _sums(where, fade * has_pairs, len(mean))  # by problem, as what follows
+        variance = _sums(where, fade * pair_variance, len(mean)) / np.maximum(paired, 1e-12)
+        weight = np.where(paired > 0, known, 0.0)
+        pseudo_evidence = SPREAD_WORTH * pool_mean * (1 - pool_mean)  # for a spread of 1/2
+        observed = pseudo_evidence / 2 + (weight * variance).sum()
+        spread = observed / (pseudo_evidence + (weight * mean * (1 - mean)).sum())
+        return min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
 
     def _deviation_of_similar(self, known: Floats, above: Floats) -> Floats:
         """How far above the pool's mean problems like each (N,) are solved, where those `known` (N,) are `above` it."""
@@ -314,6 +318,13 @@ class Adaptive:
         """The problems of the smallest keys, in their order: `count` of them, or all."""
         found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
         return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
+
+    def _least_known(self, evidence: Floats, count: int, lots: Floats) -> list[str]:
+        """The `count` problems with the least evidence. `lots` (N,), in (0, 1), decide among equals."""
+        last = min(count, len(evidence)) - 1
+        limit = np.partition(evidence, last)[last]
+        # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
+        return self._smallest(np.where(evidence < limit, 0.0, np.where(evidence == limit, lots, 1.0)), count)
 
     def _counted_outcomes(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
         """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right

@@ -26,7 +26,7 @@ Source = TypeVar("Source")
 FLOAT, INT = pl.Float64(), pl.Int64()
 IMPROBABLE = 1e-6
 """A group of equal completions is called clones where independent draws would repeat its first one so rarely."""
-LARGE = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "turns", "code")
+TOKENS_AND_TEXTS = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "turns", "code")
 """The columns of tokens and texts, of which a filter would copy a step's."""
 REPEATED_MORE = 0.2
 """A step's `duplicate_rate` this much above what the probe found is warned of."""
@@ -55,28 +55,26 @@ class ScoredRollouts:
 
     rows: pl.DataFrame
     graded: pl.DataFrame  # those with a reward, without their tokens and texts
-    came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
+    received: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
-    turns: pl.DataFrame  # one row per completion: turns, failed, mended (null: ungraded, or no turns), TURN_TOKENS
-    own_groups: int | None  # groups from here on are in place of others; None where none can be
+    turns: pl.DataFrame  # one row per completion: turns, lost_reply, later_passed, TURN_TOKENS
+    planned_groups: int | None  # groups from this index on replaced others; None: no group can be replaced
     epochs: int  # how many times the update goes over what is trained on
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatedStep:
-    """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
-    with selection=adaptive also what was known when its problems were chosen; what its tokens cost; and how many
-    requests came to nothing, by the sandbox's address; and the tokens that the base model read to be compared with."""
+    """What the metrics of one step's update are computed from."""
 
     result: "UpdateResult"
     learning_rate: float
     seed: int
-    seconds: Mapping[str, float]
-    forecast: "Forecast | None" = None
+    seconds: Mapping[str, float]  # of each phase and of the whole `step`
+    forecast: "Forecast | None" = None  # with selection=adaptive: what was known when the problems were chosen
     cost_usd: float | None = None
-    sandbox_faults: Mapping[str, int] = field(default_factory=dict)
-    base_tokens: int = 0
+    sandbox_faults: Mapping[str, int] = field(default_factory=dict)  # failed requests, by the sandbox's address
+    base_tokens: int = 0  # that the base model read to measure the KL
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
@@ -89,8 +87,7 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     probability p, the product over its tokens, equals one of n - 1 independent draws with probability
     1 - (1 - p)^(n - 1); the sum over the group is an unbiased estimate.
 
-    Not covered: log-probabilities at another temperature than that of sampling. Below 1 they understate chance.
-    """
+    Not covered: log-probabilities at another temperature than that of sampling. Below 1 they understate chance."""
     known = sampled.select("completion_tokens", "logprobs")
     rows = []
     for index in sampled["group_index"].unique().sort():  # one group at a time: a step's tokens can be gigabytes
@@ -140,7 +137,7 @@ def _length(percent: int, meaning: str) -> Metric[ScoredRollouts]:
     return Metric(
         f"completion_tokens_p{percent}",
         meaning,
-        lambda step: int(step.came["tokens"][-(-percent * step.came.height // 100) - 1]) if step.came.height else None,
+        lambda step: int(sizes[-(-percent * len(sizes) // 100) - 1]) if len(sizes := step.received["tokens"]) else None,
         INT,
     )
 
@@ -165,9 +162,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("infra_errors", "completions that could not be graded",
         lambda step: int(step.rows["verdict"].is_in(UNGRADED).sum()), INT),
     Metric("truncated_rate", "share of the received completions that reached max_tokens",
-        lambda step: (step.came["stop_reason"] == TRUNCATED).mean()),
+        lambda step: (step.received["stop_reason"] == TRUNCATED).mean()),
     Metric("mean_completion_tokens", "mean length of the received completions",
-        lambda step: step.came["tokens"].mean()),
+        lambda step: step.received["tokens"].mean()),
     Metric("samples_skipped", "completions without log-probabilities to train on",
         lambda step: int(step.rows["logprobs"].is_null().sum()), INT),
     Metric("duplicate_rate",
@@ -196,7 +193,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), INT),
     Metric("groups_refilled",
         "with `refill` or `first_completions`: groups sampled in place of others without a signal",
-        lambda step: None if step.own_groups is None else max(0, step.groups.height - step.own_groups), INT),
+        lambda step: None if step.planned_groups is None else max(0, step.groups.height - step.planned_groups), INT),
     Metric("tokens_without_signal", "share of the sampled tokens in groups without a signal",
         lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
             if (total := int(step.groups["tokens"].sum())) else None),
@@ -206,7 +203,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "cached prompt tokens: the prompt of each group's other completions, and what later turns repeat",
         lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.groups["prompt"].sum())
             + int(step.turns[KEPT].sum()), INT),
-    Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.came["tokens"].sum()), INT),
+    Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.received["tokens"].sum()), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
             step.rows.select(
@@ -224,9 +221,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("mean_turns", "with several turns: answers per completion",
         lambda step: _mean(step.turns["turns"].drop_nulls())),
     Metric("mended_rate", "share of the graded completions that pass all tests with a later answer than the first",
-        lambda step: _mean(step.turns["mended"].drop_nulls())),
+        lambda step: _mean(step.turns["later_passed"].drop_nulls())),
     Metric("replies_failed", "completions left out because a program could not be run for a reply",
-        lambda step: int(step.turns["failed"].sum()) if step.turns["turns"].count() else None, INT),
+        lambda step: int(step.turns["lost_reply"].sum()) if step.turns["turns"].count() else None, INT),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
@@ -291,9 +288,10 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
 METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 
 
-def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
-    """Returns ROLLOUT_METRICS by name of a step's scored rollouts (ROLLOUT_SCHEMA). Groups from index `own_groups` on
-    replaced others; None if none can. The update goes over the trained rows `epochs` times."""
+def rollout_metrics(rollouts: pl.DataFrame, planned_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
+    """Returns ROLLOUT_METRICS by name of a step's scored rollouts (ROLLOUT_SCHEMA). Groups from index `planned_groups`
+    on replaced groups without a signal; None: the settings replace none. The update goes over the trained rows `epochs`
+    times."""
     lengths = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
     low, high = pl.col("reward").min(), pl.col("reward").max()
     groups = rollouts.group_by("group_index").agg(
@@ -303,21 +301,22 @@ def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epoch
         prompt=pl.col("prompt_tokens").first().list.len().cast(pl.Int64),
         tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
     )
+    n_turns = pl.col("turns").list.len()  # null if the run has one turn only
+    last_check = pl.col("turns").list.last().struct.field("check")  # the verdict that the last reply is about
+    is_graded = pl.col("reward").is_not_null() & pl.col("turns").is_not_null()
     step = ScoredRollouts(
         rollouts,
-        graded=rollouts.select(pl.exclude(LARGE)).filter(pl.col("reward").is_not_null()),
-        came=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
+        graded=rollouts.select(pl.exclude(TOKENS_AND_TEXTS)).filter(pl.col("reward").is_not_null()),
+        received=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
         repeats=group_repeats(rollouts),
         groups=groups,
         turns=rollouts.select(
-            turns=pl.col("turns").list.len(),
-            failed=pl.col("turns").list.last().struct.field("check").is_in(UNGRADED).fill_null(False),
-            mended=pl.when(pl.col("reward").is_not_null() & pl.col("turns").is_not_null()).then(
-                (pl.col("turns").list.len() > 1) & (pl.col("verdict") == Verdict.PASSED)
-            ),
+            turns=n_turns,
+            lost_reply=last_check.is_in(UNGRADED).fill_null(False),  # an outage, or a checker that failed
+            later_passed=pl.when(is_graded).then((n_turns > 1) & (pl.col("verdict") == Verdict.PASSED)),  # else null
             **TURN_TOKENS,
         ),
-        own_groups=own_groups,
+        planned_groups=planned_groups,
         epochs=epochs,
     )
     return {metric.name: metric.compute(step) for metric in ROLLOUT_METRICS}

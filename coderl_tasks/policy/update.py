@@ -20,11 +20,6 @@ Divergence", http://joschu.net/blog/kl-approx.html). Neither is biased where the
 
     k1 = d_t                        may be negative, and with few tokens its mean too
     k3 = r - 1 - log r              never negative; r = exp(-d_t), the base model's probability over the sampler's
-
-A completion in several turns is one sequence, in which the environment's tokens have no advantage and no loss, while
-each turn's prompt goes on from what came before it. Where the chat format does not go on from what was sampled
-(`is_split`: it drops the thinking of past turns, say), the turn begins a sequence of its own. So no token is trained on
-that was not sampled behind just those tokens.
 """
 
 import asyncio
@@ -33,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.ma  # polars needs it for the first arrays, and would import it in the middle of a step
@@ -109,19 +104,19 @@ class UpdateMethod:
 _RECORDED = [each.name for each in fields(UpdateMethod) if each.name != "loss"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OptimizerStep:
     """What one optimizer step was made on, as the policy was before it: sums over its completion tokens."""
 
     epoch: int
     n_datums: int
-    n_tokens: int
-    loss: float
-    gap: float  # of (sampler - trainer) log-probability
-    ratio_sum: float  # of the importance ratios as the loss takes them
-    ratio_max: float
-    clipped: int | None  # tokens that the loss cuts at a threshold; None: it has none
-    service_metrics: dict[str, float]
+    n_tokens: int = 0
+    loss: float = 0.0
+    gap: float = 0.0  # of (sampler - trainer) log-probability
+    ratio_sum: float = 0.0  # of the importance ratios as the loss takes them
+    ratio_max: float = 0.0
+    clipped: int | None = None  # tokens that the loss cuts at a threshold; None: it has none
+    service_metrics: dict[str, float] = field(default_factory=dict)
     grad_norm: float | None = None  # before clipping; None: the service does not say
 
     def row(self) -> dict[str, Any]:
@@ -160,10 +155,10 @@ class UpdateResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedSequence:
-    """A sequence that is trained on. Its first `prompt` tokens are a prompt; `sampled` (one per token after it) marks
-    those that the policy sampled, None for all. They are `first` to `last` of the completion's tokens."""
+    """A sequence that is trained on. Its first `prompt_len` tokens are a prompt; `sampled` (one per token after it)
+    marks those that the policy sampled, None for all. They are `first` to `last` of the completion's tokens."""
 
-    prompt: int
+    prompt_len: int
     sampled: np.ndarray | None
     first: int
     last: int
@@ -177,38 +172,45 @@ class TrainedSequence:
         spread[self.sampled] = own
         return spread
 
-    def gathered(self, values: np.ndarray) -> np.ndarray:
+    def sampled_only(self, values: np.ndarray) -> np.ndarray:
         """`values` of the tokens after the prompt, of those alone that were sampled."""
         return values if self.sampled is None else values[self.sampled]
 
 
 def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, TrainedSequence]]:
-    """The sequences of the completion in a row of `rows`, each with all its tokens, in order: one, unless a turn is
-    split off."""
+    """Yields the sequences that the completion in a row of `rows` is trained as, each with its tokens, prompt included.
+    All its turns are one sequence, in which the environment's replies have no advantage and no loss. But a turn whose
+    prompt does not go on from the tokens before it (`is_split`: the chat format drops the thinking of past turns, say)
+    begins another one: no token is trained on that was not sampled behind just those tokens."""
     prompt, completion = rows["prompt_tokens"][row].to_numpy(), rows["completion_tokens"][row].to_numpy()
     turns = rows["turns"][row]
     if turns is None:
-        yield np.concatenate([prompt, completion]), TrainedSequence(len(prompt), None, 0, len(completion))
+        whole = TrainedSequence(prompt_len=len(prompt), sampled=None, first=0, last=len(completion))
+        yield np.concatenate([prompt, completion]), whole
         return
-    tokens, length, first, place = prompt, len(prompt), 0, 0
-    marks = [np.zeros(0, dtype=bool)]
+    tokens, prompt_len, is_sampled = prompt, len(prompt), [np.zeros(0, dtype=bool)]
+    first = n_taken = 0  # of the completion's tokens: the first in this sequence, and how many are in one so far
     for turn in turns.to_list():
-        between = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)
+        reply = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)  # empty before the first answer
         if turn["is_split"]:
-            yield tokens, TrainedSequence(length, np.concatenate(marks), first, place)
-            tokens = np.concatenate([tokens[: turn["kept"]], between])
-            length, first, marks = len(tokens), place, [np.zeros(0, dtype=bool)]
+            yield tokens, TrainedSequence(prompt_len, np.concatenate(is_sampled), first, last=n_taken)
+            # Its prompt shares only the first `kept` tokens with what came before.
+            tokens = np.concatenate([tokens[: turn["kept"]], reply])
+            prompt_len, first, is_sampled = len(tokens), n_taken, [np.zeros(0, dtype=bool)]
         else:
-            tokens = np.concatenate([tokens, between])
-            marks.append(np.zeros(len(between), dtype=bool))
-        answer = completion[place : place + turn["n_tokens"]]
-        tokens, place = np.concatenate([tokens, answer]), place + len(answer)
-        marks.append(np.ones(len(answer), dtype=bool))
-    yield tokens, TrainedSequence(length, np.concatenate(marks), first, place)
+            tokens = np.concatenate([tokens, reply])
+            is_sampled.append(np.zeros(len(reply), dtype=bool))
+        answer = completion[n_taken : n_taken + turn["n_tokens"]]
+        tokens, n_taken = np.concatenate([tokens, answer]), n_taken + len(answer)
+        is_sampled.append(np.ones(len(answer), dtype=bool))
+    yield tokens, TrainedSequence(prompt_len, np.concatenate(is_sampled), first, last=n_taken)
 
 
-Place = tuple[int, TrainedSequence]
-"""Of a datum: its row, and which part of the row it is."""
+class DatumSource(NamedTuple):
+    """The row that a datum was made of, and the sequence of this row that it is."""
+
+    row: int
+    sequence: TrainedSequence
 
 
 def adam_params(learning_rate: float) -> tinker.AdamParams:
@@ -241,14 +243,17 @@ async def with_base_logprobs(
     slots = asyncio.Semaphore(concurrency)
 
     async def logprobs_of(row: int) -> pl.Series:
+        """The base model's log-probability of each completion token of a row, whose turns may be several sequences."""
         base_logprobs: list[float] = []
         for tokens, sequence in sequences(scored, row):
             async with slots:
                 with tinker_errors("computing the base model's log-probabilities"):
                     scores = await base.compute_logprobs(tinker.ModelInput.from_ints(tokens.tolist()))
-            known = np.array([math.nan if score is None else score for score in scores[sequence.prompt :]])
-            own = sequence.gathered(known) if len(known) == len(tokens) - sequence.prompt else known[:0]
-            base_logprobs += own[np.isfinite(own)].tolist()
+            after_prompt = np.array([math.nan if score is None else score for score in scores[sequence.prompt_len :]])
+            # Whatever the service left out is missing from the count below, which raises then.
+            if len(after_prompt) == len(tokens) - sequence.prompt_len:
+                of_sampled = sequence.sampled_only(after_prompt)
+                base_logprobs += of_sampled[np.isfinite(of_sampled)].tolist()
         if len(base_logprobs) != len(scored["completion_tokens"][row]):
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(base_logprobs, dtype=pl.Float32)
@@ -306,23 +311,23 @@ def token_advantages(rows: pl.DataFrame) -> list[grpo.Advantage]:
 
 def build_datums(
     rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
-) -> tuple[list[tinker.Datum], list[Place]]:
+) -> tuple[list[tinker.Datum], list[DatumSource]]:
     """Returns the datum of each sequence of `trained_rollouts`, with its advantage and what `loss_fn` reads, and its
-    place; `advantages` are by row. A row is one sequence, unless a turn is split off; an answer of no tokens has
+    source; `advantages` are by row. A row is one sequence, unless a turn is split off; an answer of no tokens has
     none."""
-    datums, places = [], []
+    datums, sources = [], []
     for row in range(rows.height):
         # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
-        for tokens, part in sequences(rows, row):
-            if part.last == part.first:
+        for tokens, sequence in sequences(rows, row):
+            if sequence.last == sequence.first:
                 continue
             logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
-            if part.sampled is not None or isinstance(advantage, np.ndarray):
-                advantage = part.spread(np.broadcast_to(advantage, logprobs.shape))
-            values = tokens, part.spread(logprobs), part.prompt, advantage, loss_fn
-            datums.append(grpo.array_datum(*values, sampled=part.sampled))
-            places.append((row, part))
-    return datums, places
+            if sequence.sampled is not None or isinstance(advantage, np.ndarray):
+                advantage = sequence.spread(np.broadcast_to(advantage, logprobs.shape))
+            values = tokens, sequence.spread(logprobs), sequence.prompt_len, advantage, loss_fn
+            datums.append(grpo.array_datum(*values, sampled=sequence.sampled))
+            sources.append(DatumSource(row, sequence))
+    return datums, sources
 
 
 async def update_policy(
@@ -338,26 +343,27 @@ async def update_policy(
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
     # Computed once: the datums and the reported loss must use the same numbers.
-    advantages = token_advantages(rows)
-    if method.kl_penalty_coef:
-        advantages = penalised_advantages(rows, method.kl_penalty_coef)
-    datums, places = build_datums(rows, advantages, method.loss.name)
+    coef = method.kl_penalty_coef
+    advantages = penalised_advantages(rows, coef) if coef else token_advantages(rows)
+    datums, sources = build_datums(rows, advantages, method.loss.name)
     kl_base = kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
     if grpo.LOSS_RULES[method.loss.name].reads_prompt:
-        datums = await _with_prompt_logprobs(training_client, datums, [part for _, part in places])
+        datums = await _with_prompt_logprobs(training_client, datums, [source.sequence for source in sources])
     steps: list[OptimizerStep] = []
-    recorded = [np.empty(len(sampler), np.float32) for sampler in rows["logprobs"]]
+    # By row, per completion token: the trainer's log-probabilities of the first epoch, filled in by `_summed_up`.
+    trainer_logprobs = [np.empty(len(sampler), np.float32) for sampler in rows["logprobs"]]
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
         forward_backward, optim_step = grpo.submit_train_step(training_client, chosen, adam, method.loss)
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-        output, trained = grpo.finish_train_step(*answers), [places[index] for index in batch]
-        steps.append(_step(rows, trained, advantages, output, method.loss, epoch, recorded))
-    tokens = sum(step.n_tokens for step in steps)
+        output = grpo.finish_train_step(*answers)
+        trained_on = [sources[index] for index in batch]
+        steps.append(_summed_up(output, trained_on, rows, advantages, method.loss, epoch, trainer_logprobs))
+    n_tokens_of_all_epochs = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
     return UpdateResult(
         n_datums=len(datums),
@@ -365,19 +371,19 @@ async def update_policy(
         steps=tuple(steps),
         kl_base=kl_base,
         loss=math.fsum(step.loss for step in steps) / method.epochs,
-        kl_sample_train=math.fsum(step.gap for step in steps) / tokens,
-        ratio_mean=math.fsum(step.ratio_sum for step in steps) / tokens,
+        kl_sample_train=math.fsum(step.gap for step in steps) / n_tokens_of_all_epochs,
+        ratio_mean=math.fsum(step.ratio_sum for step in steps) / n_tokens_of_all_epochs,
         ratio_max=max(step.ratio_max for step in steps),
-        clipped_share=math.fsum(clipped) / tokens if clipped else None,
+        clipped_share=math.fsum(clipped) / n_tokens_of_all_epochs if clipped else None,
         grad_norm=max((step.grad_norm for step in steps if step.grad_norm is not None), default=None),
         trainer_logprobs=rows.select(
-            *ORDER, pl.Series("trainer_logprobs", recorded, dtype=TRAINER_SCHEMA["trainer_logprobs"])
+            *ORDER, pl.Series("trainer_logprobs", trainer_logprobs, dtype=TRAINER_SCHEMA["trainer_logprobs"])
         ),
     )
 
 
 async def _with_prompt_logprobs(
-    client: tinker.TrainingClient, datums: list[tinker.Datum], parts: list[TrainedSequence]
+    client: tinker.TrainingClient, datums: list[tinker.Datum], trained_sequences: list[TrainedSequence]
 ) -> list[tinker.Datum]:
     """The datums with log-probabilities of the tokens that no sampler gave too: prompts and replies."""
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
@@ -386,11 +392,11 @@ async def _with_prompt_logprobs(
         output = await client.forward(datums, loss_fn=grpo.LOSS_FN)
     _require_logprobs(output.loss_fn_outputs, len(datums))
     completed = []
-    for datum, part, answer in zip(datums, parts, output.loss_fn_outputs, strict=True):
+    for datum, sequence, answer in zip(datums, trained_sequences, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
-        is_given = np.arange(len(sampler)) < part.prompt - 1
-        if part.sampled is not None:
-            is_given[part.prompt - 1 :] = ~part.sampled
+        is_given = np.arange(len(sampler)) < sequence.prompt_len - 1
+        if sequence.sampled is not None:
+            is_given[sequence.prompt_len - 1 :] = ~sequence.sampled
         sampler[is_given] = answer["logprobs"].to_numpy().ravel()[is_given]
         inputs = datum.loss_fn_inputs | {"logprobs": tinker.TensorData.from_numpy(sampler)}
         completed.append(tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
@@ -402,48 +408,51 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None
         raise grpo.UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
-def _step(
-    rows: pl.DataFrame,
-    batch: Sequence[Place],
-    advantages: Sequence[grpo.Advantage],
+def _summed_up(
     output: grpo.TrainStepOutput,
+    trained_on: Sequence[DatumSource],
+    rows: pl.DataFrame,
+    advantages: Sequence[grpo.Advantage],
     loss: grpo.PolicyLoss,
     epoch: int,
-    recorded: list[np.ndarray],
+    trainer_logprobs: list[np.ndarray],
 ) -> OptimizerStep:
-    """Sums up one optimizer step. `batch` has the row of each datum, in `rows` and `advantages`, and which part of that
-    it is. Puts the trainer's log-probabilities of the first epoch into `recorded`, by row. Raises UpdateFailedError if
-    some are missing, UpdateRefusedError if training has diverged."""
-    answers = output.forward_backward.loss_fn_outputs
-    _require_logprobs(answers, len(batch))
-    # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
-    gap, loss_sum, n_tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
-    clipped: int | None = None  # stays None for a loss without a threshold
-    for answer, (index, part) in zip(answers, batch, strict=True):
-        # One per target, and target i is token i + 1: the completion's begin one place before its tokens.
-        targets = answer["logprobs"].to_numpy().ravel()[part.prompt - 1 :]
-        wanted = part.last - part.first if part.sampled is None else len(part.sampled)
-        if len(targets) != wanted:  # the service left out some
-            raise grpo.UpdateFailedError(f"{len(targets)} trainer log-probabilities for {wanted} completion tokens")
-        logprobs = part.gathered(targets)
+    """Sums up one optimizer step over its completion tokens. `trained_on` has for each datum its row of `rows`, and the
+    sequence that it is of this row: a row in several turns may be split into some. In epoch 0 the trainer's
+    log-probabilities are written into `trainer_logprobs`, by row. Raises UpdateFailedError if some are missing,
+    UpdateRefusedError if training has diverged."""
+    answers, loss_of_completion = output.forward_backward.loss_fn_outputs, grpo.LOSS_RULES[loss.name].value
+    _require_logprobs(answers, len(trained_on))
+    metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
+    grad_norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
+    step = OptimizerStep(epoch, n_datums=len(trained_on), service_metrics=metrics, grad_norm=grad_norm)
+    for answer, (row, sequence) in zip(answers, trained_on, strict=True):
+        # One log-probability per target, and target i is token i + 1.
+        after_prompt = answer["logprobs"].to_numpy().ravel()[sequence.prompt_len - 1 :]
+        own = slice(sequence.first, sequence.last)  # of the completion's tokens, those in this sequence
+        n_after_prompt = own.stop - own.start if sequence.sampled is None else len(sequence.sampled)
+        if len(after_prompt) != n_after_prompt:  # the service left out some
+            n = len(after_prompt)
+            raise grpo.UpdateFailedError(f"{n} trainer log-probabilities for {n_after_prompt} completion tokens")
+        of_sampled = sequence.sampled_only(after_prompt)  # not of the environment's replies
         if epoch == 0:
-            recorded[index][part.first : part.last] = logprobs
-        sampler = rows["logprobs"][index].to_numpy().astype(np.float64)[part.first : part.last]
-        trainer, advantage = logprobs.astype(np.float64), advantages[index]
-        own = advantage[part.first : part.last] if isinstance(advantage, np.ndarray) else advantage
-        completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, own)
-        gap += float((sampler - trainer).sum())
-        loss_sum += completion_loss
-        n_tokens += len(sampler)
-        ratio_sum += float(ratios.sum())
-        ratio_max = max(ratio_max, float(ratios.max()))
-        clipped = clipped if completion_clipped is None else (clipped or 0) + completion_clipped
+            trainer_logprobs[row][own] = of_sampled
+        # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
+        sampler, trainer = rows["logprobs"][row].to_numpy().astype(np.float64)[own], of_sampled.astype(np.float64)
+        advantage = advantages[row]
+        own_advantage = advantage[own] if isinstance(advantage, np.ndarray) else advantage
+        loss_value, ratios, n_clipped = loss_of_completion(trainer, sampler, own_advantage, loss.config)
+        step.n_tokens += len(sampler)
+        step.loss += loss_value
+        step.gap += float((sampler - trainer).sum())
+        step.ratio_sum += float(ratios.sum())
+        step.ratio_max = max(step.ratio_max, float(ratios.max()))
+        if n_clipped is not None:  # None: the loss has no threshold
+            step.clipped = (step.clipped or 0) + n_clipped
     # Not retryable (Refused, not Failed): a replay repeats the update bit for bit, and would end here again.
-    if not np.isfinite([loss_sum, gap]).all():
+    if not np.isfinite([step.loss, step.gap]).all():
         raise grpo.UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "
             "an earlier checkpoint with init_from)"
         )
-    metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    grad_norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
-    return OptimizerStep(epoch, len(batch), n_tokens, loss_sum, gap, ratio_sum, ratio_max, clipped, metrics, grad_norm)
+    return step

@@ -120,8 +120,9 @@ def _program_names(tree: ast.Module) -> Iterator[str]:
 
 
 def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
-    """Starter code for a problem that has none: of what its tests take from the program, the definitions that its first
-    readable reference solution has, without their bodies; without a reference, the function that they call."""
+    """Starter code for a problem that has none, from its assertion tests `scripts`: the signatures of the functions and
+    classes that the tests use, from the first reference solution that parses and defines any of them; without one, the
+    signature that the first call in the tests implies."""
     scripts = list(scripts)
     names = dict.fromkeys(name for script in scripts for name in _program_names(ast.parse(script)))
     for solution in solutions:
@@ -132,8 +133,13 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
         found = [node for node in tree.body if isinstance(node, DEFINITIONS) and node.name in names]
         if found:
             return "\n\n".join(map(signature, found))
-    name = entry_point_of(scripts)  # parameters are named by the first call's arguments
-    calls = (node for node in ast.walk(ast.parse(scripts[0])) if isinstance(node, ast.Call))
+    return _signature_of_call(entry_point_of(scripts), scripts[0])
+
+
+def _signature_of_call(name: str, script: str) -> str:
+    """The signature of the function `name`, with as many parameters (arg1, arg2, ...) as its first call in `script` has
+    arguments; `*args` if that number is not known."""
+    calls = (node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call))
     call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name), None)
     if call is None or any(isinstance(argument, ast.Starred) for argument in call.args):
         parameters = ["*args"]

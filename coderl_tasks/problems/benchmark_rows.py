@@ -42,8 +42,8 @@ from coderl_tasks.problems.raw_tests import decode_json
 
 INPUTS_PER_TEST = 4  # of EvalPlus's: few, so that slow references stay far from the limit of a judge program
 _CHECK = "check"  # HumanEval's function of all assertions
-_TEXTS = ("prompt", "canonical_solution", "entry_point")
-_INPUTS = ("base_input", "plus_input")
+_EVALPLUS_TEXTS = ("prompt", "canonical_solution", "entry_point")
+_EVALPLUS_INPUTS = ("base_input", "plus_input")
 _LIVECODEBENCH = ("question_content", "public_test_cases", "private_test_cases")
 _TEXT_OPERATIONS = ("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
 _AROUND_IT = ("PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP")
@@ -79,7 +79,7 @@ def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
     given = _texts([row.get("test_setup_code")]) + _texts(row.get("test_imports"))
     setup = [text for text in (_imports_over_builtins(code, tests), *map(unix_lines, given)) if text.strip()]
     tests = [unix_lines(test) for test in (*tests, *_texts(row.get("challenge_test_list")))]
-    scripts = ["\n".join(filter(None, [*setup, test])) for test in tests]
+    scripts = ["\n".join(part for part in (*setup, test) if part) for test in tests]
     columns = {"tests": scripts, "question": row.get("question") or row.get("text") or row.get("prompt")}
     return columns | _task_id(row) | ({"solutions": [code]} if code else {})
 
@@ -126,32 +126,34 @@ def _prompt_columns(row: Mapping[str, Any], entry_point: str) -> tuple[str, dict
 
 
 def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turns a row of HumanEval+ or MBPP+, which has inputs and a reference but no outputs, into one with assertion
-    tests: each compares with the reference on a few inputs. Other rows stay. Raises RowDropped: bad_evalplus_inputs."""
-    if not all(isinstance(row.get(name), str) for name in _TEXTS) or any(row.get(name) is None for name in _INPUTS):
+    """Turns a row of HumanEval+ or MBPP+, which has inputs and a reference solution but no outputs, into one with
+    assertion tests: each is _SCRIPT, which runs the program and the reference on a few of the inputs and compares what
+    they return. Rows of other data sets are returned as they are. Raises RowDropped: bad_evalplus_inputs."""
+    has_texts = all(isinstance(row.get(column), str) for column in _EVALPLUS_TEXTS)
+    if not has_texts or any(row.get(column) is None for column in _EVALPLUS_INPUTS):
         return row
     entry_point, task_id, atol = row["entry_point"], str(row.get("task_id")), row.get("atol") or 0
     if not isinstance(atol, int | float) or not entry_point.isidentifier():
         raise RowDropped("bad_evalplus_inputs", f"atol {atol} of the function {entry_point}")
-    program = row["prompt"] + row["canonical_solution"]
+    reference = row["prompt"] + row["canonical_solution"]
     is_mbpp = task_id.startswith("Mbpp/")
-    script = Template(_SCRIPT).safe_substitute(  # safe: `packed` and `where` are filled in below
-        name=entry_point,
-        atol=repr(atol),
-        rule=(_MBPP_RULES if is_mbpp else _HUMAN_EVAL_RULES).get(entry_point, "None"),
-        expected="value is not None" if is_mbpp and entry_point in _RESULT_OR_NONE else "value",
-    )
+    # How to compare, as an expression: some functions have one of their own. None: by equality, or within `atol`.
+    rule = (_MBPP_RULES if is_mbpp else _HUMAN_EVAL_RULES).get(entry_point, "None")
+    # Of some functions only whether they return anything counts: for the reference this is True or False.
+    only_has_result = is_mbpp and entry_point in _ONLY_HAS_RESULT
+    expected = "value is not None" if only_has_result else "value"
+    same_in_all = {"name": entry_point, "atol": repr(atol), "rule": rule, "expected": expected}
     scripts = []
-    for column in _INPUTS:
+    for column in _EVALPLUS_INPUTS:
         inputs = _inputs(row[column], column, task_id)
-        for first in range(0, len(inputs), INPUTS_PER_TEST):
-            some = inputs[first : first + INPUTS_PER_TEST]
-            # As one word: these may hold any text, also what the judge of assertions takes for mocks or output.
-            packed = base64.b64encode(repr((program, some)).encode("utf-8", "surrogatepass")).decode()
-            where = f"{column} {first} to {first + len(some) - 1}"
-            scripts.append(Template(script).substitute(packed=packed, where=where))
-    _, columns = _prompt_columns(row, entry_point)
-    return {**row, **columns, "tests": scripts, "input_output": None}
+        for start in range(0, len(inputs), INPUTS_PER_TEST):
+            batch = inputs[start : start + INPUTS_PER_TEST]
+            # In base64: a test whose text has words such as `mock` or `sys.stdout` is refused, and an input may have.
+            packed = base64.b64encode(repr((reference, batch)).encode("utf-8", "surrogatepass")).decode()
+            title = f"{column} {start} to {start + len(batch) - 1}"
+            scripts.append(Template(_SCRIPT).substitute(same_in_all, packed=packed, where=title))
+    _, columns = _prompt_columns(row, entry_point)  # statement, starter code, solution and id
+    return {**row, **columns, "tests": scripts, "input_output": None}  # no other tests beside these
 
 
 def _inputs(value: Any, name: str, task_id: str) -> list[Any]:
@@ -244,11 +246,11 @@ _SETS = (
     "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum",
     "intersection_array", "find_dissimilar", "Diff",
 )  # fmt: skip
-_RESULT_OR_NONE = ("check_str", "text_match_three", "text_starta_endb")
+_ONLY_HAS_RESULT = ("check_str", "text_match_three", "text_starta_endb")
 _MBPP_RULES = {
     **dict.fromkeys(_SETS, "set(value) == set(expected) or None"),
     **dict.fromkeys(
-        _RESULT_OR_NONE, "value == expected if isinstance(value, bool) else expected == (value is not None)"
+        _ONLY_HAS_RESULT, "value == expected if isinstance(value, bool) else expected == (value is not None)"
     ),
     "are_equivalent": "True",
     "sum_div": "value == expected or value == 0 or None",

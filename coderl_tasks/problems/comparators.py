@@ -84,6 +84,7 @@ class Comparator(NamedTuple):
 @lru_cache(maxsize=256)
 def comparator(name: str) -> Comparator:
     """The comparator with this name: one of _COMPARATORS, or "float", "float:TOLERANCE" or "float:ABSOLUTE,RELATIVE".
+    It compares a program's output (`text`) or a call's value (`value`), and describes both comparisons (`words`).
     Raises ValueError, which says what there is, for a name that is none."""
     kind, _, arguments = name.partition(":")
     if kind == "float":
@@ -95,9 +96,9 @@ def comparator(name: str) -> Comparator:
             close = partial(_close, absolute=tolerances[0], relative=tolerances[-1])
             by = f"numbers may be off by {tolerances[0]:g}, or by {tolerances[-1]:g} times the expected one"
             return Comparator(
-                partial(_numbers_difference, close=close),
-                partial(value_difference, match=_numbers(close)),
-                (f"{_BY_TOKENS} ({_SPACE}; {by})", f"item by item ({by})"),
+                text=partial(_numbers_difference, close=close),
+                value=partial(value_difference, match=_numbers(close)),
+                words=(f"{_BY_TOKENS} ({_SPACE}; {by})", f"item by item ({by})"),
             )
         raise ValueError(f"{name}: tolerances look like float:1e-6, or float:ABSOLUTE,RELATIVE")
     if arguments or kind not in _COMPARATORS:

@@ -153,8 +153,10 @@ def problems_in(
         if (first := problems.get(problem.problem_id)) is None:
             problems[problem.problem_id] = problem if keep is None else keep(problem)
             continue
-        judged_by = [(each.kind, each.entry_point, tuple(each.tests)) for each in (first, problem)]  # same grades?
-        reason = "same_identity" if judged_by[0] == judged_by[1] else SAME_ID_OTHER_TESTS
+        # A row that repeats a problem is harmless; one that has an earlier row's id with other tests is a mistake of
+        # the data set. Tests alone tell these apart: statements, comparators and checkers may be worded differently.
+        first_tests, own_tests = ((each.kind, each.entry_point, tuple(each.tests)) for each in (first, problem))
+        reason = "same_identity" if own_tests == first_tests else SAME_ID_OTHER_TESTS
         drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
@@ -257,7 +259,6 @@ def require_other_problems(settings: FlowSettings, trained_on: str | None, other
 
 
 def same_source(one: str, other: str) -> bool:
-    """Whether two names mean the same data set."""
     return one == other or (find_source(one) is not None and find_source(one) == find_source(other))
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
@@ -65,8 +65,8 @@ def rows_file(folder: Path) -> Path | None:
     try:
         for package in packages:
             for file in sorted(package.rglob("*")):
-                about = file.stat() if file.exists() else file.lstat()
-                digest.update(f"{file}\0{about.st_size}\0{about.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+                state = file.stat() if file.exists() else file.lstat()
+                digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         target = private_folder(coderl_home() / "packages") / f"{digest.hexdigest()[:32]}.jsonl"
         if not target.is_file():
             lines = [json.dumps(package_row(package), ensure_ascii=False) + "\n" for package in packages]
@@ -91,15 +91,21 @@ class _Refused(Exception):
     """Why a package cannot be used."""
 
 
+class _PackageTest(NamedTuple):
+    is_sample: bool
+    flags: tuple[str, ...]  # of the validator
+    columns: dict[str, str]  # input and output, as a raw row has them
+
+
 def _read(package: Path) -> dict[str, Any]:
     """Reads a problem package of the Kattis format from its folder, as the columns of a raw row: statement, tests,
     reference and known-wrong programs, and the validator, which decides whether an output is right, as the checker.
     Raises _Refused, with the reason, for a package that cannot be a problem here."""
-    about = _mapping(package / DESCRIPTION)
-    _refuse_other_types(package, about)
+    description = _mapping(package / DESCRIPTION)
+    _refuse_other_types(package, description)
     data = package / "data"
-    groups = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
-    tests: list[tuple[bool, tuple[str, ...], dict[str, str]]] = []  # is a sample, the validator's flags, the test
+    group_settings = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
+    tests: list[_PackageTest] = []
     shown: list[tuple[str, str]] = []  # input and output of each sample, for the statement
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
         answer = source.with_suffix(".ans")
@@ -107,50 +113,54 @@ def _read(package: Path) -> dict[str, Any]:
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
         test = {"input": _exact_text(source), "output": _exact_text(answer)}
         is_sample = data / "sample" in source.parents
-        tests.append((is_sample, _flags_of(source, groups), test))
-        if is_sample:  # its answer may be no output but what the validator needs
-            shown.append((_shown(source, ".in.statement", ".in"), _shown(source, ".ans.statement", ".out", ".ans")))
+        tests.append(_PackageTest(is_sample, _flags_of(source, group_settings), test))
+        if is_sample:
+            # Texts for the statement come first: an .ans may be no output, but what the validator needs.
+            input_text = _first_text(source, ".in.statement", ".in")
+            shown.append((input_text, _first_text(source, ".ans.statement", ".out", ".ans")))
     if not tests:
         raise _Refused("data/ has no *.in with its .ans")
-    all_flags = {flags for is_sample, flags, _ in tests if not is_sample} or {flags for _, flags, _ in tests}
+    all_flags = {test.flags for test in tests if not test.is_sample} or {test.flags for test in tests}
     if len(all_flags) > 1:  # a problem has one checker
         raise _Refused("its groups of tests have flags of the validator of their own")
-    (of_tests,) = all_flags
-    general = _words(about.get("validator_flags", about.get("output_validator_args")))
-    limit = _time_limit(package, about)
+    (test_flags,) = all_flags
+    general_flags = _words(description.get("validator_flags", description.get("output_validator_args")))
+    limit = _time_limit(package, description)
     return {
-        "question": _statement(package, about, shown),
-        "tests": [test for _, flags, test in tests if flags == of_tests],  # a sample with other flags is only shown
-        "solutions": list(_programs(package, about, ("accepted",))),
-        "wrong_solutions": list(_programs(package, about, _WRONG)),
-        "checker": _checker(package, about, (*general, *of_tests)),
+        "question": _statement(package, description, shown),
+        "tests": [
+            test.columns for test in tests if test.flags == test_flags
+        ],  # a sample with other flags is only shown
+        "solutions": list(_programs(package, description, ("accepted",))),
+        "wrong_solutions": list(_programs(package, description, _WRONG)),
+        "checker": _checker(package, description, (*general_flags, *test_flags)),
         **({} if limit is None else {"time_limit_s": limit}),
     }
 
 
-def _refuse_other_types(package: Path, about: Mapping[str, Any]) -> None:
-    types = about.get("type", "pass-fail")
+def _refuse_other_types(package: Path, description: Mapping[str, Any]) -> None:
+    types = description.get("type", "pass-fail")
     words = {str(word) for word in (types if isinstance(types, list) else str(types).split())}
-    words |= set(str(about.get("validation", "")).split())
+    words |= set(str(description.get("validation", "")).split())
     for word, why in _OTHER_TYPES.items():
         if word in words:
             raise _Refused(why)
     for name in sorted(file.name for file in package.glob("include/*")):
         if name == "default" or name.startswith("py"):
             raise _Refused(f"include/{name}: its programs are given files that a statement does not show")
-    grading = about.get("grading")
+    grading = description.get("grading")
     if isinstance(grading, Mapping) and (grading.get("objective") or grading.get("show_test_data_groups")):
         raise _Refused(_OTHER_TYPES["scoring"])
 
 
-def _checker(package: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
+def _checker(package: Path, description: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
     """What decides a test: the package's own validator, or the default one with its flags."""
     # Drafts of the newer format still had the older folder, so the name of either is enough.
     folder = next((package / name for name in _VALIDATORS if (package / name).is_dir()), None)
-    is_custom = str(about.get("validation", "")).startswith("custom")
-    is_legacy = str(about.get("problem_format_version", "legacy")).startswith("legacy")
+    is_custom = str(description.get("validation", "")).startswith("custom")
+    is_legacy = str(description.get("problem_format_version", "legacy")).startswith("legacy")
     if folder is not None and (is_custom or not is_legacy):
-        return _validator(folder, about, flags)
+        return _own_validator(folder, description, flags)
     if is_custom:
         raise _Refused("its own validator is missing: there is no folder output_validators")
     return _default_validator(flags)
@@ -175,43 +185,52 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
-def _validator(folder: Path, about: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
-    """Reads a package's output validator, a program that decides whether an output is right, from its `folder`: returns
-    it as a checker with its main source, its other files and the `flags` to run it with. Raises _Refused if there is
-    not exactly one program, in Python or C++, that needs no build script."""
-    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
-    sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
-    folders = [entry for entry in entries if entry.is_dir()]
-    programs = [entry.name for entry in entries if entry in sources or entry in folders]
-    # In the older format each of them is a validator, in the newer one they are parts of one.
-    if len(programs) > 1 and (folder.name == "output_validators" or not sources):
-        raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
-    if folders and not sources:
-        entries = sorted(folders[0].iterdir())
-    files = {file.name: file for file in entries if file.is_file()}
+def _own_validator(folder: Path, description: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
+    """Reads a package's own output validator, a program that decides whether an output is right, from its `folder`:
+    returns it as a checker with its main source, its other files and the `flags` to run it with. Their texts have the
+    constants that `description`, the package's problem.yaml, defines. Raises _Refused if there is not exactly one
+    program, in Python or C++, that needs no build script."""
+    files = _validator_files(folder)
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
     cpp = [name for name in files if Path(name).suffix in CPP_SUFFIXES]
     python = [name for name in files if Path(name).suffix in _PYTHON]
-    language, names = ("cpp", cpp) if cpp else ("python", python)
-    if not names or (cpp and python):
+    language, sources = ("cpp", cpp) if cpp else ("python", python)
+    if not sources or (cpp and python):
         raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
-    main = next((name for stem in _MAIN_STEMS for name in names if Path(name).stem == stem), names[0])
-    if language == "python" and len(names) > 1 and Path(main).stem not in _MAIN_STEMS:
-        raise _Refused(f"which of {', '.join(names)} is the validator's main file is not said")
+    usual_main = next((name for stem in _MAIN_STEMS for name in sources if Path(name).stem == stem), None)
+    # All C++ files are compiled into one program, so any may be first; Python runs one file, which imports the others.
+    if usual_main is None and language == "python" and len(sources) > 1:
+        raise _Refused(f"which of {', '.join(sources)} is the validator's main file is not said")
+    main = usual_main or sources[0]
     texts = {}
     for name, file in files.items():
-        with suppress(UnicodeDecodeError):  # else it is neither a source nor a header
-            texts[name] = _with_constants(file.read_bytes().decode(), about)
+        with suppress(UnicodeDecodeError):  # a binary file is neither a source nor a header, so it is left out
+            texts[name] = _with_constants(file.read_bytes().decode(), description)
     if main not in texts:
         raise _Refused(f"{main} is not UTF-8")
     source = texts.pop(main)
     return {"source": source, "language": language, "files": texts, "protocol": "kattis", "flags": list(flags)}
 
 
-def _with_constants(text: str, about: Mapping[str, Any]) -> str:
+def _validator_files(folder: Path) -> dict[str, Path]:
+    """The files of the one validator in `folder`, or in the folder below it, by name. Raises _Refused for several."""
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
+    sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
+    folders = [entry for entry in entries if entry.is_dir()]
+    programs = [entry.name for entry in entries if entry in sources or entry in folders]
+    # The folder of the legacy format, output_validators, has a validator per entry; that of newer ones,
+    # output_validator, is a single program, whose sources are parts of it.
+    if len(programs) > 1 and (folder.name == "output_validators" or not sources):
+        raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
+    if folders and not sources:
+        entries = sorted(folders[0].iterdir())
+    return {file.name: file for file in entries if file.is_file()}
+
+
+def _with_constants(text: str, description: Mapping[str, Any]) -> str:
     """A text of a package, {{name}} and {{name.variant}} replaced by what its `constants` say."""
-    constants = about.get("constants")
+    constants = description.get("constants")
 
     def value(match: re.Match[str]) -> str:
         name, variant = match[1] or match[3], match[2] or match[4] or "value"
@@ -224,8 +243,9 @@ def _with_constants(text: str, about: Mapping[str, Any]) -> str:
 
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
-    """The checker for a Kattis package without a validator of its own: the format's default one, in Python, with these
-    flags. It compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable flag."""
+    """The checker for a Kattis package without a validator of its own: the format's default one, with these flags. It
+    is the source of a Python function check(input, output, expected), which is what the protocol "check" calls. It
+    compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable flag."""
     known = {"case_sensitive": False, "space_change_sensitive": False}
     tolerances: dict[str, float] = {}
     following = iter(flags)
@@ -241,14 +261,13 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
             known[name] = True
         else:
             raise _Refused(f"its flag {name} is none of the default validator's")
-    both = tolerances.get("float_tolerance", 0.0)
+    both = tolerances.get("float_tolerance", 0.0)  # the flag that sets both tolerances
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
         "absolute": tolerances.get("float_absolute_tolerance", both),
         "has_tolerance": bool(tolerances),
-        "case_sensitive": known["case_sensitive"],
-        "space_sensitive": known["space_change_sensitive"],
-    }
+        "case_sensitive": known["case_sensitive"], "space_sensitive": known["space_change_sensitive"],
+    }  # fmt: skip
     source = "\n".join(f"{name.upper()} = {value!r}" for name, value in settings.items()) + _DEFAULT_VALIDATOR
     return {"source": source, "language": "python", "protocol": "check"}
 
@@ -279,11 +298,12 @@ def same(wanted, found):
 """
 
 
-def _shown(source: Path, *endings: str) -> str:
+def _first_text(source: Path, *endings: str) -> str:
+    """The text of the first file that there is with the name of `source` and one of these endings."""
     return next(_text(file) for ending in endings if (file := source.with_suffix(ending)).is_file()).rstrip("\n")
 
 
-def _statement(package: Path, about: Mapping[str, Any], samples: list[tuple[str, str]]) -> str:
+def _statement(package: Path, description: Mapping[str, Any], samples: list[tuple[str, str]]) -> str:
     """The statement as it is written, in English where there are several, with the samples, which it leaves out."""
     places = [package / folder / name for folder in _STATEMENTS for name in _STATEMENT_NAMES]
     files = [place for place in places if place.is_file()]
@@ -291,15 +311,15 @@ def _statement(package: Path, about: Mapping[str, Any], samples: list[tuple[str,
     text = next((_text(file).strip() for file in files if file.suffix in (".md", ".tex", ".typ")), "")
     if not text:
         raise _Refused("it has no statement as text (problem_statement/problem.en.tex or .md)")
-    name = about.get("name")
+    name = description.get("name")
     name = name.get("en", next(iter(name.values()), "")) if isinstance(name, Mapping) else name
-    parts = [f"{name}\n" if name else "", _with_constants(text, about), ""]
+    parts = [f"{name}\n" if name else "", _with_constants(text, description), ""]
     for number, (given, printed) in enumerate(samples, 1):
         parts += [f"Sample Input {number}", given, "", f"Sample Output {number}", printed, ""]
     return "\n".join(parts).strip()
 
 
-def _programs(package: Path, about: Mapping[str, Any], verdicts: tuple[str, ...]) -> Iterator[str]:
+def _programs(package: Path, description: Mapping[str, Any], verdicts: tuple[str, ...]) -> Iterator[str]:
     """The Python submissions of one file with one of these verdicts, sorted by name."""
     for verdict in verdicts:
         for entry in sorted((package / "submissions" / verdict).glob("*")):
@@ -308,7 +328,7 @@ def _programs(package: Path, about: Mapping[str, Any], verdicts: tuple[str, ...]
                 inside = [one for one in entry.iterdir() if one.suffix in _PYTHON]
                 file = inside[0] if len(inside) == 1 else entry
             if file.is_file() and file.suffix in _PYTHON and _is_python_3(text := _text(file)):
-                yield _with_constants(text, about)
+                yield _with_constants(text, description)
 
 
 def _is_python_3(text: str) -> bool:
@@ -324,8 +344,8 @@ def _is_python_3(text: str) -> bool:
     return not (loaded - made) & _PYTHON_2_NAMES or "NameError" in text
 
 
-def _time_limit(package: Path, about: Mapping[str, Any]) -> float | None:
-    limits = about.get("limits")
+def _time_limit(package: Path, description: Mapping[str, Any]) -> float | None:
+    limits = description.get("limits")
     values: list[Any] = [limits.get("time_limit")] if isinstance(limits, Mapping) else []
     if (ini := package / "domjudge-problem.ini").is_file():
         parser = configparser.ConfigParser()

@@ -36,7 +36,7 @@ PROBLEM_SCHEMA: dict[str, pl.DataType] = {
 }  # fmt: skip
 """Polars writes strings as parquet large_string, so tests of hundreds of megabytes do not overflow."""
 PROGRAMS = ("solutions", "wrong_solutions")
-"""The columns of programs, which nothing needs that only grades."""
+"""The columns of a problem's reference solutions and known-wrong programs, which nothing needs that only grades."""
 REQUIRED = PROBLEM_SCHEMA.keys() - {"comparator", "checker", "wrong_solutions", "tests_generated"}
 """The columns without which a table has no problems: one that names no comparator has the default's."""
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
@@ -263,21 +263,27 @@ class PoolFile:
             frame = frame.with_columns(pl.lit([], PROBLEM_SCHEMA[name]).alias(name) for name in PROGRAMS)
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
                 problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
-                continue
-            kinds, counts = frame["kind"], frame["tests_total"]
-            heads: Any = [()] * frame.height
-            # Read tests only to count them, or if the first one is needed: for a prompt, or as the ground truth.
-            if not (kinds == "stdin").all() or not self._has_tests(group, counts):
-                tests = self._read(group, ["tests"])["tests"]
-                counts, heads = tests.list.len(), tests.list.head(1).to_list()
-            without_tests = problems_from_frame(frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"])))
-            for row, (problem, number, head) in enumerate(zip(without_tests, counts, heads, strict=True)):
-                first = Test(**head[0]) if head and problem.kind != "stdin" else None
-                stored = StoredTests(self, (group, row), problem.problem_id, number, first)
-                problems.append(replace(problem, tests=stored))
+            else:
+                problems += self._with_stored_tests(group, frame)
         return problems
 
-    def _has_tests(self, group: int, counts: pl.Series) -> bool:
+    def _with_stored_tests(self, group: int, frame: pl.DataFrame) -> Iterator[Problem]:
+        """Yields the problems of a row group, whose other columns are in `frame`, each with `StoredTests`."""
+        kinds, counts = frame["kind"], frame["tests_total"]
+        first_tests: Any = [()] * frame.height  # per problem a list of its first test, or an empty one
+        # The prompt of a call is made of its first test's arguments; an answer's first test has the ground truth.
+        needs_first_tests = not (kinds == "stdin").all()
+        # Reading tests is slow: only these, or to count them where `tests_total` may be wrong.
+        if needs_first_tests or not self._counts_are_right(group, counts):
+            tests = self._read(group, ["tests"])["tests"]
+            counts, first_tests = tests.list.len(), tests.list.head(1).to_list()
+        without_tests = problems_from_frame(frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"])))
+        for row, (problem, count, head) in enumerate(zip(without_tests, counts, first_tests, strict=True)):
+            first = Test(**head[0]) if head and problem.kind != "stdin" else None
+            stored = StoredTests(self, (group, row), problem.problem_id, number=count, first=first)
+            yield replace(problem, tests=stored)
+
+    def _counts_are_right(self, group: int, counts: pl.Series) -> bool:
         """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:
         their sum. Those that `coderl curate` wrote have; something else may have written the file."""
         about = self._file.metadata.row_group(group)

@@ -35,7 +35,7 @@ included, and `cost` their price, null where no price was given."""
 SHARD_SCHEMA = {name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS}
 """The profile of a shard: labels need all of them. Its `difficulty` is that of the samples' mean."""
 
-TOLD = "n_told"
+N_FROM_RUN = "n_told"
 """A column that only profiles made with from_run have: how many of `n_samples` are what the run's completions are
 worth, and were not sampled for the profile."""
 

@@ -204,37 +204,50 @@ def _opened(file: RawFile) -> IO[bytes]:
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
-    """Hash a file of lines and cut it into segments of whole lines, of about `segment_bytes`, for reading in parallel.
-    Blank lines are numbered, but are no rows."""
+    """Hashes a file that has a JSON object per line, and cuts it into segments of whole lines, of at least
+    `segment_bytes` but for the last, to be read in parallel. A row has the number of its line, from 0: a blank line
+    uses up a number, but is no row."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    line_number = position = line_bytes = 0  # of the line that is read
-    start = first_row = rows = longest_line = 0  # of the segment that is not yet cut: where it starts, and so on
-    numbers = 0  # up to the last line that is not blank
-    is_blank = is_open = True  # the line so far is blank; the file has not ended
+    numbers = 0  # how many line numbers the rows use: the last row's, plus one
+    position = start = 0  # byte offsets: behind the lines read so far, and of the open segment's first line
+    first_line = rows = longest_line = 0  # the open segment's: first line number, number of rows, bytes
+
+    def segment_since_last_cut() -> Segment:
+        size = position - start
+        # `block` is what a reader holds at once: a line.
+        return Segment(file, start, position, first_row=first_line, rows=rows, size=size, block=longest_line)
+
     with _readable(file), _opened(file) as handle:
-        # Read in pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
-        while is_open:
-            piece = handle.readline(CHUNK_BYTES)
-            is_open = bool(piece)
-            digest.update(piece)
-            position += len(piece)
-            line_bytes += len(piece)
+        for line_number, (line_bytes, is_blank) in enumerate(_hashed_lines(handle, digest)):
+            position += line_bytes
             longest_line = max(longest_line, line_bytes)
-            is_blank = is_blank and not piece.strip()
-            if is_open and not piece.endswith(b"\n"):  # the line goes on
-                continue
             if not is_blank:
                 rows, numbers = rows + 1, line_number + 1
-            line_number, line_bytes, is_blank = line_number + 1, 0, True
             # Cut only at a line end, so that a segment can be read without its neighbours.
-            is_full, is_last = position - start >= segment_bytes, not is_open and position > start
-            if is_full or is_last:
-                segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
-                start, first_row, rows, longest_line = position, line_number, 0, 0
+            if position - start >= segment_bytes:
+                segments.append(segment_since_last_cut())
+                start, first_line, rows, longest_line = position, line_number + 1, 0, 0
+    if position > start:
+        segments.append(segment_since_last_cut())
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
-    return FileIndex(sha256, tuple(segments), numbers)
+    return FileIndex(sha256, tuple(segments), numbers=numbers)
+
+
+def _hashed_lines(handle: IO[bytes], digest: "hashlib._Hash") -> Iterator[tuple[int, bool]]:
+    """Adds a file's bytes to `digest`, and yields for each line its size in bytes and whether it is blank."""
+    size, is_blank = 0, True
+    # Read in pieces: a line may be hundreds of megabytes.
+    while piece := handle.readline(CHUNK_BYTES):
+        digest.update(piece)
+        size += len(piece)
+        is_blank = is_blank and not piece.strip()
+        if piece.endswith(b"\n"):
+            yield size, is_blank
+            size, is_blank = 0, True
+    if size:  # a last line without a line feed
+        yield size, is_blank
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
@@ -245,7 +258,7 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
     number = segment.first_row
     # With a buffer size, pages are read as needed instead of whole column chunks.
     with _readable(segment.file), pq.ParquetFile(segment.file.path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
-        _require_different(segment.file, file.schema_arrow.names)
+        _require_distinct_names(segment.file, file.schema_arrow.names)
         for group in range(segment.start, segment.stop):
             group_bytes = file.metadata.row_group(group).total_byte_size
             is_small = group_bytes <= SMALL_GROUP_BYTES
@@ -341,7 +354,7 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
         head = text.readline(CHUNK_BYTES)
         separator = max(",;\t", key=head.count)
         names = next(csv.reader([head], delimiter=separator), [])
-        _require_different(file, names)
+        _require_distinct_names(file, names)
         for number, cells in enumerate(csv.reader(text, delimiter=separator, strict=True), segment.first_row):
             size = sum(map(len, cells))
             if not cells:  # a blank line
@@ -355,7 +368,7 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
                 yield RawRow(split, number, dict(zip(names, cells, strict=True)), size)
 
 
-def _require_different(file: RawFile, names: Sequence[str]) -> None:
+def _require_distinct_names(file: RawFile, names: Sequence[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DataError(f"{file.path}: several columns have the name {printable(repeated[0])!r}: rename all but one")

@@ -80,18 +80,13 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     row = _object(row)
     if row.get("package_fault"):
         raise RowDropped("unusable_package", str(row["package_fault"]))
-    row = with_usual_columns(row)
+    row = with_usual_columns(row)  # rows of well-known benchmarks call their columns otherwise
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
-    # Decode these columns once: they may hold the tests, up to 200 MB.
-    row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
-    language = row.get("verification_info", {}).get("language")
-    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:  # here never the statement's
-        raise RowDropped("not_python", f"verification_info.language is {language}")
-    for prefix, values in (("", row), *((f"{name}.", row.get(name, {})) for name in ("metadata", "extra_info"))):
-        language = values.get("language")  # a programming language, or the statement's (such as "en")
-        if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
-            raise RowDropped("not_python", f"{prefix}language is {language}")
+    # These columns may be JSON text. Decode them once: they may hold the tests, up to 200 MB.
+    json_columns = [name for name in (*METADATA_COLUMNS, "reward_model") if name in row]
+    row = {**row, **{name: as_mapping(row[name]) for name in json_columns}}
+    _require_python(row)
     test_set = _tests_of(row)
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
@@ -99,10 +94,24 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     wrong_solutions = _solutions(row.get("wrong_solutions"))
     texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions, *wrong_solutions]
     require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
+    # Assertions call functions by name, which the statement may not say: the prompt shows them as starter code.
     if test_set.kind == "assert" and not starter_code.strip():
         starter_code = signatures([test.expected for test in test_set.tests], solutions)
     about = {"split": split, "source_row": source_row, "solutions": solutions, "wrong_solutions": wrong_solutions}
     return _problem(row, test_set, statement, starter_code, **about)
+
+
+def _require_python(row: Mapping[str, Any]) -> None:
+    """Raises RowDropped (not_python) if a row says that its programs are in another programming language."""
+    language = row.get("verification_info", {}).get("language")
+    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
+        raise RowDropped("not_python", f"verification_info.language is {language}")
+    # In these columns the language may also be the statement's (such as "en"), so only known names count.
+    columns = {"language": row, **{f"{name}.language": row.get(name, {}) for name in ("metadata", "extra_info")}}
+    for column, values in columns.items():
+        language = values.get("language")
+        if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
+            raise RowDropped("not_python", f"{column} is {language}")
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
@@ -133,7 +142,8 @@ def _problem(row: Mapping[str, Any], test_set: TestSet, statement: str, starter_
         name, checker, time_limit_s = _comparator_of(row), _checker_of(row, test_set), _time_limit_s(row)
     by = f"{name} {checker}" if checker else name
     problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
-    decided = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **test_set._asdict(), **about}
+    decided: dict[str, Any] = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **about}
+    decided |= test_set._asdict()
     decided |= dict.fromkeys(("tests_total", "tests_original"), len(test_set.tests))
     return Problem(problem_id=problem_id, statement=statement, starter_code=starter_code, **decided)
 
@@ -168,12 +178,12 @@ def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     another row. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
-    values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0, **values}
+    values = _OPTIONAL_VALUES | dict(values)
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
-    # These may be null, if the data set has none; any other null is damage.
-    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "tests_generated", *PROGRAMS}
-    missing = [name for name in PROBLEM_SCHEMA if name in required and values[name] is None]
+    # `solutions`, `wrong_solutions` and these two may be null, if the data set has none; any other null is damage.
+    nullable = {"time_limit_s", "tests_generated", *PROGRAMS}
+    missing = [name for name in PROBLEM_SCHEMA if name not in nullable and values[name] is None]
     if missing or not values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
     # Anyone may have written the file, so its values are checked like those of a raw row.
@@ -203,6 +213,7 @@ def _are_tests(value: Any) -> bool:
     )
 
 
+_OPTIONAL_VALUES: dict[str, Any] = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0}
 _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
     **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
@@ -296,14 +307,14 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
     two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
-    for name, value in _test_values(row):
+    for name, value in _usable_test_columns(row):
         try:
             test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
             if drop.reason != "no_tests":  # an empty column is no fault: another may hold the tests
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not test_sets:
-        cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
+        cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _all_test_columns(row) if value]
         reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, dataset_hint(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
@@ -314,9 +325,10 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
     return test_sets[first]
 
 
-def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What TEST_COLUMNS hold, by name. Except in the first, only a list or an object counts: text may be an answer."""
-    for name, value in _test_cells(row):
+def _usable_test_columns(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the name and the value of each of TEST_COLUMNS that may hold tests. In all but the first only a list, an
+    object or test code counts, as any other text may be an answer."""
+    for name, value in _all_test_columns(row):
         if name != "tests":
             with suppress(RowDropped):
                 value = decode_json(value)
@@ -324,7 +336,7 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _test_cells(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _all_test_columns(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in TEST_COLUMNS:
         column, _, key = name.partition(".")
         yield name, row.get(column, {}).get(key) if key else row.get(column)

@@ -86,7 +86,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     names = own_names or {name for each in metadata if (name := _function_named(as_mapping(each))) is not None}
     # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
-    if kinds == {"assert"}:
+    if kinds == {"assert"}:  # such a test has its script as `output`, and no input
         return _assertions([str(test.output) for test in raw])
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")

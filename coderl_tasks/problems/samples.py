@@ -47,7 +47,7 @@ class Sample:
 
 def samples(problem: Problem) -> list[Sample]:
     """The samples in the statement of a `stdin`, `call` or `assert` problem, in their order, each input once."""
-    found = _blocks(problem) if problem.kind == "stdin" else _calls(problem)
+    found = _stdin_samples(problem) if problem.kind == "stdin" else _call_samples(problem)
     distinct: list[Sample] = []
     for sample in found:
         if all(sample.given != other.given for other in distinct):
@@ -83,31 +83,39 @@ def asserted(script: str, entry_point: str) -> tuple[list[Any], Any] | None:
     return None
 
 
-def _blocks(problem: Problem) -> Iterator[Sample]:
-    """Yields the samples of a program on standard input that a statement shows: the paragraphs below the headings Input
-    and Output, in turn, below a heading Example, or below Sample Input and Sample Output. Yields nothing if they do
-    not come in turn, as then what belongs together is not certain."""
-    blocks: list[tuple[str, list[str]]] = []  # "input" or "output", and the lines below
-    in_samples = is_open = False  # below a heading of samples; below one of a block, whose lines are collected
-    for line in problem.statement.splitlines():
-        block = _BLOCK.match(line)
-        if _EXAMPLES.match(line):
-            in_samples, is_open = True, False
-        elif block is not None and (in_samples or block["sample"]):
-            in_samples = is_open = True
-            blocks.append((block["side"].lower(), []))
-        elif _END.match(line):
-            is_open = False
-        elif is_open:
-            blocks[-1][1].append(line)
+def _stdin_samples(problem: Problem) -> Iterator[Sample]:
+    """Yields the samples of a program on standard input that a statement shows: a sample is the paragraph below a
+    heading Input and the one below the next heading Output. Such headings count below a heading Example, or if they
+    say so themselves (Sample Input). Yields nothing if they do not alternate: then which belong together is a guess."""
+    blocks = _headed_blocks(problem.statement)
     if [side for side, _ in blocks] != ["input", "output"] * (len(blocks) // 2):
         return
     # If outputs have no empty lines, a paragraph after the first is prose and no output.
     has_gaps = any("\n\n" in test.expected.strip() for test in problem.tests)
     for (_, shown_input), (_, shown_output) in zip(blocks[::2], blocks[1::2], strict=True):
-        given, expected = _paragraph(shown_input), _paragraph(shown_output, prose_follows=not has_gaps)
-        if given is not None and expected:
-            yield Sample(given.split(), Test(given, expected))
+        input_text, expected = _paragraph(shown_input), _paragraph(shown_output, prose_follows=not has_gaps)
+        if input_text is not None and expected:
+            # Its tokens identify a sample: two whose inputs differ only in white space are one.
+            yield Sample(given=input_text.split(), test=Test(input_text, expected))
+
+
+def _headed_blocks(statement: str) -> list[tuple[str, list[str]]]:
+    """The blocks of samples in a statement, in order: each as its heading's word, "input" or "output", and the lines
+    below the heading."""
+    blocks: list[tuple[str, list[str]]] = []
+    in_samples = is_open = False  # a heading of samples was above; the last block goes on
+    for line in statement.splitlines():
+        heading = _BLOCK.match(line)
+        if _EXAMPLES.match(line):
+            in_samples, is_open = True, False
+        elif heading is not None and (in_samples or heading["sample"]):
+            in_samples = is_open = True
+            blocks.append((heading["side"].lower(), []))
+        elif _END.match(line):
+            is_open = False
+        elif is_open:
+            blocks[-1][1].append(line)
+    return blocks
 
 
 def _paragraph(block: Sequence[str], *, prose_follows: bool = False) -> str | None:
@@ -128,7 +136,7 @@ def _is_prose(line: str) -> bool:
     return len(_WORD.findall(line)) >= _PROSE_WORDS
 
 
-def _calls(problem: Problem) -> Iterator[Sample]:
+def _call_samples(problem: Problem) -> Iterator[Sample]:
     """Yields the samples of a function that a statement shows: doctests (`>>> f(1)`, and the value in the lines below),
     and calls with their value in the same line, as `f(1) == 2` or `f(1) returns 2`."""
     lines = problem.statement.splitlines()
@@ -138,23 +146,29 @@ def _calls(problem: Problem) -> Iterator[Sample]:
     for number, line in enumerate(lines):
         code = line.strip()
         if code.startswith(">>>"):
-            rest = [after.strip() for after in lines[number + 1 :]]
-            end = next((place for place, after in enumerate(rest) if not after or after.startswith(">>>")), len(rest))
-            call = code.removeprefix(">>>").strip()
-            if call.startswith(f"{name}(") and _call_end(call, 0) == len(call):
-                yield from _sample(call, "\n".join(rest[:end]))
+            yield from _doctest(name, code, lines[number + 1 :])
             continue
-        for place in (found.start() for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\(", line)):
-            before = line[:place].rstrip()
-            end = _call_end(line, place)  # 0 if it does not end in this line
-            says = _SAYS.match(line, end)
+        for start in (found.start() for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\(", line)):
+            before = line[:start].rstrip()
+            end = _end_of_call(line, start)
+            says = _SAYS.match(line, end) if end is not None else None  # `==`, `returns` and so on
             # Not a call that is part of a larger expression (`1 + f(1) == 2`), or of one that is denied.
-            if end and says and before[-1:] not in _PART_OF_MORE and not before.endswith((" not", " in")):
-                yield from _sample(line[place:end], _value(line[says.end() :]))
+            if says and before[-1:] not in _PART_OF_MORE and not before.endswith((" not", " in")):
+                yield from _sample(line[start:end], _value(line[says.end() :]))
 
 
-def _call_end(line: str, start: int) -> int:
-    """Where the call that begins at `start` ends; 0 if it does not end in this line."""
+def _doctest(name: str, code: str, following: Sequence[str]) -> Iterator[Sample]:
+    """The sample of the line `>>> name(...)`, whose value is in the `following` lines, up to an empty one or the next
+    `>>>`; none if the line says anything more."""
+    rest = [after.strip() for after in following]
+    value_ends = next((place for place, after in enumerate(rest) if not after or after.startswith(">>>")), len(rest))
+    call = code.removeprefix(">>>").strip()
+    if call.startswith(f"{name}(") and _end_of_call(call, 0) == len(call):
+        yield from _sample(call, "\n".join(rest[:value_ends]))
+
+
+def _end_of_call(line: str, start: int) -> int | None:
+    """The index behind the call that begins at `start`; None if it does not end in this line."""
     for end in range(start + 1, min(len(line), start + _LONGEST_CALL)):
         if line[end] == ")":
             try:
@@ -162,7 +176,7 @@ def _call_end(line: str, start: int) -> int:
                     return end + 1
             except _NOT_LITERAL:
                 continue
-    return 0
+    return None
 
 
 def _value(text: str) -> str:

@@ -69,7 +69,7 @@ class Renderer(ABC):
         # A message that spells an added token (<|im_end|>) must not become one: `_plain_pieces` finds and splits these.
         # Not those of white space, which ordinary text has, nor single characters, which cannot be split.
         # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
-        written = sorted((t for t in self._added_tokens if t.strip() and len(t) > 1), key=len, reverse=True)
+        written: list[str] = sorted((t for t in self._added_tokens if t.strip() and len(t) > 1), key=len, reverse=True)
         pattern = "|".join(re.escape(token) for token in written) or "(?!)"  # (?!) never matches
         self._spelled_token = re.compile(pattern)
         self._written_ids = {self._added_tokens[token] for token in written}
@@ -80,7 +80,7 @@ class Renderer(ABC):
             and backend.normalizer is not None
             and any(token.normalized for token in tokenizer.added_tokens_decoder.values())
         )
-        # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
+        # Prompts differ in the user's message alone: their other texts recur, so their tokens are cached.
         self._encode = lru_cache(maxsize=RECURRING)(
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
         )
@@ -126,12 +126,9 @@ class Renderer(ABC):
         otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
         answer = messages[-1]["content"]
         whole = self.prompt_tokens([*messages, reply], tools)
-        # `tail` is what follows the answer, from the token that ends the turn: found behind a short answer. The answer
-        # itself is not encoded: a policy need not sample the tokens that a text is encoded to.
         head = self.prompt_tokens(messages[:-1], tools)
-        behind = self.prompt_tokens([*messages[:-1], {"role": "assistant", "content": "x"}, reply], tools)[len(head) :]
-        end = next((place for place, token in enumerate(behind) if token in self.stop_tokens), len(behind))
-        tail = behind[end:]
+        tail = self._tail_after_answer(head, messages[:-1], reply, tools)
+        # Texts are compared, not tokens: a policy need not sample the tokens that its text would be encoded to.
         goes_on = (
             bool(tail)
             and whole[-len(tail) :] == tail
@@ -141,6 +138,15 @@ class Renderer(ABC):
             return whole, False
         has_stop_token = bool(completion) and completion[-1] == tail[0]  # lacking if it was cut off
         return [*prompt, *completion, *(tail[1:] if has_stop_token else tail)], True
+
+    def _tail_after_answer(
+        self, head: Sequence[int], messages: Sequence[Message], reply: Message, tools: Tools
+    ) -> list[int]:
+        """What the chat format puts after any answer to `messages`: the tokens from the one that ends the turn to the
+        end of the prompt with `reply`. `head` is the prompt of `messages`."""
+        answered = self.prompt_tokens([*messages, {"role": "assistant", "content": "x"}, reply], tools)[len(head) :]
+        end = next((place for place, token in enumerate(answered) if token in self.stop_tokens), len(answered))
+        return answered[end:]
 
     def decoded(self, tokens: Sequence[int]) -> str:
         """The text of `tokens`, special ones included."""
@@ -215,7 +221,8 @@ class Qwen3InstructRenderer(Renderer):
         tokens: list[int] = []
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
-                # Earlier turns lose their think block, as in the model's template; so does a turn that has none.
+                # Turns before the last user message lose their think block, as in the model's template. A turn without
+                # reasoning gets no empty block.
                 reasoning, answer = self._split(message["content"])
                 block = self._think_block(reasoning) if reasoning and index > last_user else []
                 turn = [*opening, *block, *self.encode_plain(answer)]

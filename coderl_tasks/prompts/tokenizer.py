@@ -66,17 +66,17 @@ class Markers(NamedTuple):
 class ChatTemplate:
     """The chat template of `tokenizer`, with thinking on, off or (None) as the template has it. `markers` are the
     thinking markers in the template's source. `opens_thinking`: its prompts end inside a block of thinking. `turn_end`
-    is what it writes after an assistant's message: first at the end, then before a user's message. Raises ConfigError
-    if there is no template, no way to render a plain conversation, or no switch for `thinking`."""
+    is the text in which to find the token that ends an assistant's turn. Raises ConfigError if there is no template, no
+    way to render a plain conversation, or no switch for `thinking`."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
         """Reads the chat template and finds out, by rendering probes (conversations of texts that can be found again),
         what it does: whether it takes a system message, whether its prompts open a block of thinking, and how it ends a
         turn. `thinking` None leaves thinking as the template has it."""
         self._tokenizer = tokenizer
-        # Probes are rendered with neither, until they have shown which of them this template needs.
+        # `render` uses both. The first probes are rendered without, and show whether this template needs them.
         self._folds_system = False  # the system's text goes into the first user message
-        self._switches: dict[str, Any] = {}  # the template's variable for thinking
+        self._switches: dict[str, Any] = {}  # the template's variable for thinking, and its value
         try:
             source = str(tokenizer.get_chat_template())
         except ValueError:
@@ -89,19 +89,23 @@ class ChatTemplate:
         self.source = DATE_CALL.sub(
             lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", source
         )
-        try:
-            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER])
-        except ConfigError:  # some templates refuse a system message, others leave it out
-            self._folds_system = True
+        self._folds_system = not self._takes_system_message()
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
-        opening = self._behind(USER_PROBE, [SYSTEM, USER], is_prompt=True)
+        opening = self._text_after(USER_PROBE, [SYSTEM, USER], is_prompt=True)
         # The last marker decides: with thinking off, some templates open a block and close it at once.
         self.opens_thinking = any(opening.rfind(pair.open) > opening.rfind(pair.close) for pair in self.markers)
-        between = self._behind(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
-        # First what ends a conversation; some templates write nothing there, so then what opens the next turn.
-        self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
+        # The ending token is searched for at the end of a conversation, then (some templates write nothing there)
+        # between an assistant's message and the next user message.
+        between_turns = self._text_after(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
+        self.turn_end = f"{self._text_after(ANSWER_PROBE, [USER, ANSWER])}\n{between_turns}"
+
+    def _takes_system_message(self) -> bool:
+        try:
+            return SYSTEM_PROBE in self.render([SYSTEM, USER])
+        except ConfigError:  # some templates refuse a system message, others leave it out
+            return False
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), *, is_prompt: bool = True) -> str:
         """The conversation as text; the system's text goes at the head of the first user message if the template has no
@@ -156,8 +160,8 @@ class ChatTemplate:
         asked = f"thinking={'on' if thinking else 'off'}"
         raise ConfigError(f"{asked}: the model's chat template has no switch for thinking; leave the setting out")
 
-    def _behind(self, probe: str, messages: Sequence[Message], *, is_prompt: bool = False) -> str:
-        """What the template writes behind the first `probe`."""
+    def _text_after(self, probe: str, messages: Sequence[Message], *, is_prompt: bool = False) -> str:
+        """What the template writes after the first `probe`, the text of one of the `messages`."""
         text = self.render(messages, is_prompt=is_prompt)
         if probe not in text:
             raise ConfigError(

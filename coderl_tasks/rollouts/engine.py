@@ -6,7 +6,6 @@ each group goes: request -> sampled -> recorded -> graded.
 2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
 3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only.
 4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
-5. When a session is opened, all that can fail is tried before anything is sampled.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from coderl_tasks.environments import CODE, Environment, environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
+from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy import clients, sampling
@@ -86,7 +86,8 @@ class RolloutEngine:
         """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
         `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
-        values = {"temperature": self.settings.temperature, "sampler_step": self.settings.sampler_step} | others
+        values: dict[str, Any] = {"temperature": self.settings.temperature}
+        values |= {"sampler_step": self.settings.sampler_step} | others
         return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
@@ -105,33 +106,34 @@ class RolloutEngine:
         request: sampling.GroupRequest,
         record: Record | None = None,
     ) -> pl.DataFrame:
-        """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions, and passes it to `record`, in
-        several turns whenever it has grown. If the prompt leaves no room, its completions are empty and truncated.
-        Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
+        """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions. `record` is called with the
+        group once it is sampled and, with several turns, again after each reply and each further answer. If the prompt
+        leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and BudgetReachedError
+        if the request could pass the cap on tokens or cost."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
             group = sampling.group_frame(request, cut_off, decode=decode)
         else:
-            async with self.requested(sampler, request) as (completions, charge):
+            async with self.sampled_within_budget(sampler, request) as (completions, charge):
                 group = sampling.group_frame(request, completions, decode=decode)
-                charge(group, None)
-        in_turns = self.environment.turns.most > 1
-        if in_turns:
+                charge(group, None)  # None: nothing of the group was charged before
+        has_several_turns = self.environment.turns.most > 1
+        if has_several_turns:
             group = turns.with_first_turn(group)
         if record is not None:
             record(group)
-        if not in_turns:
+        if not has_several_turns:
             return group
         return await turns.further_turns(self, sampler, problem, group, request.temperature, record)
 
     @asynccontextmanager
-    async def requested(
+    async def sampled_within_budget(
         self, sampler: tinker.SamplingClient, request: sampling.GroupRequest
     ) -> AsyncIterator[tuple[list[sampling.Completion], Charge]]:
-        """Yields the completions of a request, and what charges the budget with them."""
+        """Yields the completions of a request, and `charge(group, before)` as `Budget.room` does."""
         # Hold a slot only for the request: recording and grading must not delay other groups.
-        async with self._slots, self.budget.room(request) as charge:
+        async with self._slots, self.budget.reserve(request) as charge:
             completions = await sampling.sample_group(
                 sampler,
                 request.prompt_tokens,
@@ -145,31 +147,34 @@ class RolloutEngine:
             yield completions, charge
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
-        """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. In training a completion
-        without log-probabilities is left out: it cannot be trained on, and would move the mean of those that are. One
-        of which a reply failed has no reward. Outside training each turn's answer is graded, else the last one."""
+        """Returns a sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. The last answer of
+        a completion in several turns is what is rewarded; outside training the earlier ones get verdicts too. There is
+        no reward if an outage left an answer without a reply. In training a completion without log-probabilities is not
+        graded either: it cannot be trained on, and would move the mean of those that are."""
         # Before they are graded: the sandbox need not run what no update will learn from.
         is_training = self.settings.purpose == "train"
         wanted = sampled["logprobs"].is_not_null().to_list() if is_training else [True] * sampled.height
-        failed = [None if each is None else turns.left_out(each) for each in sampled["turns"]]
-        texts = [
+        faults = [None if each is None else turns.fault_of_last_reply(each) for each in sampled["turns"]]
+        last_answers = [
             text
-            for text, is_wanted, fault in zip(sampled["completion"], wanted, failed, strict=True)
+            for text, is_wanted, fault in zip(sampled["completion"], wanted, faults, strict=True)
             if is_wanted and fault is None
         ]
-        earlier = [] if is_training else turns.earlier_texts(sampled)
+        earlier_answers = [] if is_training else turns.earlier_texts(sampled)
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
-        scored = await self.environment.score(self.judge, problem, [*texts, *earlier])
-        last, before = iter(scored[: len(texts)]), scored[len(texts) :]
-        graded = sampling.graded_group(
-            sampled,
-            [
-                None if not is_wanted else next(last) if fault is None else turns.not_graded(fault, problem)
-                for is_wanted, fault in zip(wanted, failed, strict=True)
-            ],
-        )
-        return graded if is_training else turns.with_verdicts(graded, [each.grade.verdict for each in before])
+        scores = await self.environment.score(self.judge, problem, [*last_answers, *earlier_answers])
+        scores_of_last, scores_of_earlier = iter(scores[: len(last_answers)]), scores[len(last_answers) :]
+        scored: list[ScoredCompletion | None] = []  # by completion; None: left out
+        for is_wanted, fault in zip(wanted, faults, strict=True):
+            if not is_wanted:
+                scored.append(None)
+            else:
+                scored.append(next(scores_of_last) if fault is None else turns.not_graded(fault, problem))
+        graded = sampling.graded_group(sampled, scored)
+        if is_training:
+            return graded
+        return turns.with_verdicts(graded, earlier=[each.grade.verdict for each in scores_of_earlier])
 
 
 class GradedAhead:
@@ -214,16 +219,11 @@ class GradedAhead:
 
 
 class Session:
-    """Open clients of the services in use. `context` is the model's context length in tokens. `service_address` is the
-    Tinker service's, None for a server that this process started; `served_by` says what serves the model there.
-    `current` is the open Tinker session: clients of any other session end soon.
-
-    With `model_name`, a new Tinker session replaces a released one only if the service still has the model.
-    """
+    """Open clients of the services in use: of the Tinker service, one session after another, and of the sandbox."""
 
     def __init__(
         self,
-        used: Services,
+        services: Services,
         judge: Judge,
         renderer: Renderer,
         context: int,
@@ -232,35 +232,37 @@ class Session:
         served_by: str = "",
         budget: Budget | None = None,
     ) -> None:
+        """`context` is the model's context length in tokens, `served_by` names the engine and weights that serve the
+        model, `budget` caps tokens and cost (None: no cap). With `model_name`, a new Tinker session replaces a released
+        one only if the service still has that model."""
         self.judge, self.renderer, self.context, self.environment = judge, renderer, context, environment
-        self.service_address = None if used.tinker_is_embedded else clients.service_address(used.tinker_url)
+        # None for a server that this process started.
+        self.service_address = None if services.tinker_is_embedded else clients.service_address(services.tinker_url)
         self.served_by = served_by
         self.budget = budget or Budget()
-        self._used, self._model_name = used, model_name
-        # Whether one was released before. The service may have dropped the model since, so the next one asks for it.
-        self._reopens = False
-        self.current: tinker.ServiceClient | None = None  # each is a session of the service's
+        self._services, self._model_name = services, model_name
+        self.current: tinker.ServiceClient | None = None  # the open Tinker session: clients of any other end soon
+        self._released: list[tinker.ServiceClient] = []  # sessions to be closed once no work uses them
+        self._reopens = False  # whether a session was released: the next one asks whether the model is still offered
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
         self._opening = asyncio.Lock()
-        self._released: list[tinker.ServiceClient] = []
-        self._working = 0  # calls of `supervise` under way: released sessions are closed when there are none
+        self._working = 0  # calls of `supervise` under way
 
     async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`, and cancels it when a service is gone: the SDK itself would wait forever.
 
         Raises CoderlError if an embedded server stays down although its supervisor restarts it, InfraError if a service
         is silent for ten minutes. An InfraError, unless it is the sandbox's, releases the Tinker session, which a
-        restarted server does not know: the retry opens a new one. Other work may go on with the released session.
-        """
+        restarted server does not know: the retry opens a new one. Other work may go on with the released session."""
         session_before = self.current
         task = asyncio.ensure_future(work)
-        silence = asyncio.ensure_future(clients.lost(self._used.tinker_url))
+        silence = asyncio.ensure_future(clients.lost(self._services.tinker_url))
         self._working += 1
         try:
             while not task.done():
                 # Poll: a supervisor's thread sets `down`, which does not wake the event loop.
                 await asyncio.wait((task, silence), timeout=SUPERVISION_S, return_when=asyncio.FIRST_COMPLETED)
-                for server in self._used.embedded:
+                for server in self._services.embedded:
                     if server.down.is_set():
                         raise CoderlError(server.fault)
                 if silence.done():
@@ -292,13 +294,15 @@ class Session:
                 if self._reopens and self._model_name is not None:
                     # A retired model looks like an evicted one, a 404, which would be restored again and again.
                     try:
-                        await clients.context_length(self._used.tinker_url, self._used.tinker_api_key, self._model_name)
+                        await clients.context_length(
+                            self._services.tinker_url, self._services.tinker_api_key, self._model_name
+                        )
                     except ConfigError as error:
                         if clients.is_about_the_account(error):
                             raise
                         retired = f"{self._model_name} was retired while the run was at work"
                         raise ConfigError(f"{retired}: {error}") from error
-                self.current = await clients.connect(self._used.tinker_url, self._used.tinker_api_key)
+                self.current = await clients.connect(self._services.tinker_url, self._services.tinker_api_key)
             return self.current
 
     def engine(
@@ -319,7 +323,7 @@ class Session:
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""
         with clients.tinker_errors("asking what it has stored"):
-            return await clients.rest_client(self._used.tinker_url, self._used.tinker_api_key)
+            return await clients.rest_client(self._services.tinker_url, self._services.tinker_api_key)
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
@@ -381,10 +385,8 @@ def first_error() -> Iterator[None]:
 @asynccontextmanager
 async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
     """Opens the services `used` for `settings` and `budget`, and closes them when the block ends.
-
     Raises ConfigError if the service lacks the model, the chat format does not fit it, or rewards cannot be computed as
-    `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
-    """
+    `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right."""
     # Before the SDK is used: it silently retries a mistyped address for five minutes.
     await clients.require_answer(used.tinker_url)
     model = settings.model_name
@@ -404,7 +406,8 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         renderer, context = renderer_task.result(), context_task.result()
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
-        # Only logged: the data may not have programs of these kinds.
+        # Trials are right programs that depend on the sandbox's Python (deep recursion, large thread stacks, numpy). A
+        # sandbox that misjudges one is only warned of: the data may have no such programs.
         for trial in trials_task.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)

@@ -4,8 +4,7 @@
 2. A round is recorded when it arrives and again when it is graded, so a restart samples nothing twice and grades only
    what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
    waits, is graded once more when all others are through, and then by the next call.
-3. What is recorded serves whatever the stopping rule says: with another band, more is sampled where it is needed.
-4. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
+3. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
    what else is sampled, or on when the plan stops.
 """
 
@@ -92,12 +91,13 @@ async def sample_in_rounds(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Samples and grades the completions that `plan` wants of each problem: ROLLOUT_SCHEMA in problem and sample order.
+    A problem is sampled in rounds, each one request for a few completions, until the plan's stopping rule is satisfied.
 
-    group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
-    earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
-    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule.
-    Raises InfraError when sampling fails, and as `require_graded` does; what arrived stays recorded.
-    """
+    group_index is the problem's place in `problems`, attempt the round. `groups` is a folder for the rounds of a call
+    that is not finished, with a fingerprint of all that decides the samples, from the problems to the seed. Rounds that
+    an earlier call recorded there are used if the fingerprint is the same, else deleted. `recorded` (ROLLOUT_SCHEMA) is
+    what a finished call with that fingerprint returned, even if its stopping rule was another. Raises InfraError when
+    sampling fails, and as `require_graded` if too many could not be graded; what arrived stays recorded."""
     wanted = {problem.problem_id for problem in problems} if plan.sampled is None else plan.sampled
     unfinished = [index for index, problem in enumerate(problems) if problem.problem_id in wanted]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, total=len(unfinished), recorded=recorded)
@@ -105,9 +105,7 @@ async def sample_in_rounds(
     for _ in range(GRADING_PASSES):
         finished = await try_all(rounds.finish_problem, unfinished)
         unfinished = [index for index, is_finished in zip(unfinished, finished, strict=True) if not is_finished]
-    # Not all recorded rounds: an earlier plan may have sampled more of a problem than this one wants.
-    used = [rounds.frames[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
-    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
+    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *rounds.used_frames()])
     require_graded(rollouts, engine.settings.purpose)
     return rollouts
 
@@ -125,7 +123,7 @@ class _Rounds:
     total: int  # problems to be sampled
     recorded: InitVar[pl.DataFrame | None]  # rounds that a finished call returned
     done: int = 0
-    used: dict[int, int] = field(default_factory=dict)  # problem: how many of its rounds count
+    n_used: dict[int, int] = field(default_factory=dict)  # problem: how many of its rounds count
 
     def __post_init__(self, recorded: pl.DataFrame | None) -> None:
         self.sizes = self.plan.round_sizes
@@ -142,7 +140,7 @@ class _Rounds:
         for number in range(len(self.sizes)):
             graded = await self._graded(index, number)
             # Also where something of it could not be graded: `require_graded` counts that in what is returned.
-            self.used[index] = number + 1
+            self.n_used[index] = number + 1
             if Verdict.INFRA_ERROR.value in graded["verdict"]:
                 return False
             n += graded.height
@@ -153,6 +151,10 @@ class _Rounds:
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)
         return True
+
+    def used_frames(self) -> list[pl.DataFrame]:
+        # Not all recorded rounds: an earlier plan may have sampled more of a problem than this one wants.
+        return [self.frames[index, number] for index, used in sorted(self.n_used.items()) for number in range(used)]
 
     async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""

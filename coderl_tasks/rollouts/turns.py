@@ -2,9 +2,8 @@
 
 1. A group's completions are in step: all that go on are replied to, then all of them answer again. Equal programs are
    run once.
-2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on. A killed
-   run goes on in the middle of a completion, and a reply is never made twice: what a program prints may depend on when
-   it runs.
+2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on: what a
+   program prints may depend on when it runs, so a killed run does not make a reply twice.
 3. An answer's seed depends on the run, the group, the completion and the turn alone.
 4. An outage, or a checker that fails, is no reply. The completion ends there and is left out of its group, unless a
    retry of the phase finds the sandbox up again.
@@ -38,14 +37,14 @@ def with_first_turn(group: pl.DataFrame) -> pl.DataFrame:
     for row in rows:
         answer = {"n_tokens": len(row["completion_tokens"]), "text": row["completion"]}
         answer["stop_reason"] = row["stop_reason"]
-        row["turns"] = [_turn("", [], len(row["prompt_tokens"])) | answer]
+        row["turns"] = [_unsampled_turn("", [], kept=len(row["prompt_tokens"])) | answer]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
 
-def is_unfinished(group: pl.DataFrame, most: int) -> bool:
+def is_unfinished(group: pl.DataFrame, most_turns: int) -> bool:
     """Whether a completion of a recorded group goes on: a reply or an answer is missing, or a reply met an outage."""
-    rows = group.to_dicts() if most > 1 else []
-    return any(row["turns"] and (_awaits_answer(row) or _awaits_reply(row, most, again=True)) for row in rows)
+    rows = [row for row in group.to_dicts() if row["turns"]] if most_turns > 1 else []
+    return any(_awaits_answer(row) or _awaits_reply(row, most_turns, retry_outages=True) for row in rows)
 
 
 def require_replies(sampled: pl.DataFrame, what: str) -> None:
@@ -58,7 +57,7 @@ def require_replies(sampled: pl.DataFrame, what: str) -> None:
         )
 
 
-def left_out(turns: Sequence[Mapping[str, Any]]) -> Verdict | None:
+def fault_of_last_reply(turns: Sequence[Mapping[str, Any]]) -> Verdict | None:
     """The verdict that a completion is left out for: its last reply met an outage or a checker that failed; or None."""
     check = turns[-1]["check"]
     return Verdict(check) if check in UNGRADED else None
@@ -93,33 +92,33 @@ async def further_turns(
     temperature: float,
     record: Record | None = None,
 ) -> pl.DataFrame:
-    """Takes the completions of a group through all their turns. `group` is what is recorded of it, which `record` is
-    called with whenever it grows. Raises as `sample_group` does."""
-    most, rows = engine.environment.turns.most, group.to_dicts()
-    problem = await asyncio.to_thread(problem.whole)
+    """Takes the completions of a group through all their turns: the environment replies to the model's answers, then
+    the model answers again, until no completion goes on. `group` is what is recorded of it so far; `record` is called
+    with the whole group after the replies and after each answer. Raises as `sample_group` does."""
+    most_turns, rows = engine.environment.turns.most, group.to_dicts()
+    problem = await asyncio.to_thread(problem.whole)  # its tests may have to be read from a file
 
-    def recorded() -> None:
+    def record_group() -> None:
         if record is not None:
             record(pl.DataFrame(rows, schema=SAMPLED_SCHEMA))
 
     async def answer(row: Row) -> None:
-        await _next_answer(engine, sampler, row, temperature)
-        recorded()
+        await _add_answer(engine, sampler, row, temperature)
+        record_group()
 
-    again = True  # replies that met an outage are asked for once more
+    retry_outages = True  # only the first time: what meets an outage now stays without a reply
     while True:
-        if asked := [row for row in rows if _awaits_reply(row, most, again=again)]:
-            await _reply(engine, problem, asked)
-            recorded()
-        again = False
-        waiting = [row for row in rows if _awaits_answer(row)]
-        if not waiting:
+        if to_reply := [row for row in rows if _awaits_reply(row, most_turns, retry_outages=retry_outages)]:
+            await _add_replies(engine, problem, to_reply)
+            record_group()
+        retry_outages = False
+        to_answer = [row for row in rows if _awaits_answer(row)]
+        if not to_answer:
             return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
-        await sampling.try_all(answer, waiting, what="answers")
+        await sampling.try_all(answer, to_answer, what="answers")
 
 
-def _turn(text: str, tokens: Sequence[int], kept: int, *, is_split: bool = False) -> Row:
-    """A turn that is not sampled yet."""
+def _unsampled_turn(text: str, tokens: Sequence[int], kept: int, *, is_split: bool = False) -> Row:
     values = {"environment_text": text, "environment_tokens": list(tokens), "kept": kept, "is_split": is_split}
     return values | {"n_tokens": 0, "text": "", "stop_reason": None, "check": None}
 
@@ -128,44 +127,51 @@ def _awaits_answer(row: Row) -> bool:
     return row["turns"][-1]["stop_reason"] is None
 
 
-def _awaits_reply(row: Row, most: int, *, again: bool) -> bool:
+def _awaits_reply(row: Row, most_turns: int, *, retry_outages: bool) -> bool:
     turns = row["turns"]
     last = turns[-1]
-    if len(turns) >= most or last["stop_reason"] in (None, NO_COMPLETION) or row["logprobs"] is None:
+    if len(turns) >= most_turns or last["stop_reason"] in (None, NO_COMPLETION) or row["logprobs"] is None:
         return False
-    return last["check"] is None or (again and last["check"] == Verdict.INFRA_ERROR)
+    return last["check"] is None or (retry_outages and last["check"] == Verdict.INFRA_ERROR)
 
 
-async def _reply(engine: "RolloutEngine", problem: Problem, rows: Sequence[Row]) -> None:
-    """Asks the environment about the last answers of `rows`, and adds the turns that follow."""
-    environment = engine.environment
-    by_turn: dict[int, list[Row]] = {}
+async def _add_replies(engine: "RolloutEngine", problem: Problem, rows: Sequence[Row]) -> None:
+    """Asks the environment for its replies to the last answers of `rows`, and adds the turns that these begin."""
+    by_turn_number: dict[int, list[Row]] = {}
     for row in rows:
-        by_turn.setdefault(len(row["turns"]) - 1, []).append(row)
-    for number, asked in by_turn.items():
-        texts = [row["turns"][-1]["text"] for row in asked]
-        for row, reply in zip(asked, await environment.replies(engine.judge, problem, texts, number), strict=True):
+        by_turn_number.setdefault(len(row["turns"]) - 1, []).append(row)
+    for turn_number, asked in by_turn_number.items():
+        answers = [row["turns"][-1]["text"] for row in asked]
+        replies = await engine.environment.replies(engine.judge, problem, answers, turn_number)
+        for row, reply in zip(asked, replies, strict=True):
             row["turns"][-1]["check"] = str(reply.check)
-            if reply.text is None:
-                continue
-            prompt, completion = _so_far(row)
-            says: Message = {"role": environment.turns.role, "content": reply.text}
-            conversation = [*environment.messages(problem), *_history(row, environment.turns.role)]
-            tokens, goes_on = engine.renderer.continued_prompt(
-                prompt, completion, conversation, says, environment.turns.tools
-            )
-            before = [*prompt, *completion]
-            kept = len(before) if goes_on else _common(before, tokens)
-            turn = _turn(reply.text, tokens[kept:], kept, is_split=not goes_on)
-            if _most_tokens(engine, row, turn, len(tokens)) > 0:  # else the completion ends with the answer
-                row["turns"].append(turn)
+            if reply.text is not None:  # else the completion ends with the answer
+                _add_turn(engine, problem, row, reply.text)
 
 
-async def _next_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, row: Row, temperature: float) -> None:
-    """Samples the answer of the last turn of `row`, whose prompt is recorded."""
-    settings, turn, number = engine.settings, row["turns"][-1], len(row["turns"]) - 1
-    prompt, _ = _so_far(row)
-    place = [row[name] for name in ("step", "attempt", "group_index", "problem_id")]
+def _add_turn(engine: "RolloutEngine", problem: Problem, row: Row, reply_text: str) -> None:
+    """Adds the turn that a reply begins, with its prompt and without an answer, unless no tokens are left for one."""
+    environment = engine.environment
+    last_prompt, last_answer = _prompt_and_answer_of_last_turn(row)
+    conversation = [*environment.messages(problem), *_history(row, environment.turns.role)]
+    reply: Message = {"role": environment.turns.role, "content": reply_text}
+    prompt, continues = engine.renderer.continued_prompt(
+        last_prompt, last_answer, conversation, reply, environment.turns.tools
+    )
+    # If the chat format writes past turns otherwise than they were sampled (without their thinking, say), the prompt
+    # shares only its beginning with the tokens so far, and the turn is trained on as a sequence of its own.
+    so_far = [*last_prompt, *last_answer]
+    kept = len(so_far) if continues else _common_prefix_length(so_far, prompt)
+    turn = _unsampled_turn(reply_text, prompt[kept:], kept, is_split=not continues)
+    if _most_tokens(engine, row, turn, len(prompt)) > 0:
+        row["turns"].append(turn)
+
+
+async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, row: Row, temperature: float) -> None:
+    """Samples the answer to the prompt of the last turn of `row`, and writes it into that turn and into `row`."""
+    settings, turn, turn_number = engine.settings, row["turns"][-1], len(row["turns"]) - 1
+    prompt, _ = _prompt_and_answer_of_last_turn(row)
+    group_key = [row[name] for name in ("step", "attempt", "group_index", "problem_id")]
     request = sampling.GroupRequest(
         group_index=row["group_index"],
         problem_id=row["problem_id"],
@@ -173,8 +179,8 @@ async def _next_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, 
         prompt_tokens=prompt,
         num_samples=1,
         max_tokens=_most_tokens(engine, row, turn, len(prompt)),
-        # Of one sample alone: a service whose seeds repeat a request's samples does no harm here.
-        seed=seed_for(settings.seed, settings.purpose, *place, "turn", number, row["sample_index"]),
+        # Always with a seed: some services give all samples of a seeded request alike, but here there is only one.
+        seed=seed_for(settings.seed, settings.purpose, *group_key, "turn", turn_number, row["sample_index"]),
         temperature=temperature,
         step=row["step"],
         attempt=row["attempt"],
@@ -182,21 +188,22 @@ async def _next_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, 
         first_sample=row["sample_index"],
     )
     before = pl.DataFrame([row], schema=SAMPLED_SCHEMA)
-    async with engine.requested(sampler, request) as (completions, charge):
+    async with engine.sampled_within_budget(sampler, request) as (completions, charge):
         (completion,) = completions
-        # In training it is left out; elsewhere one that never came would count as a wrong answer.
+        # Training leaves such a completion out of its group. A profile or an evaluation would count a wrong answer.
         if completion.stop_reason == NO_COMPLETION and settings.purpose != "train":
             raise InfraError("Tinker, sampling: a completion was asked for, and none came")
         text = engine.environment.text(completion.tokens, engine.renderer)
         turn |= {"n_tokens": len(completion.tokens), "text": text, "stop_reason": completion.stop_reason}
         row["completion_tokens"] = [*row["completion_tokens"], *completion.tokens]
-        known = row["logprobs"] is not None and completion.logprobs is not None
-        row["logprobs"] = [*row["logprobs"], *(completion.logprobs or ())] if known else None
+        has_logprobs = row["logprobs"] is not None and completion.logprobs is not None
+        row["logprobs"] = [*row["logprobs"], *(completion.logprobs or ())] if has_logprobs else None
         row |= {"completion": text, "stop_reason": completion.stop_reason}
+        # The budget is charged with the tokens that the row has now and did not have before.
         charge(pl.DataFrame([row], schema=SAMPLED_SCHEMA), before)
 
 
-def _so_far(row: Row) -> tuple[list[int], list[int]]:
+def _prompt_and_answer_of_last_turn(row: Row) -> tuple[list[int], list[int]]:
     """The prompt of the last turn of `row`, and the tokens of its answer, none if it is not sampled."""
     sequence: list[int] = row["prompt_tokens"]
     prompt, place = sequence, 0
@@ -230,7 +237,6 @@ def _most_tokens(engine: "RolloutEngine", row: Row, turn: Row, prompt: int) -> i
     return min(most, trajectory - spent)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
@@ -98,9 +98,29 @@ class _Steps:
     pace: float | None = None  # the recent seconds per step, exponentially weighted; None before the first one
 
 
+@dataclass
+class _ProgressLine:
+    """The line that says how far a block is, with the time left, which is estimated by the pace so far."""
+
+    label: str
+    begun: float  # seconds, as `monotonic` counts
+    # The pace is measured from when the total became known. What was done by then (`done_before`) does not count.
+    pace_since: float | None = None
+    done_before: int = 0
+
+    def text(self, done: int, total: int) -> str:
+        """The line at this moment; `total` is 0 while it is not known."""
+        now, text = monotonic(), f"{self.label}: {done}/{total}" if total else self.label
+        if self.pace_since is None and total:
+            self.pace_since, self.done_before = now, done
+        if self.pace_since is not None and done > self.done_before:
+            left = (total - done) * (now - self.pace_since) / (done - self.done_before)
+            return f"{text}, about {duration(left)} left" if left >= 60 else text
+        return f"{text}, after {duration(now - self.begun)}" if now - self.begun >= LINE_EVERY_S else text
+
+
 class Display:
-    """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too. Without a
-    terminal bars are left out and lines remain."""
+    """One flow run's lines and bars, on the console or, of a deployment's run, in its log. Bars need a terminal."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -132,51 +152,44 @@ class Display:
         """Shows the progress of the block under the label `text`: in a bar of its own, or beside the bar that counts a
         run's steps if that is shown; without a terminal, in a line from time to time. Yields a callback that takes
         (done, total), with a total of 0 if it is not known yet. `count`, if given, is asked for both instead."""
-        progress = (0, 0)
+        reported = (0, 0)
 
         def report(done: int, total: int) -> None:
-            nonlocal progress
-            progress = (done, total)
+            nonlocal reported
+            reported = (done, total)
 
-        async def show_progress() -> None:
-            """Draws the newest progress every LOOK_EVERY_S, until it is cancelled."""
-            last_line_at = begun
-            # (done, time) when the total became known: what an earlier start had done took no time of this one, so
-            # the time left is estimated by what came after.
-            first: tuple[int, float] | None = None
-            while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                done, total = progress if count is None else count()
-                now, line = monotonic(), f"{text}: {done}/{total}" if total else text
-                if first is None and total:
-                    first = (done, now)
-                before, since = first or (done, now)
-                if done > before:
-                    left = (total - done) * (now - since) / (done - before)
-                    line += f", about {duration(left)} left" if left >= 60 else ""
-                elif now - begun >= LINE_EVERY_S:
-                    line += f", after {duration(now - begun)}"
-                if own_bar is not None:
-                    own_bar.update(own_task, completed=done, total=total or None)  # None: the bar only moves
-                elif self._console.is_terminal:
-                    self.phase(line)  # beside the bar of the steps
-                elif now - last_line_at >= LINE_EVERY_S:  # no terminal
-                    last_line_at = now
-                    self.say(line)
-
-        begun, own_bar = monotonic(), None
         with ExitStack() as drawing:
+            move_own_bar: Callable[..., None] | None = None
             if self._steps is None and self._console.is_terminal:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
                 own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
-                own_task = own_bar.add_task(text, total=None)
-            elif self._steps is None:  # no terminal; of a step's phases only long ones get lines, by `show_progress`
+                move_own_bar = partial(own_bar.update, own_bar.add_task(text, total=None))
+            elif self._steps is None:  # no terminal; of a step's phases only long ones get lines
                 self.say(text)
-            showing = asyncio.create_task(show_progress())
+            line = _ProgressLine(text, begun=monotonic())
+            showing = asyncio.create_task(self._show_progress(line, count or (lambda: reported), move_own_bar))
             try:
                 yield report
             finally:
                 showing.cancel()
+
+    async def _show_progress(
+        self, line: _ProgressLine, count: Callable[[], tuple[int, int]], move_own_bar: Callable[..., None] | None
+    ) -> None:
+        """Shows (done, total), which `count` returns, every LOOK_EVERY_S until it is cancelled: in the block's own bar
+        if it has one, else beside the bar of the steps, or without a terminal in a line from time to time."""
+        last_line_at = line.begun
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            done, total = count()
+            text = line.text(done, total)
+            if move_own_bar is not None:
+                move_own_bar(completed=done, total=total or None)  # None: the bar only moves
+            elif self._console.is_terminal:
+                self.label_steps_bar(text)
+            elif monotonic() - last_line_at >= LINE_EVERY_S:
+                last_line_at = monotonic()
+                self.say(text)
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:
@@ -212,14 +225,13 @@ class Display:
             yield
         self._steps = None
 
-    def phase(self, text: str) -> None:
+    def label_steps_bar(self, text: str) -> None:
         """Names what is going on in the step (sampling, scoring, ...)."""
         if self._steps is not None:
             self._steps.bar.update(self._steps.task, description=text)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Shows a row of metrics.jsonl, which the run's logger has logged; that of a step moves the bar, the time left
-        and the progress artifact."""
+        """Shows a row of metrics.jsonl; that of a step moves the bar, the time left and the progress artifact."""
         steps = self._steps
         if steps is None or is_eval_row(dict(row)):
             self._show(step_line(row))
@@ -255,12 +267,12 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
     return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
 
 
-_in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
+_is_subflow: ContextVar[bool] = ContextVar("is_subflow", default=False)
 
 
-def is_part_of_pipeline() -> bool:
-    """Whether what runs is a pipeline's part, which the pipeline itself goes on from."""
-    return _in_a_block.get()
+def is_subflow() -> bool:
+    """Whether another flow, such as a pipeline, has called the flow that runs, and goes on from its result."""
+    return _is_subflow.get()
 
 
 @contextmanager
@@ -268,8 +280,8 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
     """If the block raises, tells the user where it `stopped`, and how to continue: with `command`, the shell command
     that starts the flow, or first by raising a cap or fixing the error, which would recur. Of nested blocks (a pipeline
     and its parts) only the outermost says so, as its command continues all."""
-    is_inner = is_part_of_pipeline()
-    token = _in_a_block.set(True)
+    is_inner = _is_subflow.get()
+    token = _is_subflow.set(True)  # of the flows that the block calls
     try:
         yield
     except BaseException as error:
@@ -287,7 +299,7 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
             display.say(f"{stopped()}; {advice}")
         raise
     finally:
-        _in_a_block.reset(token)
+        _is_subflow.reset(token)
 
 
 class _Outbox:
@@ -303,8 +315,8 @@ class _Outbox:
         if self._sending is None or self._sending.done() or self._sending.get_loop() is not asyncio.get_running_loop():
             self._sending = asyncio.create_task(self._send())
 
-    async def emptied(self, within_s: float) -> None:
-        """Wait for all to be sent, but not longer, and warn of what is not."""
+    async def wait_until_sent(self, within_s: float) -> None:
+        """Waits for all to be sent, but not longer than `within_s`, and warns of what is not."""
         if self._sending is None or self._sending.get_loop() is not asyncio.get_running_loop():
             return
         await asyncio.wait({self._sending}, timeout=within_s)
@@ -357,62 +369,62 @@ def name_flow_run(name: str, *, root: bool = False) -> None:
 
 
 def publish_later(kind: str, name: str, markdown: str) -> None:
-    """Publish markdown as an artifact, a new version of the one with this kind and name. A newer one takes the place of
-    one that is not sent yet."""
+    """Publish markdown as an artifact, a new version of the one with this kind and name."""
     key = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")  # as Prefect takes it
     _outbox.put(f"the artifact {kind}-{name}", lambda: acreate_markdown_artifact(markdown=markdown, key=key))
 
 
-def forget_old_results(kept: int = 200) -> None:
-    """Let go of all but the newest that Prefect remembers of finished tasks: some 8 KB each, for as long as the flow
-    runs, to draw which task is handed what another one returned."""
+def forget_old_task_results(kept: int = 200) -> None:
+    """Let go of all but the newest results of finished tasks, which Prefect remembers to draw their use: 8 KB each."""
     context = FlowRunContext.get()
     if context is not None:
         for result in list(context.run_results)[:-kept]:
             del context.run_results[result]
 
 
-def shown_and_alone(
-    work: Callable[Arguments, Awaitable[Answer]], *, shared: bool = False
+def exclusive_flow(
+    work: Callable[Arguments, Awaitable[Answer]], *, first_start_waits: bool = False
 ) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
-    """Decorates `work`, the body of a Prefect flow, so that what it publishes is shown and no other process works in
-    its directory at once. The flow ends when what it has published has reached the Prefect server, or LAST_S later.
-
-    A deployment's run that Prefect has started again waits while another process holds its directory: its earlier
-    worker may only have been out of reach, and be at work. With `shared` the first start waits too. Any other flow
-    raises DirectoryBusyError."""
+    """Decorates `work`, the body of a Prefect flow. The flow ends when what it has published has reached the Prefect
+    server, or LAST_S later. If another process holds the directory that `work` locks, the flow waits for it where
+    `_may_wait` says so. Any other flow raises DirectoryBusyError."""
 
     @wraps(work)
     async def flow_of(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        """Runs `work`, again and again while its directory is busy and waiting is right."""
-        said = ""  # each reason to wait is shown once
+        """Runs `work`, again and again while its directory is busy and the flow run may wait."""
+        shown_reason = ""  # each reason to wait is shown once
         while True:
             try:
                 result = await work(*arguments, **named)
-                await _until_the_end_can_be_noted()
+                await _wait_until_prefect_can_note_the_end()
                 return result
-            except DirectoryTakenError as error:
+            except DirectoryTakenError as error:  # this process held the directory, and another one has taken it
                 if not is_deployed():
                     raise
-                # The process that took the directory works on this same flow run. Prefect sets no state after Abort,
-                # so the run does not appear as failed.
+                # The other process works on this same flow run: it must not fail. Prefect sets no state after Abort.
                 raise Abort(str(error)) from error
-            except DirectoryBusyError as error:
-                context = FlowRunContext.get()
-                is_restarted = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
-                if not (is_restarted or shared) or not is_deployed():
+            except DirectoryBusyError as error:  # another process has held the directory from the beginning
+                if not _may_wait(first_start_waits):
                     raise
-                if str(error) != said:
+                if str(error) != shown_reason:
                     Display().say(f"waiting: {error}")
-                said = str(error)
+                shown_reason = str(error)
                 await asyncio.sleep(BUSY_POLL_S)
             finally:
-                await _outbox.emptied(LAST_S)
+                await _outbox.wait_until_sent(LAST_S)
 
     return flow_of
 
 
-async def _until_the_end_can_be_noted() -> None:
+def _may_wait(first_start_waits: bool) -> bool:
+    """Whether this flow run may wait for a busy directory: a deployment's run that Prefect has started again may, as
+    its earlier worker may only have been out of reach, and be at work; with `first_start_waits` its first start too."""
+    context = FlowRunContext.get()
+    is_restarted = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
+    return (is_restarted or first_start_waits) and is_deployed()
+
+
+async def _wait_until_prefect_can_note_the_end() -> None:
     """Wait for the Prefect server where a deployment's run has ended: Prefect fails a run whose end it cannot note."""
     context, waiting_since, is_said = FlowRunContext.get(), monotonic(), False
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:

@@ -15,9 +15,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,8 +70,8 @@ def init_grpo(
     if problems is not None:
         if "pool" in given:
             raise ConfigError("problems and pool both say what to train on: give one")
-        reader = environment_of(parse_settings(TrainSettings, given)).rows
-        given["pool"] = _write_pool_file(problems, reader)
+        row_reader = environment_of(parse_settings(TrainSettings, given)).rows  # makes a problem of a raw row
+        given["pool"] = _write_pool_file(problems, row_reader)
     parsed = parse_settings(TrainSettings, given)
     # every=-1: no evaluations, unless the caller has asked for them.
     return GrpoSession(parsed if "eval.every" in parsed.given else parsed.with_changes(**{"eval.every": -1}), say)
@@ -126,6 +126,30 @@ def _write_pool_file(rows: Iterable[Row], reader: RowReader) -> str:
     return str(path)
 
 
+def _refuse_settings_of_whole_runs(settings: TrainSettings) -> None:
+    """Raises ConfigError for settings, a resumed run's too, by which a run decides what a step trains on."""
+    if settings.max_steps_off_policy:
+        raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
+    if settings.refill > 1:
+        raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
+    if settings.steer == "act":
+        raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
+
+
+@contextmanager
+def _showing_warnings(say: Say) -> Iterator[None]:
+    """Gives coderl's warnings to `say`, and nothing to the root logger: Prefect prints all that reaches that."""
+    package = logging.getLogger("coderl_tasks")
+    warnings, propagates = WarningLines(say), package.propagate
+    package.addHandler(warnings)
+    package.propagate = False
+    try:
+        yield
+    finally:
+        package.removeHandler(warnings)
+        package.propagate = propagates
+
+
 class GrpoSession(AbstractContextManager["GrpoSession"]):
     """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
     work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
@@ -134,7 +158,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         self._say = say
         self._opened: Future[tuple[TrainingRun, RunLogger]] = Future()
         # A daemon: a script that ends without `close` is not held up; what was trained is recorded.
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(settings)), daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._work(settings)), daemon=True)
         self._thread.start()
         try:
             self._run, self._logger = self._opened.result()
@@ -142,68 +166,60 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
             self.close()
             raise
 
-    async def _hold(self, settings: TrainSettings) -> None:
-        """The work of the session's thread: opens the run, hands it to the waiting constructor through the future
-        `_opened` (or the error instead), and keeps it open until `close` sets `_closing`. All in one task, because the
+    async def _work(self, settings: TrainSettings) -> None:
+        """The work of the session's thread. Opens the run and hands it to the waiting constructor through the future
+        `_opened` (or the error instead). Keeps it open until `close` sets `_closing`. All is in one task, because the
         task that opens services must close them."""
-        package = logging.getLogger("coderl_tasks")
-        warnings, propagates = WarningLines(self._say), package.propagate
-        package.addHandler(warnings)
-        # Once imported, Prefect prints everything that reaches the root logger.
-        package.propagate = False
-        self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
-        try:
-            settings, pool, path = await plan_training(settings)
-            if isinstance(pool, CurateSettings):  # no pool is given: `coderl train` would make one by these settings
-                raise ConfigError(
-                    "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
-                    f"problems of {pool.dataset})"
-                )
-            # Checked here, as a resumed run's settings may have them too.
-            if settings.max_steps_off_policy:
-                raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
-            if settings.refill > 1:
-                raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
-            if settings.steer == "act":
-                raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
-            with RunDirectory.open(path, run_config(settings)) as directory:
-                self._say(f"run directory: {directory.path} ({start_note(directory)})")
-                if settings.size_warning:
-                    self._say(settings.size_warning)
-                run_log = run_logger(settings, directory)
-                with run_log, services(settings.model_name, settings.model_reason) as used:
-                    for line in used.lines:
-                        self._say(line)
-                    async with open_run(settings, directory, used) as run:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        self._one_call_at_a_time = asyncio.Lock()  # calls of the session's methods, which `_do` runs on this loop
+        with _showing_warnings(self._say):
+            try:
+                settings, pool, path = await plan_training(settings)
+                if isinstance(pool, CurateSettings):  # no pool is given; `coderl train` would make this one
+                    raise ConfigError(
+                        "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of "
+                        f"all problems of {pool.dataset})"
+                    )
+                _refuse_settings_of_whole_runs(settings)
+                with RunDirectory.open(path, run_config(settings)) as directory:
+                    self._say(f"run directory: {directory.path} ({start_note(directory)})")
+                    if settings.size_warning:
+                        self._say(settings.size_warning)
+                    await self._keep_open(settings, directory)
+            except BaseException as error:
+                if self._opened.done():  # the constructor has returned: nobody waits for the error
+                    raise
+                self._opened.set_exception(error)  # the constructor, which waits for it, raises it
 
-                        def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
-                            self._say(line)
-                            run_log.log.info("%s", line)
+    async def _keep_open(self, settings: TrainSettings, directory: RunDirectory) -> None:
+        """Opens services and the run, prepares it, hands it to the constructor; closes all once `_closing` is set."""
+        run_log = run_logger(settings, directory)
+        with run_log, services(settings.model_name, settings.model_reason) as used:
+            for line in used.lines:
+                self._say(line)
+            async with open_run(settings, directory, used) as run:
 
-                        await prepare(run, _sample, _score, _probe, say_and_log)
-                        for notice in run_log.reminders():
-                            self._say(notice.line)
-                        self._opened.set_result((run, run_log))
-                        await self._closing.wait()
-        except BaseException as error:
-            if self._opened.done():  # the constructor has returned: nobody waits for the error
-                raise
-            self._opened.set_exception(error)  # the constructor, which waits for it, raises it
-        finally:
-            package.removeHandler(warnings)
-            package.propagate = propagates
+                def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
+                    self._say(line)
+                    run_log.log.info("%s", line)
+
+                await prepare(run, _sample, _score, _probe, say_and_log)
+                for notice in run_log.reminders():
+                    self._say(notice.line)
+                self._opened.set_result((run, run_log))
+                await self._closing.wait()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
             work.close()
             raise CoderlError("the session has ended: init_grpo with the same log_path resumes the run")
 
-        async def in_turn() -> T:
+        async def alone() -> T:
             # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.
-            async with self._turn:
+            async with self._one_call_at_a_time:
                 return await work
 
-        future = asyncio.run_coroutine_threadsafe(in_turn(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(alone(), self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -226,8 +242,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         return list(self._run.pool)
 
     def fresh_subset(self, count: int) -> list[str]:
-        """The ids of `count` problems for the next step, as the setting `selection` says: by default of the pool
-        shuffled by the run's seed, again for each pass."""
+        """The ids of `count` problems for the next step, by the setting `selection` (default: shuffled)."""
         return self._run.select_problems(step=self.next_step, count=count)
 
     def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:

@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.journal.atomic import naming, require_room
+from coderl_tasks.journal.atomic import path_in_errors, require_room
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK, without_credentials
@@ -92,7 +93,7 @@ def found_api_url() -> str | None:
     return configured_api_url() or (DEFAULT_API_URL if _may_join_default() else None)
 
 
-def not_joined() -> str | None:
+def notice_of_unusable_server() -> str | None:
     """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
     port = urlsplit(DEFAULT_API_URL).port
     if wants_embedded() or configured_api_url() is not None or not (users := listeners(DEFAULT_API_URL)):
@@ -193,7 +194,7 @@ def _secret(port: int) -> Iterator[str]:
     file.unlink(missing_ok=True)  # a killed server's, whatever its mode
     try:
         # Its mode from the start, and a new file: at no moment can anyone else open it.
-        with naming(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        with path_in_errors(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
             opened.write(secret)
         yield secret
     finally:
@@ -243,7 +244,7 @@ def used(api_url: str) -> Iterator[None]:
     """Make this process (settings) and its children (environment) report to `api_url`, with the secret it asks for."""
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    updates = {PREFECT_API_URL: api_url}
+    updates: dict[Any, str] = {PREFECT_API_URL: api_url}
     if auth := auth_string(api_url):
         updates[PREFECT_API_AUTH_STRING] = auth
     # Both: Prefect read its settings when it was imported, and flow runs in other processes read the environment.

@@ -10,10 +10,6 @@ what the pass asks; the record is that of all passes. A run that is still at wor
 waited for, and not started a second time. One that was cancelled, crashed or lost is followed by another one, and one
 that no worker takes up is withdrawn: so a curation ends even where it has the only slot itself.
 
-A spending cap is handed out in parts. Each run in flight has an equal part of what is left, and what it did not spend
-goes back. Once a part was too small, one run at a time gets all that is left; where that does not do, the cap is
-reached.
-
 The record lives at the address, so that another machine can go on where one was killed (`recorded_at`):
 
 1. Work is done in a local folder, as always: atomic files, one writer. What an address other than a local path holds is
@@ -76,84 +72,89 @@ Stamp = tuple[int, int, int]
 place may have the old one's size, and its time within a clock tick."""
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """What it takes to have a curation's shards profiled by runs of a deployment, within `budget`. `here` profiles a
-    shard, by number, at an address, in this process, writes its result to a file of that name, and keeps to the caps:
-    one at a time, and only if no worker takes it up."""
+@dataclass(slots=True)
+class RemoteShards:
+    """What it takes to have a curation's shards profiled by runs of a deployment, within `budget`. `profile_here`
+    (number, address, name of the result's file, caps) profiles a shard in this process if no worker takes it up, one
+    shard at a time (`here_lock`).
+
+    What is left of a spending cap is divided into `budget_divisor` equal shares, one per flow run at work; what a run
+    does not spend goes back. Once a share was too small the divisor is 1: one run at a time gets all that is left."""
 
     settings: CurateSettings
     display: Display
     budget: Budget
-    here: Callable[[int, str, str, Mapping[str, float]], Awaitable[None]]
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    profile_here: Callable[[int, str, str, Mapping[str, float]], Awaitable[None]]
+    here_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    budget_divisor: int = 1
 
 
-async def profile_elsewhere(elsewhere: Elsewhere, shards: Mapping[int, Shard], folder: Path) -> pl.DataFrame:
+async def profile_remotely(remote: RemoteShards, shards: Mapping[int, Shard], folder: Path) -> pl.DataFrame:
     """Profiles all `shards` (by number) of the curation in `folder` by flow runs of a deployment, `shards_in_flight` at
     a time. Returns one frame (SHARD_SCHEMA) in the order of `shards`. The runs get their problems and leave their
     results at `settings.record_address(folder)`, which all machines can reach. Raises BudgetReachedError if a shard
     needs more than is left of a spending cap."""
-    settings, budget = elsewhere.settings, elsewhere.budget
-    address = settings.record_address(folder)
+    settings, address = remote.settings, remote.settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
-    shares = min(settings.shards_in_flight, len(shards))  # into how many what is left of a cap is divided
-    done = 0
+    remote.budget_divisor, done = min(settings.shards_in_flight, len(shards)), 0
     # End and restart the runs of lost workers: `coderl up`, which does so as well, may be gone with them.
     stop = threading.Event()
-    looking = asyncio.create_task(asyncio.to_thread(LostRuns().look_on, stop))
+    checking = asyncio.create_task(asyncio.to_thread(LostRuns().check_pool_until, stop))
     try:
         if is_capped(settings):
             # Runs of an earlier start may still spend what that gave them: count only after they have ended.
-            await ended_runs(f"{address}/", elsewhere.display)
-            budget.spent = await tokens_at(address)
-        async with elsewhere.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
+            await wait_for_runs(f"{address}/", remote.display)
+            remote.budget.spent = await tokens_at(address)
+        async with remote.display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
             async def profiled(number: int) -> pl.DataFrame:
-                """The profile of shard `number`. A run that has spent its share of a cap is followed by one with a
-                share of all that is left; if that does not suffice either, BudgetReachedError."""
-                nonlocal done, shares
+                nonlocal done
                 shard_address = joined(address, "shards", f"{number:04d}")
-                # `quote` keeps Prefect from searching every problem of the shard for results of other tasks; the task
-                # gets what is quoted.
-                quoted, shard = cast(Elsewhere, quote(elsewhere)), cast(Shard, quote(shards[number]))
                 async with slots:
-                    while True:
-                        shares_now = shares  # another shard may change it while this one is profiled
-                        async with share_of_budget(elsewhere, shard_address, shares_now) as caps:
-                            result = await dispatch(quoted, shard, shard_address, number, caps)
-                        if isinstance(result, pl.DataFrame):
-                            break
-                        reached_cap = result  # the name of the setting
-                        if shares_now == 1:
-                            said = f"{budget.spent.in_words()} are spent, and shard {number} needs more"
-                            raise BudgetReachedError(reached_cap, getattr(settings, reached_cap), said, flow="curate")
-                        shares = 1  # from now on one run at a time, with all that is left
+                    profile = await _profile_within_budget(remote, shards[number], shard_address, number)
                 done += 1
                 on_progress(done, len(shards))
-                return result
+                return profile
 
             with first_error():  # which cancels the others: nothing more is begun
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(profiled(number)) for number in shards]
     finally:
         stop.set()
-        await looking
+        await checking
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *(each.result() for each in tasks)])
 
 
+async def _profile_within_budget(remote: RemoteShards, shard: Shard, address: str, number: int) -> pl.DataFrame:
+    """Returns the profile of shard `number`, made at `address` by a flow run that may spend its share of what is left
+    of a cap. If that is too little, the next run gets all that is left; then BudgetReachedError."""
+    # `quote` keeps Prefect from searching every problem of the shard for results of other tasks.
+    quoted_remote, quoted_shard = cast(RemoteShards, quote(remote)), cast(Shard, quote(shard))
+    while True:
+        divisor = remote.budget_divisor  # as another shard may set it while this one is profiled
+        async with share_of_budget(remote, address, divisor) as caps:
+            profile_or_cap = await dispatch(quoted_remote, quoted_shard, address, number, caps)
+        if isinstance(profile_or_cap, pl.DataFrame):
+            return profile_or_cap
+        reached_cap = profile_or_cap  # the name of the setting
+        if divisor == 1:  # the run had all that is left
+            said = f"{remote.budget.spent.in_words()} are spent, and shard {number} needs more"
+            raise BudgetReachedError(reached_cap, getattr(remote.settings, reached_cap), said, flow="curate")
+        remote.budget_divisor = 1
+
+
 @asynccontextmanager
-async def share_of_budget(elsewhere: Elsewhere, address: str, shares: int) -> AsyncIterator[dict[str, float]]:
-    """Sets aside one of `shares` shares of what is left of the budget, and yields the caps that it makes for the record
-    of the shard at `address`; none if the curation has none. What was spent at the end of the block is charged."""
-    if not is_capped(elsewhere.settings):
+async def share_of_budget(remote: RemoteShards, address: str, divisor: int) -> AsyncIterator[dict[str, float]]:
+    """Sets aside one of `divisor` equal shares of what is left of the budget. Yields the caps that it makes for the
+    shard at `address`; none if the curation has none. What the block spent is charged when it ends."""
+    if not is_capped(remote.settings):
         yield {}
         return
-    async with elsewhere.budget.share(shares) as caps_after:
+    async with remote.budget.share(divisor) as caps_after:
         before = await tokens_at(address)
         yield caps_after(before)
         more = await tokens_at(address) - before
-        elsewhere.budget.spent += more  # after the await: another shard may be charged meanwhile
+        remote.budget.spent += more  # after the await: another shard may be charged meanwhile
 
 
 @task(name="count-tokens", **PHASE)
@@ -162,8 +163,9 @@ async def tokens_at(address: str) -> Tokens:
     return await asyncio.to_thread(profile_tokens, address)
 
 
-async def ended_runs(below: str, display: Display) -> None:
-    """Wait for the end of all runs on shards whose address begins with `below`. Those not begun are cancelled."""
+async def wait_for_runs(address_prefix: str, display: Display) -> None:
+    """Waits until all flow runs on shards whose address begins with `address_prefix` have ended. Cancels those that
+    have not begun. Goes on waiting while the Prefect server does not answer."""
     selected: dict[str, Any] = {
         "flow_filter": FlowFilter(name=FlowFilterName(any_=["profile-shard"])),
         "flow_run_filter": FlowRunFilter(state=in_states([kind for kind in StateType if kind not in TERMINAL_STATES])),
@@ -172,12 +174,13 @@ async def ended_runs(below: str, display: Display) -> None:
     while True:
         try:
             async with get_client() as client:
-                of_flow = await all_pages(partial(client.read_flow_runs, limit=PAGE, **selected))
-                runs = [run for run in of_flow if str(run.parameters.get("output", "")).startswith(below)]
+                all_runs = await all_pages(partial(client.read_flow_runs, limit=PAGE, **selected))
+                runs = [run for run in all_runs if str(run.parameters.get("output", "")).startswith(address_prefix)]
                 for run in runs:
                     if run.state is not None and run.state.is_scheduled():
                         await client.set_flow_run_state(run.id, Cancelled(message="the curation was started again"))
-        except (httpx.HTTPError, ObjectNotFound):  # an outage, which `LostRuns` says; or one is deleted meanwhile
+        # The server does not answer (the thread of `LostRuns` prints that, once), or a run was deleted meanwhile.
+        except (httpx.HTTPError, ObjectNotFound):
             await asyncio.sleep(POLL_S)
             continue
         if not runs:
@@ -190,14 +193,16 @@ async def ended_runs(below: str, display: Display) -> None:
 
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)
 async def dispatch(
-    elsewhere: Elsewhere, shard: Shard, address: str, number: int, caps: Mapping[str, float]
+    remote: RemoteShards, shard: Shard, address: str, number: int, caps: Mapping[str, float]
 ) -> pl.DataFrame | str:
-    """The profile of one shard, from the deployment's run that makes it within `caps`, or the name of the cap that it
-    has reached. Nothing is run if the profile is there."""
-    job = await asyncio.to_thread(put_job, elsewhere.settings, *shard, address)
+    """Returns the profile of one shard, made by a flow run of the deployment within `caps`, or the name of the cap that
+    the run has reached. Runs nothing if the profile is at `address` already. A run that crashed or was cancelled is
+    followed by another one; after a failed one, or one without a result, CoderlError is raised."""
+    problems, asked = shard
+    job = await asyncio.to_thread(put_job, remote.settings, problems, asked, address)
     while (profile := await asyncio.to_thread(read_profile, address, job)) is None:
-        state = await run_shard(elsewhere, address, job, number, caps)
-        if state.name in CAPS:
+        state = await run_shard(remote, address, job, number, caps)
+        if state.name in CAPS:  # a run that reaches a cap ends in a state with that cap's name (`at_cap`)
             return CAPS[state.name]
         if state.is_failed():  # it would fail again
             raise CoderlError(f"shard {number}: its run is {state.name}: {state.message}")
@@ -207,7 +212,7 @@ async def dispatch(
                 path = joined(address, job.profile)
                 raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
             return profile
-        elsewhere.display.say(
+        remote.display.say(  # crashed or cancelled
             f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another run profiles it"
         )
         await asyncio.sleep(POLL_S)
@@ -270,14 +275,29 @@ def read_asked(address: str, key: str) -> str:
         return json.dumps(json.loads(fs.cat_file(joined(root, job_file(key))))["asked"])
 
 
-async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, caps: Mapping[str, float]) -> State[Any]:
+async def run_shard(remote: RemoteShards, address: str, job: Job, number: int, caps: Mapping[str, float]) -> State[Any]:
     """Has a flow run of the deployment profile shard `number` within `caps`, and returns the state that the run ends
     in. `job` says what is to be done; its files are at `address`, where the result is to be.
 
     If a run of the same job is still at work, waits for that one. A run that no worker takes up within TAKE_UP_S is
     withdrawn, and this process profiles the shard. Raises ConfigError if there is no such deployment, InfraError if the
     Prefect server does not answer."""
-    settings = elsewhere.settings.with_changes(**caps)
+    run = await _begin_run(remote.settings.with_changes(**caps), address, job, number)
+    unclaimed_since = time.monotonic()
+    while (state := await state_of(run)) is None or not state.is_final():  # None: no answer
+        if state is not None and not state.is_scheduled():  # a worker has it; it may be scheduled again later
+            unclaimed_since = time.monotonic()
+        elif time.monotonic() - unclaimed_since > TAKE_UP_S and not remote.here_lock.locked():
+            async with remote.here_lock:  # this process profiles one shard at a time; the others go on waiting
+                if await is_withdrawn(run):  # not if a worker has taken it up just now
+                    return await _profile_here(remote, address, job, number, caps)
+            unclaimed_since = time.monotonic()
+        await asyncio.sleep(POLL_S)
+    return state
+
+
+async def _begin_run(settings: CurateSettings, address: str, job: Job, number: int) -> UUID:
+    """The flow run that does the job: one of an earlier start that is still at work, else a new one."""
     parameters = {
         "problems": [joined(address, job.problems)],
         "output": address,
@@ -288,8 +308,8 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, c
         run = await run_deployment(  # type: ignore[misc]  # a coroutine here, as this is one
             settings.shard_deployment,
             parameters=parameters,
-            timeout=0,  # return at once: the loop below waits
-            idempotency_key=await next_key(job.key),  # with the key of a run still at work Prefect returns that one
+            timeout=0,  # return at once: the caller waits
+            idempotency_key=await key_of_run(job.key),  # with the key of a run still at work Prefect returns that one
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
@@ -297,23 +317,19 @@ async def run_shard(elsewhere: Elsewhere, address: str, job: Job, number: int, c
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
     except httpx.HTTPError as error:  # which the task tries again
         raise InfraError(f"no answer from the Prefect server: {str(error) or type(error).__name__}") from error
-    waits_since = time.monotonic()
-    while (state := await state_of(run.id)) is None or not state.is_final():  # None: no answer
-        if state is not None and not state.is_scheduled():  # a worker has it; it may be scheduled again later
-            waits_since = time.monotonic()
-        elif time.monotonic() - waits_since > TAKE_UP_S and not elsewhere.turn.locked():
-            async with elsewhere.turn:  # this process profiles one shard at a time; the others go on waiting
-                if await is_withdrawn(run.id):  # not if a worker has taken it up just now
-                    say = elsewhere.display.say
-                    say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
-                    try:
-                        await elsewhere.here(number, address, job.profile, caps)
-                    except BudgetReachedError as error:
-                        return at_cap(error)
-                    return Completed()
-                waits_since = time.monotonic()
-        await asyncio.sleep(POLL_S)
-    return state
+    return cast(UUID, run.id)
+
+
+async def _profile_here(
+    remote: RemoteShards, address: str, job: Job, number: int, caps: Mapping[str, float]
+) -> State[Any]:
+    """Profiles the shard in this process, and returns the state in which a flow run would have ended."""
+    remote.display.say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
+    try:
+        await remote.profile_here(number, address, job.profile, caps)
+    except BudgetReachedError as error:
+        return at_cap(error)
+    return Completed()
 
 
 def at_cap(error: BudgetReachedError) -> State[Any]:
@@ -328,7 +344,7 @@ async def state_of(run: UUID) -> State[Any] | None:
             return (await client.read_flow_run(run)).state
     except ObjectNotFound:
         return Cancelled(message="deleted")
-    except httpx.HTTPError:  # which `LostRuns` says, once
+    except httpx.HTTPError:  # which the thread of `LostRuns` prints, once
         return None
 
 
@@ -343,9 +359,9 @@ async def is_withdrawn(run: UUID) -> bool:
     return state is not None and state.is_cancelled()
 
 
-async def next_key(job: str) -> str:
-    """The idempotency key of a job's next run: that of one still at work, if there is any."""
-    # One per try: for a key that it has seen Prefect returns the run that has it, also one that has ended.
+async def key_of_run(job: str) -> str:
+    """The idempotency key to start a job's run with: that of a run still at work, else the first that is not used."""
+    # Each try needs its own key: for a key that it has seen Prefect returns the run with it, also one that has ended.
     keys = [f"{job}-{number}" for number in range(MOST_TRIES)]
     of_job = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
     async with get_client() as client:

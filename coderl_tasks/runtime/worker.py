@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ SETTLED_S = 15.0
 """Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
 DEPLOY_TRIES = 3
 ANSWER_S, LATE_S = 60.0, 20.0
-"""Prefect's client tries again for minutes. A look is given up before, and one that comes late trusts no silence."""
+"""Prefect's client tries again for minutes. A check is given up before, and one that comes late trusts no silence."""
 PAGE = 200  # the most that Prefect returns at once
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 """States of a flow run that a worker has taken up, and that has not ended."""
@@ -85,14 +85,13 @@ def runs_at_once() -> int:
 def deploy_all() -> None:
     """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
     pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
-    asyncio.run(provide_pool(WORK_POOL, ProcessWorker.type, _closed_or_default))
+    asyncio.run(provide_pool(WORK_POOL, ProcessWorker.type, closed_template))
     _deploy(PROJECT_ROOT / "prefect.yaml")
 
 
 def deploy_jobs(template: Path) -> None:
-    """Provide the work pool JOBS_POOL, of type kubernetes, with this base job template (a JSON file), and apply
-    prefect.yaml to it: each flow run is a Job. Raises ConfigError for a file that is none, CoderlError as
-    `deploy_all`."""
+    """Provide the Kubernetes work pool JOBS_POOL with this base job template (a JSON file), and apply prefect.yaml to
+    it: each flow run is a Job. Raises ConfigError for a file that is none, CoderlError as `deploy_all`."""
     try:
         base_job_template = json.loads(template.read_text())
         base_job_template["job_configuration"]["job_manifest"]
@@ -136,14 +135,12 @@ async def provide_pool(name: str, kind: str, wanted: Callable[[dict[str, Any] | 
             await client.update_work_pool(name, WorkPoolUpdate(base_job_template=new))
 
 
-def _closed_or_default(template: dict[str, Any] | None) -> dict[str, Any]:
-    return closed_template(ProcessWorker.get_default_base_job_template() if template is None else template)
-
-
-def closed_template(template: dict[str, Any]) -> dict[str, Any]:
-    """A process pool's base job template under which a run's job variables cannot say what is executed. The variables
-    that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that it imports
-    from) are taken out and fixed at their defaults, and the server refuses every variable that is not there."""
+def closed_template(template: dict[str, Any] | None) -> dict[str, Any]:
+    """A process pool's base job template, of `template` (None: of Prefect's), under which no job variable of a run says
+    what is executed. Those that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the
+    folder that it imports from) are fixed at their defaults, and the server refuses all others that are not there."""
+    if template is None:
+        template = ProcessWorker.get_default_base_job_template()
     if "variables" not in template:
         return template
     variables, configuration = dict(template["variables"]), dict(template["job_configuration"])
@@ -162,49 +159,58 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 def run_worker(stop: threading.Event, limit: int) -> int:
     """Run a worker of the Prefect work pool, with at most `limit` flow runs at once, until `stop` is set. Returns its
     exit code. A worker that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S. When a
-    worker ends, its flow runs end too, and the next worker starts them again; a line says so for each."""
-    lost = LostRuns()
+    worker ends, its flow runs end too, and the next worker starts them again."""
+    lost_runs = LostRuns()
     # A second thread ends the runs of lost workers of all machines. It gets a copy of this context, which has the
     # address of the Prefect server: a new thread starts without.
-    looking = partial(copy_context().run, lost.look_on, stop)
-    threading.Thread(target=looking, name="lost-runs", daemon=True).start()
+    check = partial(copy_context().run, lost_runs.check_pool_until, stop)
+    threading.Thread(target=check, name="lost-runs", daemon=True).start()
     quick_deaths = 0
-    with publishing("coderl-up", lost.counted) as environment:
+    # The variables with which the worker's flow runs publish their metrics together with those of `lost_runs`.
+    with publishing("coderl-up", lost_runs.counted) as metrics_environment:
         while True:
             name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
             started = time.monotonic()
-            lost.own.append(name)  # it is known to live, even if its heartbeats do not arrive
-            code = _one_worker(name, stop, limit, environment)
-            # Kill the processes of its flow runs before setting their states: a live one could set its own state
-            # afterwards. They have the worker's name in their environment. Repeat until none is left: one may start
-            # another between the listing and the kill.
-            while pids := processes_with(WORKER_VARIABLE, name):
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                time.sleep(0.05)
+            lost_runs.own_workers.append(name)  # it is known to live, even if its heartbeats do not arrive
+            code = _run_one_worker(name, stop, limit, metrics_environment)
+            # Before the states of its flow runs are set: a live process could set its run's state afterwards.
+            _kill_flow_runs_of(name)
             if stop.is_set():
-                lost.end(name, "was stopped")
+                lost_runs.end_runs_of(name, "was stopped")
                 return code
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             restart = quick_deaths < MAX_QUICK_DEATHS
-            # By a signal: -n if the guard itself was killed, 128 + n if the worker was, as the guard then exits.
-            signal_number = -code if code < 0 else code - 128
-            ending = signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
-            print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
-            lost.end(name, f"ended ({ending})")
+            ending = f"ended ({_ending_in_words(code)})"
+            print(f"the worker {ending}{': starting another one' if restart else ''}", flush=True)
+            lost_runs.end_runs_of(name, ending)
             if not restart:
                 return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
-def _one_worker(name: str, stop: threading.Event, limit: int, metrics_environment: dict[str, str]) -> int:
-    """Run one worker process under this name until it ends or `stop` is set, which ends it; its exit code. What it runs
-    publishes metrics by `metrics_environment`."""
+def _kill_flow_runs_of(worker: str) -> None:
+    """Kills all processes with the worker's name in their environment: those of its flow runs."""
+    while pids := processes_with(WORKER_VARIABLE, worker):
+        for pid in pids:  # and again until none is left: one may have started another since they were listed
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _ending_in_words(code: int) -> str:
+    """The signal that ended a worker, or its exit code. `code` is that of the guard, the process that runs the worker:
+    128 + n if signal n killed the worker, -n if it killed the guard itself."""
+    signal_number = -code if code < 0 else code - 128
+    return signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
+
+
+def _run_one_worker(name: str, stop: threading.Event, limit: int, metrics_environment: dict[str, str]) -> int:
+    """Runs one worker process under this name until it ends, or `stop` is set, which ends it. Returns its exit code.
+    Its flow runs publish metrics by the variables in `metrics_environment`."""
     worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
-    # With its type, it starts while the server does not answer, too.
+    # The type is named, as a worker without one asks the server for it, and ends if the server does not answer.
     worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
     defaults = {
-        # Flow runs print their own progress: of Prefect's lines only errors add to it. All of them are in the UI.
+        # Flow runs print their own progress. So the console shows only Prefect's errors; the UI has all its lines.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
         "PREFECT_WORKER_QUERY_SECONDS": "2",  # asks for work more often than by default: the server is on this machine
         "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # a server answers so while its database is away
@@ -222,10 +228,10 @@ def _one_worker(name: str, stop: threading.Event, limit: int, metrics_environmen
 
 
 class _FirstSeen(dict[object, tuple[object, float]]):
-    """Values by key, and when each was first seen there, by this process's clock."""
+    """The last value seen per key, and when it was first seen there, by this process's clock."""
 
-    def for_s(self, key: object, value: object) -> float:
-        """For how many seconds this value has been there: 0 if it is new."""
+    def unchanged_for_s(self, key: object, value: object) -> float:
+        """Notes the value, and returns for how many seconds the key has had it: 0 if it is new."""
         if key not in self or self[key][0] != value:
             self[key] = value, time.monotonic()
             return 0.0
@@ -234,121 +240,146 @@ class _FirstSeen(dict[object, tuple[object, float]]):
 
 @dataclass
 class LostRuns:
-    """Ends flow runs of the pool that nobody works on any more, and begins them again. `own` are the names of this
-    process's workers, the last one's last; `gone` says what became of those that have ended."""
+    """Ends flow runs of the pool that nobody works on any more, and begins them again. `own_workers` are the names of
+    this process's workers, the last one's last; `ended_workers` says what became of those that have ended."""
 
-    own: list[str] = field(default_factory=list)
-    gone: dict[str, str] = field(default_factory=dict)
-    _heard: _FirstSeen = field(default_factory=_FirstSeen)  # a worker's last heartbeat, by its name
-    _states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
-    _alive: int = 0  # workers at the last look
-    _at_work: Mapping[str, int] = field(default_factory=dict)  # flow runs at the last look, by state
+    own_workers: list[str] = field(default_factory=list)
+    ended_workers: dict[str, str] = field(default_factory=dict)
+    _last_heartbeats: _FirstSeen = field(default_factory=_FirstSeen)  # by worker
+    _run_states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
+    _alive: int = 0  # workers at the last check
+    _runs_by_state: Mapping[str, int] = field(default_factory=dict)  # how many flow runs, at the last check
     _begun_again: int = 0
     _given_up: set[UUID] = field(default_factory=set)  # runs that crashed too often
-    _answered: bool = True
-    _said: str = ""
+    _server_answered: bool = True
+    _last_failure: str = ""
     _pause_s: float = 0.0
-    _looked_at: float = 0.0
+    _checked_at: float = 0.0
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def counted(self) -> Iterable[Metric]:
         """What is published of the pool."""
         yield gauge("workers", "Workers of the work pool that send heartbeats.", self._alive, {})
-        yield gauge("flow_runs", "Flow runs that workers have taken up.", self._at_work, {}, "state")
+        yield gauge("flow_runs", "Flow runs that workers have taken up.", self._runs_by_state, {}, "state")
         yield gauge("runs_begun_again", "Flow runs that this process has begun again.", self._begun_again, {})
-        yield gauge("prefect_up", "Whether the Prefect server answers.", self._answered, {})
+        yield gauge("prefect_up", "Whether the Prefect server answers.", self._server_answered, {})
 
-    def look_on(self, stop: threading.Event) -> None:
-        """Look again and again until `stop` is set."""
+    def check_pool_until(self, stop: threading.Event) -> None:
+        """Checks the pool again and again until `stop` is set."""
         self._pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
         while not stop.wait(self._pause_s):
-            self._ask(self.look)
+            self._send(self.check_pool)
 
-    def end(self, worker: str, how: str) -> None:
-        """End the runs of a worker of this process, which has ended; if the server does not answer now, they end when
-        this process or another one looks."""
-        self.gone[worker] = how
-        if not self._ask(partial(self.look, ended=worker)):
+    def end_runs_of(self, worker: str, how: str) -> None:
+        """Ends the runs of an ended worker of this process; if the server does not answer now, a later check does."""
+        self.ended_workers[worker] = how
+        if not self._send(partial(self.check_pool, just_ended=worker)):
             print("its flow runs still say Running: `coderl up` ends them once the Prefect server answers", flush=True)
 
-    def _ask(self, request: Callable[[PrefectClient], Awaitable[None]]) -> bool:
-        """Sends the request to the Prefect server, one at a time; whether it succeeded. A failure is printed, but not
-        again while it stays the same: the next look tries once more."""
+    def _send(self, request: Callable[[PrefectClient], Awaitable[None]]) -> bool:
+        """Sends the request to the Prefect server, one at a time. Returns whether it succeeded. Raises nothing, as a
+        later check tries again; prints a failure, but not again while it stays the same."""
 
-        async def asked() -> None:
+        async def sent() -> None:
             async with get_client() as client:
                 await request(client)
 
         with self._one_at_a_time:
             answered, failure = True, ""
             try:
-                asyncio.run(asyncio.wait_for(asked(), ANSWER_S))
-            except Exception as error:  # whatever the client raises: it must not end the thread that looks
+                asyncio.run(asyncio.wait_for(sent(), ANSWER_S))
+            except Exception as error:  # whatever the client raises: it must not end the thread that checks the pool
                 answered, failure = not is_outage(error), str(error) or type(error).__name__
             if answered:
-                if not self._answered:
+                if not self._server_answered:
                     print("the Prefect server answers again", flush=True)
-                if failure not in ("", self._said):
+                if failure not in ("", self._last_failure):
                     print(f"looking for lost flow runs: {failure}", flush=True)
-                self._said = failure
+                self._last_failure = failure
             else:
-                if self._answered:
+                if self._server_answered:
                     print(f"the Prefect server does not answer: {failure}", flush=True)
-                self._heard.clear()  # no worker's heartbeat reached it either: measure all silences from here on
-            self._answered = answered
+                # The workers' heartbeats did not reach the server either, so the silence of each is counted anew.
+                self._last_heartbeats.clear()
+            self._server_answered = answered
             return not failure
 
-    async def look(self, client: PrefectClient, ended: str | None = None) -> None:
-        """One look at the work pool: marks the flow runs of lost workers as ended and schedules them again, and
-        schedules those again that crashed under a lost worker or one of this process.
+    async def check_pool(self, client: PrefectClient, just_ended: str | None = None) -> None:
+        """Checks the work pool once. Ends the flow runs of lost workers and schedules them again. Also schedules runs
+        again that have crashed, if their worker is lost or is one of this process.
 
-        A worker is lost if it is in `gone` (a worker of this process that has ended), or has sent no heartbeat for too
-        long. Runs of the worker `ended` are dealt with at once, others only if an earlier look saw them in the same
-        state."""
-        silent_s, allowed_s = {}, {}  # by worker: seconds since its last heartbeat, and after how many it is lost
-        # A look this late means that the server, or this process, was held up: then no silence proves anything.
-        if time.monotonic() - self._looked_at > self._pause_s + LATE_S:
-            self._heard.clear()
-        self._looked_at = time.monotonic()
+        A worker is lost if it is in `ended_workers`, or has sent no heartbeat for too long. The runs of the worker
+        `just_ended` are ended at once, all others only if an earlier check saw them in the same state."""
+        # A check this late means that the server, or this process, was held up: then no silence proves anything.
+        if time.monotonic() - self._checked_at > self._pause_s + LATE_S:
+            self._last_heartbeats.clear()
+        self._checked_at = time.monotonic()
         try:
             workers = await client.read_workers_for_work_pool(WORK_POOL)  # sorted: the last heartbeat first
         except PrefectHTTPStatusError as error:
             if error.response.status_code == HTTPStatus.NOT_FOUND:  # no such pool, as for shards on another one
                 return
             raise
+        silent_s, allowed_s = {}, {}  # by worker: seconds since its last heartbeat, and after how many it is lost
         for worker in workers:
-            silent_s[worker.name] = self._heard.for_s(worker.name, worker.last_heartbeat_time)
+            silent_s[worker.name] = self._last_heartbeats.unchanged_for_s(worker.name, worker.last_heartbeat_time)
             allowed_s[worker.name] = MISSED_HEARTBEATS * (worker.heartbeat_interval_seconds or DEFAULT_HEARTBEAT_S)
-        is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own for name in silent_s}
-        alive = sorted(name for name in silent_s if is_alive[name] and name not in self.gone)
-        # Each process with a worker looks, but one should act: that of the first live worker does so at once, that of
-        # the second SETTLED_S later, if it is still needed. A process without a worker comes last.
-        later_s = SETTLED_S * (alive.index(self.own[-1]) if self.own and self.own[-1] in alive else len(alive))
-        runs = await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
-        crashed, lost = await crashed_runs(client), dict(self.gone)
-        for name in {worker_of(run) for run in (*runs, *crashed)} - {*alive, *lost}:
-            since_s = silent_s[name] if name in silent_s else self._heard.for_s(name, None)
-            if since_s > allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S) + later_s:
-                lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
-        self._alive, self._at_work = len(alive), Counter((run.state_name or "").lower() for run in runs)
+        unfinished = await all_pages(partial(client.read_flow_runs, **of_pool(UNFINISHED), limit=PAGE))
+        crashed = await crashed_runs(client)
+        lost = self._lost_workers(silent_s, allowed_s, {worker_of(run) for run in (*unfinished, *crashed)})
+        self._runs_by_state = Counter((run.state_name or "").lower() for run in unfinished)
+        await self._end_runs(client, unfinished, lost, just_ended)
+        await self._restart(client, crashed, {*self.own_workers, *lost}, just_ended)
+
+    def _lost_workers(
+        self, silent_s: dict[str, float], allowed_s: dict[str, float], at_work: Set[str]
+    ) -> dict[str, str]:
+        """Returns what became of each lost worker, by name: all that ended in this process, and those of the workers
+        `at_work` (whom flow runs name) without a heartbeat for longer than `allowed_s`."""
+        is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own_workers for name in silent_s}
+        alive = sorted(name for name in silent_s if is_alive[name] and name not in self.ended_workers)
+        self._alive = len(alive)
+        # Each process with a worker checks the pool, but one should act: that of the first live worker does so at once,
+        # that of the second SETTLED_S later, if it is still needed. A process without a worker comes last.
+        has_live_worker = bool(self.own_workers) and self.own_workers[-1] in alive
+        processes_before = alive.index(self.own_workers[-1]) if has_live_worker else len(alive)
+        lost = dict(self.ended_workers)
+        for name in at_work - {*alive, *lost}:
+            if name not in silent_s:  # the pool does not list it: silent since a check first missed it
+                silent_s[name] = self._last_heartbeats.unchanged_for_s(name, None)
+            allowed = allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S)
+            if silent_s[name] > allowed + SETTLED_S * processes_before:
+                lost[name] = f"has sent no heartbeat for {silent_s[name]:.0f} s"
+        return lost
+
+    async def _end_runs(
+        self, client: PrefectClient, runs: list[FlowRun], lost: dict[str, str], ended: str | None
+    ) -> None:
+        """Ends those of the unfinished `runs` whose worker is in `lost`, and schedules them again unless a person was
+        cancelling them. Runs of the worker `ended` need no earlier check."""
         for run in runs:
-            if run.state is not None and (name := worker_of(run)) in lost:
-                # A run that another worker has just taken up keeps its earlier worker's label for a moment: the first
-                # look at a state only notes it (0 s).
-                seen_s = self._states.for_s(run.id, (run.state.id, name))
-                # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.
-                if (seen_s or name == ended) and await is_still(client, run):
-                    cancelled, why = run.state.is_cancelling(), f"its worker {name} {lost[name]}"
-                    await end_run(client, run, cancelled=cancelled, why=why)
-                    if not cancelled and run.parent_task_run_id is None:  # else its parent starts another one
-                        await self._begin_again(client, run, why)
-        # Runs that are marked as crashed already: their process was killed for memory, say, or it noticed its worker's
-        # end before any look did.
-        for run in crashed:
-            if run.state is None or run.id in self._given_up or (name := worker_of(run)) not in {*self.own, *lost}:
+            name = worker_of(run)
+            if run.state is None or name not in lost:
+                continue
+            # Noted first, as a run that another worker has just taken up keeps its earlier worker's label for a moment.
+            was_noted = self._run_states.unchanged_for_s(run.id, (run.state.id, name)) > 0
+            # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.
+            if (was_noted or name == ended) and await is_still(client, run):
+                cancelled, why = run.state.is_cancelling(), f"its worker {name} {lost[name]}"
+                await end_run(client, run, cancelled=cancelled, why=why)
+                is_subflow = run.parent_task_run_id is not None  # its parent flow run starts another one
+                if not cancelled and not is_subflow:
+                    await self._begin_again(client, run, why)
+
+    async def _restart(self, client: PrefectClient, runs: list[FlowRun], workers: Set[str], ended: str | None) -> None:
+        """Schedules those of the crashed `runs` again that these `workers` worked on: a process was killed for memory,
+        say, or noticed its worker's end before any check did. Runs of the worker `ended` need no earlier check."""
+        for run in runs:
+            name = worker_of(run)
+            if run.state is None or run.id in self._given_up or name not in workers:
                 continue
             # Prefect's worker may report a crash twice, and the second report would undo the new schedule.
-            is_settled = self._states.for_s(run.id, run.state.id) > SETTLED_S or name == ended
+            is_settled = self._run_states.unchanged_for_s(run.id, run.state.id) > SETTLED_S or name == ended
             if is_settled and await is_still(client, run):
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
@@ -361,13 +392,11 @@ class LostRuns:
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
         if crashes > MOST_CRASHES:
             self._given_up.add(run.id)
-            what_next = (
-                f"it crashed {crashes} times within a day and is not restarted (`prefect flow-run retry {run.id}`)"
-            )
+            what_next = f"it crashed {crashes} times within a day and is not restarted"
+            what_next += f" (`prefect flow-run retry {run.id}`)"
         else:
             pause_s = min(LONGEST_PAUSE_S, 5.0 * (crashes - 1))
-            # "At once" is scheduled for an hour ago: this host's clock may be ahead of that of the worker's host, where
-            # a run of the future is not due.
+            # "At once" is an hour ago: where the worker's clock is behind this one, a run of now would not be due yet.
             at = datetime.now(UTC) + timedelta(seconds=pause_s if pause_s > 0 else -3600)
             await client.set_flow_run_state(run.id, AwaitingRetry(scheduled_time=at, message=why), force=True)
             self._begun_again += 1
@@ -379,8 +408,7 @@ class LostRuns:
 
 
 def worker_of(run: FlowRun) -> str:
-    """The name of the worker that took up a run of the pool. One that ended before it could say so has a name that no
-    worker has."""
+    """The name of the worker that took up a run; if it ended before it labelled the run, a name that no worker has."""
     return str(run.labels.get(WORKER_LABEL, f"of flow run {run.id}"))
 
 
@@ -394,8 +422,7 @@ async def is_still(client: PrefectClient, run: FlowRun) -> bool:
 
 
 async def crashed_runs(client: PrefectClient) -> list[FlowRun]:
-    """The pool's flow runs, but those that others started, that crashed lately: who looks for the first time leaves old
-    ones alone."""
+    """The pool's flow runs that crashed lately, without subflows. Old crashes are left alone by a first check."""
     since = datetime.now(UTC) - LATELY
     runs = await client.read_flow_runs(**of_pool([StateType.CRASHED]), sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
     own = [run for run in runs if run.parent_task_run_id is None]

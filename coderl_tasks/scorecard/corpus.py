@@ -33,12 +33,10 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """stdin, call or assert."""
         return str(self.problem["kind"])
 
     @property
     def group(self) -> str:
-        """The beginning of the id: cases that belong together."""
         return self.id.partition("/")[0]
 
 

@@ -63,7 +63,6 @@ async def started(target: str, sandbox: str | None = None) -> AsyncIterator[Grad
 
 
 def as_problem(case: Case) -> Problem:
-    """The problem of a case as coderl's grader takes it."""
     given = case.problem
     tests = tuple(Test(test["input"], test["expected"]) for test in given["tests"])
     kind, count, limit_s = cast(Kind, case.kind), len(tests), given["time_limit_s"]
@@ -95,6 +94,7 @@ class FunctionGrader:
         token = token_hex(16)
         reader, writer = os.pipe()
         try:
+            # `folder`: the worker has another working directory, and imports the user's module from this one.
             text = json.dumps({**call, "token": token, "descriptor": writer, "folder": str(Path.cwd())}).encode()
             with tempfile.TemporaryDirectory(prefix="coderl-scorecard-", ignore_cleanup_errors=True) as folder:
                 # Attacks rename, replace and lock the folders above their own: these are made for them.

@@ -13,14 +13,11 @@ from coderl_tasks.scorecard.outages import outages
 
 @dataclass(frozen=True)
 class Scored:
-    """A case and what the grader made of it."""
-
     case: Case
     outcome: Outcome
 
     @property
     def is_rewarded(self) -> bool:
-        """Whether it got a reward: any number above 0."""
         return (self.outcome.reward or 0.0) > 0.0
 
     @property

@@ -63,8 +63,7 @@ class Services:
         return any(server.url == self.tinker_url for server in self.embedded)
 
     def require_hidden(self, *paths: Path) -> None:
-        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`: a run, a
-        pool. Other sandboxes do not tell what programs can read."""
+        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`."""
         here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
         for shown in (folder for url in here for folder in json_answer(f"{url}/v1/info").get("readable", ())):
             for path in paths:
@@ -290,8 +289,7 @@ def require_local_model(model_name: str) -> Path:
 
 
 def embedded_tinker(model_name: str) -> EmbeddedServer:
-    """The embedded Tinker server for a local model (not yet started). Raises as `require_local_model`, and as
-    `local_model_folder` does where a GGUF file has to be converted."""
+    """The embedded Tinker server for a local model, not started. Raises as `require_local_model` and `converted`."""
     require_local_model(model_name)
     local_model_folder(model_name)  # before the server starts: a conversion may take longer than a start may
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", model_name]

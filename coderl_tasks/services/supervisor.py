@@ -84,8 +84,7 @@ def is_ours(url: str) -> bool:
 
 
 def get(url: str, timeout_s: float, headers: Mapping[str, str] | None = None, most: int = -1) -> tuple[int, bytes]:
-    """The status that a GET of `url` is answered with, and its body, at most `most` bytes if it is 200; 0 and nothing
-    where it is not answered in time."""
+    """The status of the answer to a GET of `url`, and at most `most` bytes of a 200; 0 and nothing if there is none."""
     try:
         # In a header: urllib takes what stands before an @ for a part of the host's name.
         request = urllib.request.Request(without_credentials(url), headers={**authorization(url), **(headers or {})})

@@ -118,8 +118,8 @@ class Family(SettingsModel):
 
     @classmethod
     def members(cls, key: str, value: Any) -> dict[str, Any]:
-        """What the value of the setting `key`, which has several members, sets: by member its value. People may write
-        an object of this class, a mapping, JSON, "name:value,..." or the SHORT form, "choice:number", such as
+        """Returns a dictionary from member name to member value, read from `value`, what was given for the setting
+        `key`: an object of this class, a mapping, JSON, "name:value,..." or the SHORT form, "choice:number", such as
         "cosine:200". Raises ValueError, one line, for a value that names no member."""
         if isinstance(value, cls):
             return value.model_dump()
@@ -251,10 +251,11 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
     words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
-    # A message about several settings together (a family, or all of a flow) names them itself.
-    is_several = isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
-    names_settings = item["type"] == "value_error" and is_several
-    return message if names_settings or not key else f"{key}={item['input']!r}: {message}"
+    # A check of several settings together gets a mapping of them, and names them in its message.
+    is_group = isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
+    names_its_settings = item["type"] == "value_error" and is_group
+    # `key` is empty if pydantic's error is about the settings as a whole.
+    return message if names_its_settings or not key else f"{key}={item['input']!r}: {message}"
 
 
 _WORDS = {

@@ -1,9 +1,7 @@
 """What a run does besides its steps: what a start does before the first one, and the evaluations.
 
-A start scores again what was lost, and probes a Tinker service of which nothing is known. The replay after a restore
-needs the scored rollouts of committed steps: missing ones are re-scored from the recorded samples. Grading is
-deterministic, so the update comes out as it was; where it does not (a program at the edge of its time limit, a sandbox
-that failed), the log says so.
+Grading is deterministic, so the replayed update of a step that is scored again comes out as it was; where it does not
+(a program at the edge of its time limit, a sandbox that failed), the log says so.
 
 A run evaluates the baseline, every `eval.every` steps, and at its end. None of these evaluations is repeated.
 """
@@ -25,7 +23,7 @@ from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase, Score
+from coderl_tasks.training.step import PhaseResult, Score
 
 BEFORE_TRAINING = -1
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
@@ -37,18 +35,20 @@ def lost_scores(run: TrainingRun) -> list[int]:
     of the update may need: those since the newest saved state that does not expire. Raises DataError for a step whose
     samples are lost too, if no saved state holds its update."""
     committed = run.directory.next_step
-    # With max_steps_off_policy a resume starts from an older policy and replays the rest: no later state counts.
-    states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
-    saved = max((state.updates for state in states), default=0)
-    lasting = max((state.updates for state in states if state.kept), default=0)
+    # The next step may be sampled from a policy that is max_steps_off_policy updates older. A resume restores that
+    # policy first, so a state with more updates is of no use.
+    most_updates = max(0, committed - run.settings.max_steps_off_policy)
+    states = run.learner.saved_states(most_updates)
+    in_newest = max((state.updates for state in states), default=0)
+    in_newest_lasting = max((state.updates for state in states if not state.expires), default=0)
     lost = []
-    for step in range(lasting, committed):
+    for step in range(in_newest_lasting, committed):
         journal = run.directory.step(step)
         if journal.read("scored") is not None:
             continue
         if journal.read("sampled") is not None:
             lost.append(step)
-        elif step >= saved:  # else an expiring state has the update: a replay is needed only if it has expired
+        elif step >= in_newest:  # else an expiring state has the update: a replay is needed only if it has expired
             raise DataError(
                 f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
                 f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
@@ -59,14 +59,15 @@ def lost_scores(run: TrainingRun) -> list[int]:
 
 async def prepare(
     run: TrainingRun,
-    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
+    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, PhaseResult]],
     score: Score,
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Before a start's first step: scores the committed steps again whose scored rollouts are lost (`lost_scores`), and
-    probes the service if nothing is known of it yet. `sample`, `score` and `probe` are the phases, with the caller's
-    retries; `say` tells the user a line."""
+    """Does what a start needs before its first step. It scores committed steps again whose scored rollouts are lost
+    (`lost_scores`). It probes a Tinker service that was not probed yet: steps must not be sampled, and paid for, if its
+    log-probabilities cannot be trained on, and how it treats seeds decides how they are sampled. `sample`, `score` and
+    `probe` are the phases, with the caller's retries; `say` shows the user a line."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)
@@ -84,8 +85,8 @@ async def prepare(
         sampled.release()  # their memory: the replay reads what is recorded
         scored.release()
     if needs_probe(run):
-        service = await probe(run)
-        for line in (f"probe: {service.summary()}", *(f"warning: {warning}" for warning in service.warnings())):
+        found = await probe(run)
+        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
             say(line)
 
 
@@ -141,18 +142,16 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     for row in read_checkpoints(run.directory.path) if step != BEFORE_TRAINING else ():
         if row["step"] == step and "sampler_path" in row:
             policy = str(row["sampler_path"])
-    rollouts, summary = await evaluate_policy(
-        problems,
-        await run.learner.sampling_client(updates=step + 1),
-        run.session.engine(
-            *(settings, "evaluate", policy),
-            temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's
-            sampler_step=step,
-            served_by=run.session.served_by,
-        ),
-        groups=journal.groups,
-        on_progress=on_progress,
+    engine = run.session.engine(
+        settings,
+        purpose="evaluate",
+        policy=policy,
+        temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's
+        sampler_step=step,
+        served_by=run.session.served_by,  # for the record: samples of another inference server are not reused
     )
+    client = await run.learner.sampling_client(updates=step + 1)
+    rollouts, summary = await evaluate_policy(problems, client, engine, groups=journal.groups, on_progress=on_progress)
     summary["step"] = step
     baseline = run.directory.evaluation(BASELINE)
     if name != BASELINE and (baseline_summary := baseline.read_summary()) is not None:

@@ -6,8 +6,7 @@
    again, and in the lineage that survives each optimizer step is applied once.
 3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, in the step's commit. Of these the
    newest few are enough: older ones are deleted, and expire where that fails.
-4. Weights to sample from are saved without a name where the step that is sampled follows at once. With overlap they
-   are saved by name, in the step's commit, since the policy in training goes on while they are needed.
+4. With overlap weights to sample from are saved by name: the policy in training goes on while they are needed.
 """
 
 import asyncio
@@ -40,11 +39,11 @@ DELETE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A training state that is saved at `path`, so many updates into the run; unless `kept` it expires."""
+    """A training state that is saved at `path`, so many updates into the run."""
 
     updates: int
     path: str
-    kept: bool
+    expires: bool
 
 
 @dataclass(slots=True)
@@ -66,50 +65,54 @@ class Learner:
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,
         # replay and save with the one client.
-        self._turn = asyncio.Lock()
+        self._client_lock = asyncio.Lock()
         self._deleted: set[str] | None = None  # None: not asked yet what is left of those that are not needed
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        """Returns a client that samples from the policy after so many updates. It is opened once per Tinker session, on
-        the weights that the last update saved. If there are none, or they are gone, the policy is restored."""
-        # Without the turn: with overlap an update may hold it for long. A client of a released session ends soon.
-        if updates in self._samplers and self._samplers[updates][0] is self._session.current:
-            return self._samplers[updates][1]
+        """Returns a client that samples from the policy after `updates` updates. One is opened per Tinker session, on
+        the sampler weights that were saved with the last of these updates. If none were saved, or the service has
+        dropped them, the policy in training is brought to that point, and its weights are saved anew."""
+        # Look before taking the lock: an update may hold it for minutes while another step is sampled.
+        if updates in self._samplers:
+            opened_by, sampler = self._samplers[updates]
+            if opened_by is self._session.current:  # the clients of a released session stop working
+                return sampler
+        # Weights are saved by name only with max_steps_off_policy: otherwise there is no path.
         if updates == 0:
             rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
-            path = rows[-1].get("sampler_path") if rows else None  # saved only with overlap
+            saved_weights = rows[-1].get("sampler_path") if rows else None
         else:
             commit = self._directory.step(updates - 1).read_commit()
-            path = commit.sampler_path if commit is not None else None
-        sampler: tinker.SamplingClient | None = None
-        if path is not None:
+            saved_weights = None if commit is None else commit.sampler_path
+        opened: tinker.SamplingClient | None = None
+        if saved_weights is not None:
             service = await self._session.service()
             try:
-                sampler = await clients.create_sampling_client(service, sampler_path=path)
+                opened = await clients.create_sampling_client(service, sampler_path=saved_weights)
             except ConfigError as error:
                 # Restoring the policy instead would be refused for the same reason.
                 if clients.is_about_the_account(error):
                     raise
                 logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
-        if sampler is None:
-            async with self._turn:
-                trained = await self._bring_to(updates)
+        if opened is None:
+            async with self._client_lock:
+                trained = await self._bring_policy_to(updates)
                 with clients.tinker_errors("saving the sampler's weights"):
-                    sampler = await trained.client.save_weights_and_get_sampling_client()
+                    opened = await trained.client.save_weights_and_get_sampling_client()
                 service = trained.opened_by
-        self._samplers[updates] = service, sampler
-        # Keep those of the steps that are sampled, and of an evaluation meanwhile; drop those opened first.
+        self._samplers[updates] = service, opened
+        # In use at once: max_steps_off_policy + 1 steps that are sampled, and an evaluation. Drop the oldest clients.
         while len(self._samplers) > self._settings.max_steps_off_policy + 2:
             del self._samplers[next(iter(self._samplers))]
-        return sampler
+        return opened
 
     @asynccontextmanager
     async def trainer(self, updates: int) -> AsyncIterator[tinker.TrainingClient]:
         """The policy in training after so many updates, for requests that change nothing; nobody else uses it in the
         block."""
-        async with self._turn:
-            yield (await self._bring_to(updates)).client
+        async with self._client_lock:
+            yield (await self._bring_policy_to(updates)).client
 
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: clients.Kind | None
@@ -117,8 +120,8 @@ class Learner:
         """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and saves what
         the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
         as due), and the seconds of both (`train`, `save`)."""
-        async with self._turn:
-            trained = await self._bring_to(step)
+        async with self._client_lock:
+            trained = await self._bring_policy_to(step)
             started = time.monotonic()
             result = await self._apply(trained, step, scored, adam, self.method)
             applied = time.monotonic()
@@ -131,22 +134,21 @@ class Learner:
                 saved = await clients.save_weights(trained.client, name, kind=save, ttl_seconds=ttl)
             return result, saved, {"train": applied - started, "save": time.monotonic() - applied}
 
-    def saved_states(self, updates: int) -> list[SavedState]:
+    def saved_states(self, most_updates: int) -> list[SavedState]:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
         rows, commits = read_checkpoints(self._directory.path), self._directory.commits()
-        states = [SavedState(int(row["step"]) + 1, row["state_path"], True) for row in rows if "state_path" in row]
-        rolling = [SavedState(c.step + 1, c.state_path, False) for c in commits if c.state_path is not None]
+        states = [SavedState(int(row["step"]) + 1, row["state_path"], False) for row in rows if "state_path" in row]
+        rolling = [SavedState(c.step + 1, c.state_path, True) for c in commits if c.state_path is not None]
         states += rolling[-self._settings.rolling_states :]
-        # Of two that hold as many, first the kept one: it cannot have expired.
-        return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
+        states = [state for state in states if state.updates <= most_updates]
+        # Of two with the same number of updates, first the one that cannot have expired.
+        return sorted(states, key=lambda state: (state.updates, not state.expires), reverse=True)
 
     def outdated(self) -> list[str]:
         """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
-
         All but the newest `rolling_states` of either kind: where none of these can be restored there are the
         checkpoints that stay. Only what this journal's commits name is counted, not what else its training runs have:
-        a copy of the directory may go on with that.
-        """
+        a copy of the directory may go on with that."""
         keep, commits = self._settings.rolling_states, self._directory.commits()
         states = [commit.state_path for commit in commits if commit.state_path is not None]
         samplers = [commit.sampler_path for commit in commits if commit.sampler_path is not None]
@@ -184,16 +186,17 @@ class Learner:
 
     async def save(self, step: int) -> None:
         """Record a checkpoint (state and sampler weights) of the policy after `step`."""
-        async with self._turn:
-            trained = await self._bring_to(step + 1)
+        async with self._client_lock:
+            trained = await self._bring_policy_to(step + 1)
             start = {"step": step, "dataset_offset": (step + 1) * self._settings.problems_per_step}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
-    async def _bring_to(self, updates: int) -> _Trained:
-        """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
-        Raises ConfigError or DataError if an update cannot be replayed."""
+    async def _bring_policy_to(self, updates: int) -> _Trained:
+        """Returns the training client, with the policy after exactly `updates` updates: recorded updates that it lacks
+        are applied again. The caller holds `_client_lock`. Raises ConfigError or DataError if one cannot be."""
         trained = self._trained
-        # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state.
+        # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state. The clients
+        # of a released Tinker session stop working.
         if trained is None or trained.updates > updates or trained.opened_by is not self._session.current:
             trained = self._trained = await self._restore(updates)
         while trained.updates < updates:

@@ -1,15 +1,12 @@
 """A training run in this process: its problems, its directory and the clients it works with; and what `steer=act`
 changes of it as it goes: a lower learning rate, a higher temperature, or the end.
 
-The order of each problem's tests is learned once from the pool's counts (columns `test_runs` and `test_catches`, from
-the profile), then read from the run's test_order.json: {problem id: test indices}, of those problems only whose order
-is not their own. A run that began to score without the file keeps the problems' own order.
+test_order.json is {problem id: test indices}, of those problems only whose tests are not run in their own order.
 
 1. An act is decided when a step is committed, from the metrics of the committed steps, their evaluations and the
    earlier acts, and stands in the commit: a run that is killed at any point goes on with the same ones.
-2. It takes effect from the first step that cannot have been begun by then, which max_steps_off_policy alone decides.
-3. It changes what the settings say by a factor or an amount, and only while steer=act: another value takes it back.
-4. One at a time: what comes after an act is judged by the steps that it has changed, and not before there are PAUSE.
+2. It changes what the settings say by a factor or an amount, and only while steer=act: another value takes it back.
+3. One at a time: what comes after an act is judged by the steps that it has changed, and not before there are PAUSE.
 """
 
 import hashlib
@@ -20,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
 import tinker
@@ -57,9 +54,9 @@ LR_FACTOR, MOST_HALVINGS = 0.5, 3
 WARMER, HOTTEST = 0.1, 1.3
 """Added to the temperature at a time, and how high that may get: hotter samples of a small model are noise."""
 
-Orders = Mapping[str, Sequence[int]]
+TestOrders = Mapping[str, Sequence[int]]
 COUNT_COLUMNS = ("test_runs", "test_catches")
-PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tool_calls", "max_tokens")
+PROMPT_KEYS = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tool_calls", "max_tokens")
 """What of config.json decides how long prompts are, and completions may be. With the context it is recorded as `of` in
 prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 
@@ -74,12 +71,15 @@ class Act:
     why: str  # the sign
 
 
+class Decision(NamedTuple):
+    act: Act
+    message: str  # what the user is told of it
+
+
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
     """Adam's parameters for `step`. Its number and the acts alone decide: a run that goes on does not warm up again.
-
     The learning rate grows in equal parts to the setting, which the last step of the warmup has. Then it stays there,
-    or falls, by a straight line or half a cosine, to 0 at the schedule's total: the steps before that one learn.
-    """
+    or falls, by a straight line or half a cosine, to 0 at the schedule's total: the steps before that one learn."""
     rate, schedule = settings.learning_rate, settings.schedule
     if step < schedule.warmup:
         rate = rate * (step + 1) / schedule.warmup
@@ -119,9 +119,9 @@ class Steering:
         self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
-    def decide(self, step: int, metrics: Mapping[str, Any], *, may_be_hotter: bool) -> tuple[Act, str] | None:
-        """Returns the act due after `step` (whose row is `metrics`), if any, with its message. Rows must come in step
-        order. A second call for the same step returns the same result."""
+    def decide(self, step: int, metrics: Mapping[str, Any], *, may_raise_temperature: bool) -> Decision | None:
+        """Returns the act due after `step` (whose row is `metrics`), if any. Rows must come in step order. A second
+        call for the same step returns the same result."""
         commits = self._directory.commits()[:step]
         earlier = [Act(**row) for commit in commits for row in commit.acts]
         first = max((act.from_step for act in earlier), default=0)
@@ -135,17 +135,21 @@ class Steering:
             self._watch.add(row)
         if earlier and step - first < PAUSE:
             return None
-        return self._act_due(step, commits, earlier, may_be_hotter)
+        return self._act_due(step, commits, earlier, may_raise_temperature)
 
     def _act_due(
-        self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool
-    ) -> tuple[Act, str] | None:
-        """The act due after `step`, if any, with its message. Instability comes first, then too little exploration,
-        then convergence; what is at its limit is passed over. Only signs that have stood for STANDS steps count."""
+        self, step: int, commits: list[Commit], earlier: list[Act], may_raise_temperature: bool
+    ) -> Decision | None:
+        """Returns the act due after `step`, if any. Instability comes first, then too little exploration, then
+        convergence; a setting that has reached its limit is not changed further. Only warning signs that have stood for
+        STANDS steps count."""
+        # An episode is one time that a sign stands, from step `begun` to `seen`, the last step that has shown it. It is
+        # not `over` (None) while it goes on.
+        ongoing = [episode for episode in self._watch.episodes if episode.over is None]
         standing = {
             episode.rule.name: episode
-            for episode in self._watch.episodes
-            if episode.over is None and episode.seen == step and step - episode.begun + 1 >= STANDS
+            for episode in ongoing
+            if episode.seen == step and step - episode.begun + 1 >= STANDS
         }
         start = step + 1 + self._settings.max_steps_off_policy  # earlier ones may already be sampled
         temperature = temperature_at(self._settings, commits, start)
@@ -154,7 +158,7 @@ class Steering:
         for_slower = [name for name in lr_signs if name in standing and (name != "KL_spike" or temperature == 1)]
         for_hotter = [name for name in ACTED_ON["temperature"] if name in standing]
         # Also by a sign that has not stood long enough to act on: such a run is not ended.
-        unstable = any(episode.over is None and episode.rule.name in lr_signs for episode in self._watch.episodes)
+        unstable = any(episode.rule.name in lr_signs for episode in ongoing)
         converged = next((name for name in ACTED_ON[STOP] if name in standing), None)
         if for_slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
             act = Act("learning_rate", by=LR_FACTOR, from_step=start, why=for_slower[0])
@@ -162,18 +166,18 @@ class Steering:
             factor = so_far * LR_FACTOR
             effect = f"the learning rate is {factor:g} of what the settings say"
         # The epsilon absorbs rounding: the last act, to exactly HOTTEST, is allowed.
-        elif for_hotter and may_be_hotter and temperature + WARMER <= HOTTEST + 1e-9:
+        elif for_hotter and may_raise_temperature and temperature + WARMER <= HOTTEST + 1e-9:
             act = Act("temperature", by=WARMER, from_step=start, why=for_hotter[0])
             effect = f"temperature {temperature + WARMER:.3g}"
-        elif converged and not unstable and self._at_its_height(step, standing[converged].begun):
-            act = Act(STOP, by=0.0, from_step=start, why=converged)  # `by` says nothing here
+        elif converged and not unstable and self._pass_at_1_is_at_its_height(step, since=standing[converged].begun):
+            act = Act(STOP, by=0.0, from_step=start, why=converged)  # `by` has no meaning for max_steps
             effect = "the run ends: it has converged, and Pass@1 is at its height"
         else:
             return None
         sign = standing[act.why].sign.what
-        return act, f"from step {start} on {effect} (steer=advise takes it back), since {act.why}: {sign}"
+        return Decision(act, f"from step {start} on {effect} (steer=advise takes it back), since {act.why}: {sign}")
 
-    def _at_its_height(self, step: int, since: int) -> bool:
+    def _pass_at_1_is_at_its_height(self, step: int, since: int) -> bool:
         """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest
         (of as many problems) by more than the standard error, or one problem."""
         # Up to the step before: its own evaluation comes after its commit.
@@ -189,9 +193,7 @@ class Steering:
 
 
 class TrainingRun:
-    """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
-    their tests are run, `profiled` to (right, graded) of the pool's profile; `probe` is what the Tinker service was
-    found to do, None for an embedded one."""
+    """What the phases of a step work on: a run's settings, its problems, its directory and its clients."""
 
     def __init__(
         self,
@@ -201,30 +203,38 @@ class TrainingRun:
         pool: dict[str, Problem],
         test_problems: list[Problem],
         validation_problems: list[Problem],
-        test_orders: Orders,
+        test_orders: TestOrders,
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
+        """`pool` has the problems to train on by id; evaluations during the run use `validation_problems` if there are
+        any, else `test_problems`. By problem id, `test_orders` has the order in which tests are run (if not their own),
+        and `profiled` how many completions of the pool's profile were right and how many were graded."""
         self.settings, self.directory, self.session = settings, directory, session
         self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
-        self.probe: Probe | None = None
+        self.probe: Probe | None = None  # how the Tinker service behaves; None: not asked yet, or an embedded server
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory) if settings.steer == "act" else None
         environment = session.environment.of_run(settings, test_orders)
         self.engine = session.engine(settings, "train", settings.model_name, environment)
-        self.graded_ahead, self._warned_of_suspicion = GradedAhead(self._grade), False
-        self.estimate = estimator(settings.advantage, settings.advantage_eps)
-        self.count = counted_rewards(settings.truncation, settings.max_tokens, session.context)
-        # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
-        # saves at most a state (three times the weights) and sampler weights. A remote service has its own disks.
+        self.graded_ahead = GradedAhead(self._grade)
+        self._warned_of_suspicion = False  # once per process, of a program that seems to cheat
+        self.estimate_advantages = estimator(settings.advantage, settings.advantage_eps)
+        self.counted_rewards = counted_rewards(settings.truncation, settings.max_tokens, session.context)
+        # The folders that a step writes to. An embedded server saves at most a state (the weights and two moments of
+        # Adam) and sampler weights to coderl's home: four times the weights, of unknown size for some models.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
-        # `adapter_bytes` does not know every model: then no room is required.
-        self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
+        weights_bytes = adapter_bytes(settings.model_name, settings.lora_rank) if is_embedded else None
+        self.state_bytes = 4 * (weights_bytes or 0)
         self.adaptive: Adaptive | None = None
         if settings.selection == "adaptive":
-            size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
-            problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
-            self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
+            self.adaptive = Adaptive(
+                list(pool.values()),
+                profiled or {},
+                outcomes=lambda: [commit.outcomes for commit in directory.commits()],  # each step's pass counts
+                completions=settings.first_completions or settings.completions_per_problem,  # per group, at first
+                lag=settings.max_steps_off_policy,  # so many earlier steps may not be committed when one is sampled
+            )
         # Called with step=, count= and taken=, as `selection.Selection` says.
         select: Selection = self.adaptive or SELECTIONS[settings.selection]
         self.select_problems = partial(select, list(pool), seed=settings.seed)
@@ -254,7 +264,7 @@ class TrainingRun:
     def has_step(self, step: int) -> bool:
         return self.last_step is None or step <= self.last_step
 
-    def keeps(self, step: int) -> bool:
+    def checkpoint_is_due(self, step: int) -> bool:
         """Whether a checkpoint that stays is due after `step`."""
         return self.is_due(step, self.settings.save_every) or step == self.last_step
 
@@ -269,7 +279,7 @@ class TrainingRun:
         return temperature_at(self.settings, self.directory.commits(), step) == 1
 
     @property
-    def may_be_hotter(self) -> bool:
+    def may_raise_temperature(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
         is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
@@ -281,27 +291,26 @@ class TrainingRun:
 
 
 @asynccontextmanager
-async def open_run(settings: TrainSettings, directory: RunDirectory, used: Services) -> AsyncIterator[TrainingRun]:
+async def open_run(settings: TrainSettings, directory: RunDirectory, services: Services) -> AsyncIterator[TrainingRun]:
     """Yields the run in `directory`, ready to train, with its services open. `settings.pool` is the pool's file.
-
     Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, there is nothing to evaluate
-    on, or programs could read the run or the pool.
-    """
+    on, or programs in the sandbox could read the run or the pool."""
     pool_file = Path(settings.pool)
-    used.require_hidden(directory.path, pool_file)
+    services.require_hidden(directory.path, pool_file)  # from programs in the sandbox: both hold tests
     # Local files first: a pool or a data set that cannot be used then costs no session.
     problems = read_pool(pool_file)
-    orders = frozen_orders(directory, problems, pool_file)
+    test_orders = frozen_test_orders(directory, problems, pool_file)
     test_problems: list[Problem] = []
     if settings.eval.every != -1:
         test_problems = read_evaluation_side(settings, problems, directory.path)
     budget = run_budget(settings, directory.path, directory.commits())
-    async with open_session(settings, used, budget) as session:
+    async with open_session(settings, services, budget) as session:
         fitting = fitting_problems(session, problems, directory)
         to_train_on, held_out = split_validation(fitting, settings)
         pool = {problem.problem_id: problem for problem in to_train_on}
         profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}  # nothing else asks for them
-        run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
+        run = TrainingRun(settings, directory, session, pool, test_problems, held_out, test_orders, profiled)
+        # An earlier start may have asked the Tinker service how it treats seeds, stop tokens and log-probabilities.
         run.probe = recorded_probe(run)
         try:
             yield run
@@ -320,23 +329,25 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
     return probe if is_same else None
 
 
-def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
-    """Returns the learned orders of tests, by problem id, that are not the tests' own: recorded, or learned from the
-    profile in the file `pool` and then recorded. Raises DataError for a record that is damaged or of other tests."""
+def frozen_test_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> TestOrders:
+    """Returns the order in which each problem's tests are run, by problem id, if it is not their own: as recorded, or
+    learned from the profile in the file `pool` and then recorded. Grading ends at the first failed test, so tests that
+    most often fail wrong programs come first. Raises DataError for a record that is damaged or of other tests."""
     path = directory.path / "test_order.json"
     if path.is_file():
         recorded = read_json(path)
         for problem in problems:
-            indices = list(range(len(problem.tests)))
-            order = recorded.get(problem.problem_id, indices)
-            if not isinstance(order, list) or sorted(order) != indices:
+            own_order = list(range(len(problem.tests)))
+            order = recorded.get(problem.problem_id, own_order)
+            if not isinstance(order, list) or sorted(order) != own_order:
                 raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
     # The run began without the file, in the tests' own order: another one from here on would name other failures.
     if directory.step(0).has("scored"):
         return {}
     orders: dict[str, list[int]] = {}
-    # A pool without a profile has no counts.
+    # A pool without a profile lacks the columns with each test's counts: how many programs ran it (`test_runs`), and of
+    # how many it was the first test to fail (`test_catches`).
     in_pool = scan_parquet(pool)
     if set(COUNT_COLUMNS) <= in_pool.collect_schema().keys():
         n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
@@ -370,12 +381,13 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
 
 
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
-    """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
-    Raises ConfigError if no problem is left."""
-    decided_by: dict[str, Any] = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    """Returns the problems whose prompt leaves room for a completion; logs how many do not, and for how many prompts
+    `max_tokens` is capped by the context. Raises ConfigError if no problem is left."""
     path = directory.path / "prompts.json"
     recorded: dict[str, Any] = {}
-    # To encode the prompts of thousands of problems takes seconds: an earlier start recorded what came out.
+    # To encode the prompts of thousands of problems takes seconds, so the result is recorded. An earlier start's is
+    # used if everything that decides the lengths is the same: the pool, what makes the prompts, and the limits.
+    decided_by: dict[str, Any] = {key: directory.config.get(key) for key in PROMPT_KEYS} | {"context": session.context}
     with suppress(FileNotFoundError, DataError):  # there was none, or the file is damaged
         recorded = read_json(path)
     if recorded.get("of") != decided_by:
@@ -385,11 +397,11 @@ def fitting_problems(session: Session, problems: list[Problem], directory: RunDi
         unfit = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
         recorded = {"of": decided_by, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
         write_json(path, recorded)
-    without = set(recorded["without"])
-    fitting = [problem for problem in problems if problem.problem_id not in without]
+    without_room = set(recorded["without"])
+    fitting = [problem for problem in problems if problem.problem_id not in without_room]
     if not fitting:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
-    if without:
+    if without_room:
         logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(fitting), len(problems))
     if recorded["capped"]:
         numbers = decided_by["max_tokens"], recorded["capped"], session.context

@@ -6,11 +6,9 @@ update   scored rollouts  -> commit.json and the row of metrics.jsonl
 
 Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
 
-With `refill` or `first_completions` a step is sampled in rounds. Once all groups of a round are graded, those that were
-begun with a few completions and have a signal get the rest, and further problems are added in place of those whose
-group has none, until enough have one. The grades and the seed alone decide, not what arrived first, and what a round
-samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. (First a few, then
-the rest: Zhang et al., "SPEED-RL", screening and continuation.)
+With `refill` or `first_completions` a step is sampled in rounds, until enough groups have a signal. The grades and the
+seed alone decide what the next round samples, not what arrived first, and that is recorded before any of it is sampled:
+a step that was killed goes on with the same groups. (Zhang et al., "SPEED-RL", screening and continuation.)
 """
 
 import asyncio
@@ -46,18 +44,18 @@ from coderl_tasks.rollouts.turns import further_turns, is_unfinished, require_re
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
+ROUND_LINE = "step %d: %d of %d groups without a signal: sampling %d more"
 LARGE_STEP = 2**26
 """Bytes of a step's rollouts from which on what else was held of them is freed at once."""
 
 
 @dataclass(slots=True, eq=False)
-class Phase:
+class PhaseResult:
     """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them. Asking the
     base model, if it was asked, took `base_seconds` more.
 
     Phases are handed these, not bare frames: Prefect keeps what a task was given and returned while anything runs that
-    was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties it there.
-    """
+    was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties it there."""
 
     rollouts: pl.DataFrame
     seconds: float = 0.0
@@ -69,29 +67,37 @@ class Phase:
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
-async def sample(run: TrainingRun, step: int) -> Phase:
-    """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled and recorded now.
-    Raises InfraError if too many lack log-probabilities; their groups are discarded, and the task's retry samples them
-    again. With `refill` or `first_completions` it grades each round; too many ungraded ones raise InfraError too."""
-    journal = run.directory.step(step)
+async def sample(run: TrainingRun, step: int) -> PhaseResult:
+    """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): one group of completions per problem. What an earlier
+    process recorded is used, and only the rest is sampled. Each group is recorded as it arrives, and graded while
+    others are sampled. With `refill` or `first_completions` a step has several rounds: once one is graded, the groups
+    with a signal (rewards that differ) decide what the next samples. Raises InfraError if a round cannot be graded, or
+    if too many completions lack log-probabilities: their groups are discarded, and the retry samples them again."""
+    settings, journal, engine = run.settings, run.directory.step(step), run.engine
     recorded = journal.read("sampled")
     if recorded is None and (scored := journal.read("scored")) is not None:  # sampled.parquet was damaged or removed
         recorded = scored.select(list(SAMPLED_SCHEMA))  # scored rollouts hold the samples too
         journal.write("sampled", recorded)
     if recorded is not None:
-        return Phase(recorded)
+        return PhaseResult(recorded)
     started = time.monotonic()
     problems = journal.read_problems()
     if problems is None:
         # decided=0: no group has its final size yet.
-        problems = StepProblems(run.select_problems(step=step, count=run.settings.problems_per_step), decided=0)
-        if run.adaptive is not None or run.settings.first_completions:
+        problems = StepProblems(run.select_problems(step=step, count=settings.problems_per_step), decided=0)
+        if run.adaptive is not None or settings.first_completions:
             # Record the choice: adaptive estimates may round differently elsewhere, and later rounds extend the record.
-            problems = _record_problems(run, step, problems.ids, known=[])
-    groups = journal.groups.read()
+            problems = _record_problems(run, step, problems.ids, final_sizes=[])
+    groups = journal.groups.read()  # by group index; what arrives is added
     unfreed_bytes = 0.0
+    # With max_steps_off_policy the updates of so many earlier steps may not be in the policy yet.
+    policy_updates = max(0, step - settings.max_steps_off_policy)
+    temperature = temperature_at(settings, run.directory.commits(), step)
+    # One client for all rounds. It is opened only if something is left to sample: the policy may have to be restored.
+    sampler: tinker.SamplingClient | None = None
 
     def record(arrived: pl.DataFrame) -> None:
+        """Records a group that has arrived, or the completions or turns that it has grown by."""
         nonlocal unfreed_bytes
         # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
@@ -103,34 +109,29 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             free_garbage(unfreed_bytes)
             unfreed_bytes = 0.0
 
-    sampler: tinker.SamplingClient | None = None  # one policy for all rounds
-    engine, temperature = run.engine, temperature_at(run.settings, run.directory.commits(), step)
-    sampler_step = max(-1, step - 1 - run.settings.max_steps_off_policy)  # trained into the policy; -1: none
-
-    async def complete(request: sampling.GroupRequest) -> None:
+    async def sample_and_grade(request: sampling.GroupRequest) -> None:
         assert sampler is not None
         await engine.sample(sampler, run.pool[request.problem_id], request, record)
         run.graded_ahead.start(groups[request.group_index])
 
-    async def go_on(group: pl.DataFrame) -> None:
+    async def finish_turns(group: pl.DataFrame) -> None:
         assert sampler is not None
         await further_turns(engine, sampler, run.pool[group["problem_id"][0]], group, temperature, record)
         run.graded_ahead.start(groups[group["group_index"][0]])
 
-    # Groups that an earlier process sampled are graded as if they had just arrived; some lack turns.
-    begun = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
-    if begun:
-        sampler = await run.learner.sampling_client(sampler_step + 1)  # its updates
-        await sampling.try_all(go_on, begun)
+    # Groups of an earlier process get the turns that they lack, and are graded as if they had just arrived.
+    unfinished = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
+    if unfinished:
+        sampler = await run.learner.sampling_client(policy_updates)
+        await sampling.try_all(finish_turns, unfinished)
     for group in groups.values():
         run.graded_ahead.start(group)
-    while True:
-        # In a loop: `group_requests` asks for the first completions of a group alone, and then for the rest.
-        while requests := group_requests(run, step, problems, groups, temperature, sampler_step):
-            # A client is opened, and the policy restored for it, only where something is left to sample.
-            sampler = sampler or await run.learner.sampling_client(sampler_step + 1)
+    while True:  # one pass per round
+        # Request repeatedly: the rest of a group is another request than its first completions, and comes after them.
+        while requests := group_requests(run, step, problems, groups, temperature, sampler_step=policy_updates - 1):
+            sampler = sampler or await run.learner.sampling_client(policy_updates)
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
-            await sampling.try_all(complete, requests)
+            await sampling.try_all(sample_and_grade, requests)
         sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
         try:
             sampling.require_sampled(sampled, f"step {step}")
@@ -139,13 +140,17 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             raise
         if engine.environment.turns.most > 1:
             require_replies(sampled, f"step {step}")
-        next_problems = await _another_round(run, step, problems, sampled)
+        next_problems: StepProblems | None = None
+        if settings.first_completions:
+            next_problems = await _rest_of_groups_with_signal(run, step, problems, sampled)
+        elif settings.refill > 1:
+            next_problems = await _replacements(run, step, problems, sampled)
         if next_problems is None:
             break
         problems = next_problems
     free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
-    return Phase(sampled, time.monotonic() - started)
+    return PhaseResult(sampled, seconds=time.monotonic() - started)
 
 
 async def _discard_unusable(run: TrainingRun, step: int, groups: Mapping[int, pl.DataFrame]) -> None:
@@ -162,10 +167,8 @@ async def _discard_unusable(run: TrainingRun, step: int, groups: Mapping[int, pl
 
 def free_garbage(size: float) -> None:
     """Free memory that is no longer referenced after a large step, whose rollouts have `size` bytes.
-
     The SDK's answers, and what Prefect's tasks returned, are in reference cycles. Python looks for these by the number
-    of objects, and here they are few and large. A look takes 0.2 s, too long for every small step.
-    """
+    of objects, and here they are few and large. A look takes 0.2 s, too long for every small step."""
     if size > LARGE_STEP:
         gc.collect()
         # The C library keeps what was freed, in pieces of many threads, and the next step would come on top of it.
@@ -173,59 +176,80 @@ def free_garbage(size: float) -> None:
             trim(0)
 
 
-async def _another_round(
+async def _replacements(
     run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
 ) -> StepProblems | None:
-    """Records and returns what `step` samples next: the rest of each group whose first completions have a signal, and
-    new problems in place of those whose group has none. Returns None if it has enough groups or may not sample more.
-    Raises as `score` does: during an outage nobody knows which groups have a signal."""
-    settings, problem_ids, recorded = run.settings, problems.ids, _sizes(run, problems)
-    first, whole = settings.first_completions, settings.completions_per_problem
-    # With `first`, `decided` is None where a caller chose the problems: none are added. (Without, refill is 1 there.)
-    by_caller = first > 0 and problems.decided is None
-    n_final = (problems.decided or 0) if first else 0  # the first so many groups have their final size
-    # Needs no grades. With `first`: all have their final size. Without: no group is replaced, or no more are allowed.
-    is_done = n_final == len(problem_ids) if first else settings.refill == 1 or settings.most_groups <= len(problem_ids)
-    if is_done:
+    """With `refill`: returns, and records, the problems of `step` with new ones in place of those whose groups have no
+    signal. Returns None if none are added: enough groups have a signal, or the step may have no more groups."""
+    settings, problem_ids = run.settings, problems.ids
+    may_be_added = settings.most_groups - len(problem_ids)
+    if may_be_added <= 0:
         return None
+    without_signal = await _graded_without_signal(run, step, sampled)
+    lacking = settings.problems_per_step - (len(problem_ids) - len(without_signal))
+    count = min(lacking, may_be_added)
+    further = run.select_problems(step=step, count=count, taken=problem_ids) if count > 0 else []
+    if not further:
+        return None
+    logger.info(ROUND_LINE, step, len(without_signal), len(problem_ids), len(further))
+    # Before sampling: grading anew could decide otherwise (a program at the edge of its time limit).
+    return _record_problems(run, step, [*problem_ids, *further])
+
+
+async def _rest_of_groups_with_signal(
+    run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
+) -> StepProblems | None:
+    """With `first_completions`: returns, and records, what `step` samples next. Groups whose first completions have a
+    signal get the rest of their completions; other groups stay as they are, and new problems are added in their place.
+    Returns None once the size of every group is final."""
+    settings, problem_ids = run.settings, problems.ids
+    first, whole = settings.first_completions, settings.completions_per_problem
+    n_final = problems.decided or 0  # the sizes of the first so many groups are final
+    if n_final == len(problem_ids):
+        return None
+    recorded_sizes = _group_sizes(run, problems)
+    graded_without_signal = await _graded_without_signal(run, step, sampled)
+    # Final sizes stay: a group that ended with its first completions stays ended, and one that got the rest keeps them.
+    # Graded anew after a kill the first might have a signal, but what it did not get went to other groups.
+    ended = {index for index, size in enumerate(recorded_sizes[:n_final]) if size == first}
+    without_signal = ended | {index for index in graded_without_signal if index >= n_final}
+    sizes = [size if index in without_signal else whole for index, size in enumerate(recorded_sizes)]
+    # A step's completions are bounded, not its groups: count each new problem as a whole group.
+    may_be_added = (settings.most_completions - sum(sizes)) // whole
+    lacking = settings.problems_per_step - (len(problem_ids) - len(without_signal))
+    # If a caller chose the problems (`decided` is None), none are added.
+    count = 0 if problems.decided is None else min(lacking, may_be_added)
+    further = run.select_problems(step=step, count=count, taken=problem_ids) if count > 0 else []
+    logger.info(ROUND_LINE, step, len(without_signal), len(problem_ids), len(further))
+    # Record before sampling, as for `refill`; also if no problem is added, since the sizes are a decision too.
+    return _record_problems(run, step, [*problem_ids, *further], final_sizes=sizes)
+
+
+async def _graded_without_signal(run: TrainingRun, step: int, sampled: pl.DataFrame) -> set[int]:
+    """Returns the indices of the groups without a signal, once all are graded. Raises as `score` does if too many
+    completions could not be graded: during an outage nobody knows which groups have a signal."""
     try:
         graded = await run.graded_ahead.graded(sampled, f"step {step}")
     except Exception:
         await run.graded_ahead.release(step)  # so that a retry grades again
         raise
-    without_signal = set(groups_without_signal(graded, run.count))
-    sizes = recorded
-    if first:
-        # A group that ended stays ended: graded anew after a kill it could go on, but others have its completions.
-        ended = {index for index, size in enumerate(recorded[:n_final]) if size == first}
-        without_signal = ended | {index for index in without_signal if index >= n_final}
-        sizes = [size if index in without_signal else whole for index, size in enumerate(recorded)]
-    # With `first` a step's completions are bounded, not its groups: count each further problem as a whole group.
-    limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
-    missing = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), limit)
-    further: list[str] = []
-    if missing > 0 and not by_caller:
-        further = run.select_problems(step=step, count=missing, taken=problem_ids)
-    if not first and not further:
-        return None
-    counts = len(without_signal), len(problem_ids), len(further)
-    logger.info("step %d: %d of %d groups without a signal: sampling %d more", step, *counts)
-    # Record before sampling: grading anew could decide otherwise (a program at the edge of its time limit). With first
-    # completions also if nothing follows: that is a decision too.
-    return _record_problems(run, step, [*problem_ids, *further], known=sizes)
+    return set(groups_without_signal(graded, run.counted_rewards))
 
 
-def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
+def _group_sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
     return problems.sizes or [run.settings.completions_per_problem] * len(problems.ids)
 
 
-def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known: list[int]) -> StepProblems:
-    """Record that `step` is sampled on `problem_ids`: the first groups with the sizes `known`, further ones with those
-    that the settings want."""
+def _record_problems(
+    run: TrainingRun, step: int, problem_ids: list[str], final_sizes: Sequence[int] = ()
+) -> StepProblems:
+    """Records that `step` is sampled on `problem_ids`. With `first_completions` it also records the completions of each
+    group: the first groups have `final_sizes`, and those after them begin with their first completions."""
     journal, first = run.directory.step(step), run.settings.first_completions
     if not first:
         return journal.write_problems(problem_ids)
-    return journal.write_problems(problem_ids, [*known, *[first] * (len(problem_ids) - len(known))], len(known))
+    sizes = [*final_sizes, *[first] * (len(problem_ids) - len(final_sizes))]
+    return journal.write_problems(problem_ids, sizes, decided=len(final_sizes))
 
 
 def group_requests(
@@ -241,7 +265,7 @@ def group_requests(
     that is resumed makes the same requests."""
     settings, requests = run.settings, []
     seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
-    for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
+    for index, (problem_id, size) in enumerate(zip(problems.ids, _group_sizes(run, problems), strict=True)):
         present = sampled[index].height if index in sampled else 0
         if present >= size:
             continue
@@ -263,37 +287,39 @@ def group_requests(
 
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 @supervised
-async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
+async def score(run: TrainingRun, step: int, sampled: PhaseResult) -> PhaseResult:
     """Returns the scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages: those recorded, or `sampled` once it is
     graded. Raises SandboxDownError or CoderlError if too many completions could not be graded."""
     journal = run.directory.step(step)
     recorded = journal.read("scored")
     if recorded is not None:
-        return Phase(recorded)
+        return PhaseResult(recorded)
     started = time.monotonic()
     try:
-        # If this raises, nothing is written: the samples are scored again once the reward function is corrected.
+        # Most groups were graded while others were sampled; this waits for the rest. If it raises, nothing is written:
+        # the samples are scored again once the reward function is corrected.
         graded = await run.graded_ahead.graded(sampled.rollouts, f"step {step}")
     finally:
-        await run.graded_ahead.release(step)  # after success for the memory, else so that a retry grades again
+        await run.graded_ahead.release(step)  # drops its grades: to free memory, or so that a retry grades again
     settings = run.settings
     if settings.on_hack == "stop":
         require_honest(graded, step)  # before it is written: on resume the rewards are those of the setting then
-    scored = with_advantages(graded, run.estimate, run.count, settings.turn_credit)
-    base_rows: pl.Series | None = None
+    scored = with_advantages(graded, run.estimate_advantages, run.counted_rewards, settings.turn_credit)
+    # The base model's log-probabilities: a KL penalty needs those of all rows that are trained on, the metric a sample.
     asked = time.monotonic()
-    if settings.kl.penalty_coef:  # the penalty needs all rows that are trained on
-        base_rows = scored["trained"]
+    is_asked: pl.Series | None = None  # per row: whether the base model is asked about it
+    if settings.kl.penalty_coef:
+        is_asked = scored["trained"]
     elif run.measures_kl(step):
-        base_rows = observed(scored, seed_for(settings.seed, "kl_base", step))
-    base_seconds = None
-    if base_rows is not None and base_rows.any():
+        is_asked = observed(scored, seed_for(settings.seed, "kl_base", step))
+    base_seconds: float | None = None
+    if is_asked is not None and is_asked.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
         base_client = await create_sampling_client(await run.session.service(), base_model=settings.model_name)
-        scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, base_rows)
+        scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, which=is_asked)
         base_seconds = time.monotonic() - asked
     journal.write("scored", scored)
-    return Phase(scored, time.monotonic() - started - (base_seconds or 0.0), base_seconds)
+    return PhaseResult(scored, seconds=time.monotonic() - started - (base_seconds or 0.0), base_seconds=base_seconds)
 
 
 def require_honest(graded: pl.DataFrame, step: int) -> None:
@@ -310,7 +336,7 @@ def require_honest(graded: pl.DataFrame, step: int) -> None:
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 @supervised
-async def update(run: TrainingRun, step: int, scored: Phase, begun: float, seconds: dict[str, float]) -> Commit:
+async def update(run: TrainingRun, step: int, scored: PhaseResult, begun: float, seconds: dict[str, float]) -> Commit:
     """Applies the update of `step`, from its scored rollouts, and commits it; a recorded commit is returned as it is.
     `begun` (time.monotonic) is when the run began to wait for the step, `seconds` what its phases took until now."""
     journal = run.directory.step(step)
@@ -319,22 +345,29 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         return recorded
     settings, rollouts = run.settings, scored.rollouts
     adam = adam_params_at(settings, run.directory.commits(), step)
-    # The commit names what is saved here: a state if due, unless a checkpoint has it, and with overlap sampler weights.
+    # Saved now, and named in the commit: sampler weights if later steps are sampled while this policy is trained on,
+    # and a training state if one is due, unless a checkpoint has it.
     save: Kind | None = "sampler" if settings.max_steps_off_policy else None
-    if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
+    if run.is_due(step, settings.rolling_save.every) and not run.checkpoint_is_due(step):
         save = "both" if settings.max_steps_off_policy else "state"
-    result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
+    result, saved_paths, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
     service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
-    # Decide once, and record it in the commit: decided again after a kill, the result could differ.
-    steering = run.steering
-    decided = None if steering is None else steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
-    if decided is not None:  # (act, message)
-        metrics["act"] = decided[1]
-    groups = sampling.split_groups(rollouts) if run.adaptive is not None else []  # nothing else asks for outcomes
+    # With steer=act: a change of settings for later steps. Recorded, since after a kill another might be decided on.
+    acts: list[dict[str, Any]] = []
+    if run.steering is not None:
+        decision = run.steering.decide(step, metrics, may_raise_temperature=run.may_raise_temperature)
+        if decision is not None:
+            metrics["act"] = decision.message
+            acts = [asdict(decision.act)]
+    # What selection=adaptive learns from: of each group its problem, and how many completions were right and counted.
+    outcomes: list[tuple[str, float, int]] = []
+    for group in sampling.split_groups(rollouts) if run.adaptive is not None else []:
+        n_right, n_counted = outcome(run.counted_rewards(group))
+        outcomes.append((group["problem_id"][0], n_right, n_counted))
     commit = Commit(
         step=step,
         metrics=metrics,
@@ -343,9 +376,9 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         method=run.learner.method.record(),
         # A single optimizer step is in the metrics.
         updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
-        acts=[] if decided is None else [asdict(decided[0])],
-        outcomes=[(group["problem_id"][0], *outcome(run.count(group))) for group in groups],
-        **saved,
+        acts=acts,
+        outcomes=outcomes,
+        **saved_paths,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit, result.trainer_logprobs)
@@ -364,29 +397,30 @@ def step_metrics(
     begun: float,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """The step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic) when the
-    run began to wait for it, `seconds` what sample, score, base, train and save took in this process."""
-    spent = {"sample": 0.0, "score": 0.0} | seconds
+    """Returns the step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic)
+    when the run began to wait for it, `seconds` what sample, score, base, train and save took in this process."""
     settings = run.settings
-    # From this index on, groups replaced others; None: without these settings no group does.
-    own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
-    # Computed before the clock is read: this time is part of the step.
-    of_rollouts = rollout_metrics(scored, own_groups, epochs=settings.epochs_per_rollout_batch)
-    spent["step"] = time.monotonic() - begun
+    # With these settings the groups from this index on are sampled in place of groups without a signal.
+    planned_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
+    of_rollouts = rollout_metrics(scored, planned_groups, epochs=settings.epochs_per_rollout_batch)
+    # Read the clock after the metrics of rollouts are computed: this time is part of the step.
+    spent = {"sample": 0.0, "score": 0.0} | seconds | {"step": time.monotonic() - begun}
     forecast = None
     if run.adaptive is not None:
-        # Forecast for first completions only: a group's final size already tells whether they had a signal.
         recorded = run.directory.step(step).read_problems()
         problems = recorded or StepProblems(run.select_problems(step=step, count=settings.problems_per_step))
-        first, sizes = settings.first_completions, _sizes(run, problems)
-        forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
-    price = run.session.budget.price
-    # The base model reads of a row what training on it would. With the penalty the price of training has this.
+        # Forecast the first completions only, if groups begin with these: final sizes tell which of them had a signal.
+        first, sizes = settings.first_completions, _group_sizes(run, problems)
+        forecast = run.adaptive.forecast(step, problems.ids, sizes=[first] * len(sizes) if first else sizes)
+    # The tokens that the base model read to measure the KL; without the column `trained` all of these rows count. With
+    # a KL penalty the price of training includes what the base model reads.
     base_rows = scored.lazy().filter(pl.col("base_logprobs").is_not_null()).drop("trained")
     base_tokens = 0 if settings.kl.penalty_coef else frame_tokens(base_rows, epochs=1).training
+    price, faults = run.session.budget.price, run.session.judge.client.take_faults()  # failed requests, by sandbox
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts | {"tokens_base": base_tokens}))
-    faults = run.session.judge.client.take_faults()
-    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost, faults, base_tokens)
+    updated = UpdatedStep(
+        result, learning_rate, settings.seed, spent, forecast, cost, sandbox_faults=faults, base_tokens=base_tokens
+    )
     of_update = {metric.name: metric.compute(updated) for metric in UPDATE_METRICS}
     by_server = {f"sandbox_faults/{url.partition('//')[2]}": count for url, count in faults.items()}
     return {"step": step, **of_rollouts, **of_update, **by_server}
@@ -404,9 +438,9 @@ async def checkpoint(run: TrainingRun, step: int) -> None:
     await run.learner.save(step)
 
 
-Sample = Callable[[int], Coroutine[Any, Any, Phase]]
-Score = Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]]
-Update = Callable[[TrainingRun, int, Phase, float, dict[str, float]], Coroutine[Any, Any, Commit]]
+Sample = Callable[[int], Coroutine[Any, Any, PhaseResult]]
+Score = Callable[[TrainingRun, int, PhaseResult], Coroutine[Any, Any, PhaseResult]]
+Update = Callable[[TrainingRun, int, PhaseResult, float, dict[str, float]], Coroutine[Any, Any, Commit]]
 
 
 async def run_step(
@@ -431,7 +465,7 @@ async def run_step(
     if scored.base_seconds is not None:
         seconds["base"] = scored.base_seconds
     commit = await update(run, step, scored, begun, seconds)
-    log.log_groups(scored.rollouts, commit.metrics["clone_groups"])
+    log.log_groups(scored.rollouts, commit.metrics["clone_groups"])  # how many groups have identical completions
     notices = log.log_metrics(commit.metrics, step)
     # Free memory before the next step is sampled: a step of long completions takes most of the run's.
     size = scored.rollouts.estimated_size()
@@ -444,22 +478,20 @@ async def run_step(
 class SamplingAhead(AbstractAsyncContextManager["SamplingAhead"]):
     """Runs `sample`, which retries what is retryable, for one step after the other, and for up to `ahead` steps before
     their turn, of which `may_begin` is true.
-
     They are begun in order, once the step before all of them is asked for: their groups queue for the same slots in
     that order, so that no slot is empty while a step waits for its slowest group. What is under way when the block ends
-    is cancelled; the groups that have arrived are recorded.
-    """
+    is cancelled; the groups that have arrived are recorded."""
 
     def __init__(self, sample: Sample, may_begin: Callable[[int], bool], ahead: int = 1) -> None:
         self._sample = sample
         self._may_begin = may_begin
         self._ahead = ahead
-        self._begun: dict[int, asyncio.Task[Phase]] = {}
+        self._begun: dict[int, asyncio.Task[PhaseResult]] = {}
 
     async def __aexit__(self, *_: object) -> None:
         await self._cancel(list(self._begun))
 
-    async def sampled(self, step: int) -> Phase:
+    async def sampled(self, step: int) -> PhaseResult:
         """The sampled `step`; the steps after it are under way by then. Raises what sampling raised."""
         was_begun = step in self._begun
         window = range(step, step + 1 + self._ahead)

@@ -1,9 +1,8 @@
 """The pages of an evaluation and of runs compared. Each function returns the variables of the template of its name."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,7 +28,7 @@ LETTERS = "ABCDEF"
 MARKS_APART, MARKS_WIDTH = 10, 24  # pixels between the evaluations of two runs at one step, and of all of them
 
 
-def half_of(pairs: pl.DataFrame) -> int:
+def problems_with_half_of_gain(pairs: pl.DataFrame) -> int:
     """On how few of the gained problems half of the gain lies; 0 if each gained as much. `pairs` as in Comparison."""
     gained = pairs.select(gain=pl.col("after") - pl.col("before")).filter(pl.col("gain") > 0)
     gains = gained["gain"].sort(descending=True).to_list()
@@ -54,28 +53,21 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     listed = rows.filter(pl.col("verdict") == only) if only else rows
     listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")  # failures first
 
-    def changed(problem_id: str) -> str:
-        """The address that shows what changed in the programs of a problem."""
+    def address_of_change(problem_id: str) -> str:
         named = other.name if other else None
         return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
 
     return {
-        "title": f"evaluation {evaluation}",
-        "run": name,
-        "record": record,
-        "others": list(others.values()),
-        "other": other,
-        "comparison": comparison,
+        "title": f"evaluation {evaluation}", "run": name, "record": record, "only": only, "against": against,
+        "others": list(others.values()), "other": other, "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
-        "half": half_of(comparison.pairs) if comparison else 0,  # so many problems are half of the gain
+        # In how few of the problems that pass more often half of the gain in Pass@1 lies.
+        "half": problems_with_half_of_gain(comparison.pairs) if comparison else 0,
+        "flips": _flipped({name: data}, (name, name), comparison, address_of_change),
         "titles": data.titles(evaluation),  # how the problems' statements begin
-        "flips": _flipped({name: data}, (name, name), comparison, changed),
-        "rows": listed.head(ROWS_ON_PAGE).to_dicts(),
-        "hidden": max(0, len(listed) - ROWS_ON_PAGE),
+        "rows": listed.head(ROWS_ON_PAGE).to_dicts(), "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "verdicts": rows["verdict"].value_counts(sort=True).rows(),
-        "only": only,
-        "against": against,
-    }
+    }  # fmt: skip
 
 
 def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
@@ -83,40 +75,50 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
     each compared with the first run's, the settings that differ, and what changed in the programs of the problem
     `problem_id` (None: no problem is opened)."""
     records = {name: data.record for name, data in chosen.items()}
-    first_name, first = next(iter(records.items()))
-    facts_of = [facts(record) for record in records.values()]
-    # For each further run its name, and the comparison, or None and why there is none.
-    pairs = [
-        (name, *compared(first.latest or first.baseline, record.latest or record.baseline))
-        for name, record in list(records.items())[1:]
-    ]
-    differing: dict[str, list[str]] = {}  # by setting its value in each run; the first run's, unless it differs
-    for number, record in enumerate(records.values()):
-        for change in config_changes(first.config, record.config):
-            values = differing.setdefault(change.key, [shown_setting(change.old)] * len(records))
-            values[number] = shown_setting(change.new)
+    first, *others = records
+    facts_of = [facts(record) for record in records.values()]  # of each run by label, as its report lists them
     return {
-        "title": " and ".join(records),
-        "names": list(records),
-        "letters": LETTERS,
-        "first": first_name,
+        "title": " and ".join(records), "first": first, "problem_id": problem_id,
+        "names": list(records), "letters": LETTERS,  # the letters name the runs in the curves, in this order
+        # By label the fact of each run, None for a run without it.
         "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
         "timeline": _compared_curves(records).plot(),
-        "pairs": [
-            {
-                "name": name,
-                "comparison": comparison,
-                "why": why,
-                "table": comparison_table(comparison, sides=(first_name, name)) if comparison else None,
-                "flips": _flipped(chosen, (first_name, name), comparison, partial(_opening, [*records], number)),
-                "opened": _opened(chosen, (first_name, name), comparison, problem_id),
-                "titles": chosen[name].titles(comparison.after.name) if comparison else {},
-            }
-            for number, (name, comparison, why) in enumerate(pairs, 1)
-        ],
-        "settings": sorted(differing.items()),
-        "problem_id": problem_id,
-    }
+        "pairs": [_compared_pair(chosen, other, number, problem_id) for number, other in enumerate(others, 1)],
+        "settings": _differing_settings(list(records.values())),
+    }  # fmt: skip
+
+
+def _compared_pair(chosen: dict[str, RunData], other: str, number: int, problem_id: str | None) -> dict[str, Any]:
+    """The first run's newest evaluation compared with that of the run `other`, which is number `number` on the page.
+    `comparison` is None if there is none, and `why` says why. `flips` are the problems gained and lost, each with a
+    link that opens it on this page; `opened` is what changed in the problem that is open, `problem_id` (None: none);
+    `titles` are the beginnings of the problems' statements."""
+    first = next(iter(chosen))
+    # A run without an evaluation after its first step has only the one before it, the baseline.
+    before, after = (run.latest or run.baseline for run in (chosen[first].record, chosen[other].record))
+    comparison, why = compared(before, after)
+
+    def address_of_this_page_with(problem: str) -> str:
+        return address("compare", run=[*chosen], problem=problem) + f"#changed-{number}"
+
+    return {
+        "name": other, "comparison": comparison, "why": why,
+        "table": comparison_table(comparison, sides=(first, other)) if comparison else None,
+        "flips": _flipped(chosen, (first, other), comparison, address_of_this_page_with),
+        "opened": _opened(chosen, (first, other), comparison, problem_id),
+        "titles": chosen[other].titles(comparison.after.name) if comparison else {},
+    }  # fmt: skip
+
+
+def _differing_settings(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
+    """The settings in which a run differs from the first, sorted by name, each with its value in every run."""
+    first = records[0]
+    values_by_setting: dict[str, list[str]] = {}
+    for number, record in enumerate(records):
+        for change in config_changes(first.config, record.config):
+            values = values_by_setting.setdefault(change.key, [shown_setting(change.old)] * len(records))
+            values[number] = shown_setting(change.new)
+    return sorted(values_by_setting.items())
 
 
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
@@ -127,10 +129,12 @@ def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
         firsts = [of_run[title].series[0] if title in of_run else Series("") for of_run in by_run]
         if any(series.known() for series in firsts):
-            # In the panel of Pass@1 the label says what the curve is: evaluations are drawn beside it.
-            what = f" {firsts[0].label}" if title == CORRECT else ""
-            series = [replace(each, label=f"{letter}{what}") for letter, each in zip(LETTERS, firsts, strict=False)]
-            marks = _compared_marks(records) if title == CORRECT else ()
+            # A curve is labelled by its run's letter. The panel CORRECT also has marks, Pass@1 of evaluations: there
+            # the label adds the curve's own name (the pass rate in training), so that the two are told apart.
+            has_marks = title == CORRECT
+            marks = _compared_marks(records) if has_marks else ()
+            own_name = f" {firsts[0].label}" if has_marks else ""
+            series = [replace(each, label=f"{letter}{own_name}") for letter, each in zip(LETTERS, firsts, strict=False)]
             panels.append(replace(panel_of(title), series=series, marks=marks))
     steps = {name: {*record.metrics["step"]} for name, record in records.items()}
 
@@ -161,45 +165,45 @@ def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
     ]
 
 
-def _opening(names: list[str], number: int, problem_id: str) -> str:
-    """The address at which a problem of the comparison `number` is opened."""
-    return address("compare", run=names, problem=problem_id) + f"#changed-{number}"
-
-
 def _flipped(
-    chosen: dict[str, RunData],
-    names: tuple[str, str],
-    comparison: Comparison | None,
-    changed: Callable[[str], str],
+    chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, link_of: Callable[[str], str]
 ) -> dict[str, list[dict[str, Any]]]:
     """The problems of which more (`gained`) or fewer (`lost`) completions passed in the second of two evaluations than
-    in the first, at most MOST_FLIPPED of each. `names` are the runs of both evaluations, read from `chosen`. Each
-    problem has its row of `comparison.pairs`, as `link` what `changed` returns for its id, and as `sides` for each
-    evaluation a completion that makes the difference: of a gained problem one that failed, then one that passed."""
+    in the first, at most MOST_FLIPPED of each. `names` are the runs of the two evaluations, whose files are read by way
+    of `chosen`. A problem is its row of `comparison.pairs` with `link`, what `link_of` returns for its id, and `sides`,
+    an example of its completions from each evaluation: of a gained problem one that failed, then one that passed."""
     if comparison is None:
         return {}
-    is_passed = pl.col("verdict") == Verdict.PASSED
-    is_failed = ~is_passed & ~pl.col("verdict").is_in([*UNGRADED])
-    ends = zip(names, (comparison.before, comparison.after), strict=True)
-    places = [(name, Place(evaluation=record.name)) for name, record in ends]
-    difference, flipped = pl.col("after") - pl.col("before"), {}
-    for kind, condition, made_by in (
-        ("gained", difference > 0, (is_failed, is_passed)),
-        ("lost", difference < 0, (is_passed, is_failed)),
+    before, after = (Place(evaluation=record.name) for record in (comparison.before, comparison.after))
+    passed = pl.col("verdict") == Verdict.PASSED
+    failed = ~passed & ~pl.col("verdict").is_in([*UNGRADED])
+    difference = pl.col("after") - pl.col("before")
+    flipped = {}
+    for kind, condition, wanted_before, wanted_after in (
+        ("gained", difference > 0, failed, passed),
+        ("lost", difference < 0, passed, failed),
     ):
-        pairs, sides = comparison.pairs.filter(condition).head(MOST_FLIPPED), list[dict[str, dict[str, Any]]]()
-        for (name, place), makes_it in zip(places, made_by, strict=True):
-            rows = chosen[name].scan(place).filter(pl.col("problem_id").is_in(pairs["problem_id"].implode()))
-            # Of a problem's completions the first of those that make the difference, else the first.
-            ordered = rows.sort(makes_it.fill_null(value=False), "row", descending=[True, False])
-            found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()
-            links = (row | {"link": completion_link(name, place, row)} for row in found.iter_rows(named=True))
-            sides.append({row["problem_id"]: row for row in links})
+        pairs = comparison.pairs.filter(condition).head(MOST_FLIPPED)
+        sides = (
+            _example_completions(chosen[names[0]], names[0], before, pairs["problem_id"], wanted_before),
+            _example_completions(chosen[names[1]], names[1], after, pairs["problem_id"], wanted_after),
+        )
         flipped[kind] = [
-            pair | {"sides": [side.get(pair["problem_id"]) for side in sides], "link": changed(pair["problem_id"])}
+            pair | {"sides": [side.get(pair["problem_id"]) for side in sides], "link": link_of(pair["problem_id"])}
             for pair in pairs.iter_rows(named=True)
         ]
     return flipped
+
+
+def _example_completions(
+    data: RunData, name: str, place: Place, problem_ids: pl.Series, wanted: pl.Expr
+) -> dict[str, dict[str, Any]]:
+    """By problem a completion at a place of the run `name`, with its link: the first `wanted` one, else the first."""
+    rows = data.scan(place).filter(pl.col("problem_id").is_in(problem_ids.implode()))
+    ordered = rows.sort(wanted.fill_null(value=False), "row", descending=[True, False])
+    found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()
+    examples = (row | {"link": completion_link(name, place, row)} for row in found.iter_rows(named=True))
+    return {row["problem_id"]: row for row in examples}
 
 
 def _opened(

@@ -30,7 +30,7 @@ SHADES = {
     "ratio": "trainer's log-probability less the sampler's",
     "advantage": "advantage",
 }
-NATS = 4.0  # of surprise at which a token has the strongest shade
+DARKEST_SURPRISE = 4.0  # in nats: a token with this negative log-probability, or a larger one, has the strongest shade
 
 
 def problem_page(
@@ -54,46 +54,40 @@ def problem_page(
     if place is None:
         place = Place(int(visits["step"][-1])) if len(visits) else Place(evaluation=evaluated[-1]["eval"])
     rows = data.problem_rows(place, problem_id)
-    if group is not None and any(row["group_index"] == group for row in rows):
-        rows = [row for row in rows if row["group_index"] == group]
     if not rows:
         raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
-    problem, missing = data.problem(problem_id, place)  # `missing` says why the tests cannot be shown
+    rows = [row for row in rows if row["group_index"] == group] or rows  # all of the place if the group is not there
+    problem, why_no_tests = data.problem(problem_id, place)
+    totals = {row["tests_total"] for row in rows} - {None}  # None: not graded
+    if problem is not None and totals - {len(problem.tests)}:
+        why_no_tests = "the problem has other tests by now"
+    # Of one completion alone: prompts are long, and all of a problem have the same.
     tokens = data.scan(place).filter(pl.col("row") == rows[0]["row"]).select("prompt_tokens").collect()
     prompt = _prompt(data, tokens.row(0, named=True)) or ""
-    if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:  # None: ungraded
-        missing = "the problem has other tests by now"
-    clusters, side = clustered(rows, problem), Side(place.name, name, place, rows)
-    other = _other_place(data, place, against, visits, side.passed)  # the one that programs are compared with
-    return {
-        "title": problem_id,
-        "run": name,
-        "problem_id": problem_id,
-        "split": rows[0]["split"],
-        "place": place,
-        "group": group,
-        "problem": problem,
-        "missing": missing,
-        "statement": problem.statement if problem else statement_in(prompt),
-        "prompt": prompt,
-        "visits": visits.to_dicts(),
-        "timeline": _visits_timeline(name, problem_id, visits, evaluated),
-        "evaluated": evaluated,
-        "failures": failures_of(clusters),
-        "most_failures": MOST_FAILURES,
-        "clusters": clusters,
-        "most_open": CLUSTERS_OPEN,
-        "profiled": data.profiled(problem_id),
-        "pool": pool,
+    statement = problem.statement if problem else statement_in(prompt)
+    side = Side(called=place.name, run=name, place=place, rows=rows)
+    compared_place = _other_place(data, place, against, visits, side.passed)
+    page = {
+        "title": problem_id, "run": name, "problem_id": problem_id, "place": place, "group": group, "pool": pool,
+        "problem": problem, "missing": why_no_tests, "statement": statement, "prompt": prompt,
+        "other": compared_place, "change": _changed(data, side, compared_place, problem),
+        # Over the whole run, in the pool's profile, and the steps before this one that programs can be compared with.
+        "visits": visits.to_dicts(), "timeline": _visits_timeline(name, problem_id, visits, evaluated),
+        "evaluated": evaluated, "profiled": data.profiled(problem_id),
         "earlier": _earlier(visits, place)["step"].unique().sort().to_list()[-MOST_EARLIER:],
-        "other": other,
-        "change": _changed(data, side, other, problem),
-        "n": len(rows),
-        "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
-        "graded": side.graded,
-        "passed": side.passed,
-        "trained": any(row["trained"] for row in rows),
-    }
+    }  # fmt: skip
+    return page | _counts_and_clusters(side, problem)
+
+
+def _counts_and_clusters(side: Side, problem: Problem | None) -> Page:
+    """The completions of `side`, a problem's at a place, as variables of `problem_page`: counted and in clusters."""
+    rows, clusters = side.rows, clustered(side.rows, problem)
+    return {
+        "n": len(rows), "graded": side.graded, "passed": side.passed, "trained": any(row["trained"] for row in rows),
+        "n_groups": len({row["group_index"] for row in rows}) if side.place.evaluation is None else 1,
+        "clusters": clusters, "most_open": CLUSTERS_OPEN, "failures": failures_of(clusters),
+        "most_failures": MOST_FAILURES, "split": rows[0]["split"],
+    }  # fmt: skip
 
 
 def _other_place(data: RunData, place: Place, against: str | None, visits: pl.DataFrame, passed: int) -> Place | None:
@@ -151,7 +145,7 @@ def _visits_timeline(
         link = address("run", name, "eval", each["eval"], each["row"])
         events.append(Event("evaluations", each["step"], f"{each['eval']}: {each['verdict']}", link))
     drawn = Timeline(
-        panels=[Panel("Pass rate", [Series("", steps, rates)], form=".0%", limits=(0.0, 1.0), tall=True)],
+        panels=[Panel("Pass rate", [Series("", steps, rates)], number_format=".0%", limits=(0.0, 1.0), tall=True)],
         events=events,
         link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
         said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
@@ -170,7 +164,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     for row in rows:
         by_program.setdefault((row["verdict"], text_of(row), row["first_failed"]), []).append(row)
     passing = [members[0] for (verdict, *_), members in by_program.items() if verdict == Verdict.PASSED]
-    clusters = []
+    clusters: list[dict[str, Any]] = []
     for (verdict, program, _), members in by_program.items():
         first = members[0]
         failed = failed_test(first, problem)
@@ -227,65 +221,80 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     row = members.row(position, named=True)
     row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
-    environment = str(config.get("environment", "code"))
+    is_program = str(config.get("environment", "code")) in PROGRAMS
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"  # those could not explain the reward
-    is_program, is_training = environment in PROGRAMS, place.evaluation is None
-    tests: list[proof.TestLine] = []
-    if problem and is_program:
-        order = data.test_order(problem) if is_training else [*range(len(problem.tests))]
-        tests = proof.test_lines(row, problem, order, proof.held_back_tests(problem, config) if is_training else [])
+    page = {
+        "title": f"{place.name}, completion {sample}", "run": name, "place": place, "group": group, "sample": sample,
+        "row": row, "is_program": is_program, "problem": problem, "missing": missing,
+        "n_tokens": len(row["completion_tokens"] or []), "truncated": row["stop_reason"] == TRUNCATED,
+        "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
+        "turns": _turns(row), "prompt": _prompt(data, row), "tokens": _tokens(data, row, shade),
+        "sql": proof.group_sql(data.path, row, place.evaluation, config),
+    }  # fmt: skip
+    page |= _siblings_of(data, name, place, members, position, is_program=is_program)
+    return page | _failure_of(data, name, place, row, problem) | _reward_of(data, place, row, config, problem)
+
+
+def _failure_of(data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None) -> Page:
+    """Why the completion `row` failed, as variables of `completion_page`: the test that it failed first (`failed`), how
+    its output differs from the expected one, in words (`difference`) and as both texts with the first difference marked
+    (`differing`), and the search for all completions at its place that fail in the same way (`failure`)."""
     failed = failed_test(row, problem)
-    difference, differing = failed and failed["difference"], None  # in words, and as marked text
-    if problem and failed and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
-        difference = proof.difference_in_words(problem, failed["difference"])
-    if failed and failed["got"] is not None and failed["expected"] is not None:
-        differing = marked_text.differing(failed["expected"], failed["got"])
-    failure = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
-    step_row = data.metrics_of(place.step) if place.step is not None else None
+    difference, differing = None, None
+    if failed is not None:
+        is_program = str(data.config_of(place).get("environment", "code")) in PROGRAMS
+        difference = failed["difference"]
+        if problem and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
+            difference = proof.difference_in_words(problem, difference)
+        if failed["got"] is not None and failed["expected"] is not None:
+            differing = marked_text.differing(failed["expected"], failed["got"])
+    alike = same_failure(data.scan(place).select("verdict", "reason").collect(), row["row"])
+    search_for_alike = (alike, alike.link(name, place)) if alike else None
+    return {"failed": failed, "difference": difference, "differing": differing, "failure": search_for_alike}
+
+
+def _reward_of(
+    data: RunData, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
+) -> Page:
+    """How the completion `row` got its reward, as variables of `completion_page`: the tests, in the order in which they
+    ran, what the format and the tests gave, and the faults of the sandbox in its step."""
+    environment = str(config.get("environment", "code"))
+    tests: list[proof.TestLine] = []
+    if problem and environment in PROGRAMS:
+        order, held_back = [*range(len(problem.tests))], list[int]()
+        if place.evaluation is None:  # an evaluation runs all tests, as they come
+            order, held_back = data.test_order(problem), proof.held_back_tests(problem, config)
+        tests = proof.test_lines(row, problem, order, held_back)
+    step_metrics = (data.metrics_of(place.step) if place.step is not None else None) or {}
+    faults = {key: value for key, value in step_metrics.items() if key.startswith("sandbox_faults") and value}
+    in_words = {"format_words": proof.format_in_words(row, config), "reward_words": proof.reward_in_words(row, config)}
+    return {"tests": tests, "format": proof.format_decision(row, environment), "faults": faults} | in_words
+
+
+def _siblings_of(
+    data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, *, is_program: bool
+) -> Page:
+    """The group of a completion, which is row `position` of `members`, as variables of `completion_page`: its siblings
+    with links and advantages, and of those that pass the one with the most similar program."""
+    row = members.row(position, named=True)
     columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
     siblings = members.select(columns).to_dicts()
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
-    sibling, diff = passing_sibling(row, passing) if is_program else (None, None)
+    similar, diff = passing_sibling(row, passing) if is_program else (None, None)
     # At most SIBLINGS of a large group are listed, with this completion in the middle.
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
-    shown = [each | {"link": completion_link(name, place, each)} for each in siblings[first : first + SIBLINGS]]
-    advantage = proof.advantage_of(members, position, config) if is_training else None
+    listed = slice(first, first + SIBLINGS)
+    is_training = place.evaluation is None  # evaluations have no advantages
+    advantage = proof.advantage_of(members, position, data.config_of(place)) if is_training else None
     return {
-        "title": f"{place.name}, completion {sample}",
-        "run": name,
-        "place": place,
-        "row": row,
-        "group": group,
-        "sample": sample,
-        "is_program": is_program,
-        "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
-        "n_tokens": len(row["completion_tokens"] or []),
-        "truncated": row["stop_reason"] == TRUNCATED,
-        "passing": (sibling["sample_index"], completion_link(name, place, sibling), diff) if sibling else None,
-        "siblings": shown,
-        "position": position - first,
-        "n_siblings": len(siblings),
+        "siblings": [each | {"link": completion_link(name, place, each)} for each in siblings[listed]],
+        "n_siblings": len(siblings), "position": position - first,
         "neighbours": _neighbours(data, name, place, row, siblings, position),
-        "problem": problem,
-        "missing": missing,
-        "failure": (failure, failure.link(name, place)) if failure else None,
-        "failed": failed,
-        "difference": difference,
-        "differing": differing,
-        "tests": tests,
-        "format": proof.format_decision(row, environment),
-        "format_words": proof.format_in_words(row, config),
-        "reward_words": proof.reward_in_words(row, config),
-        "advantage": advantage,
-        "again": advantage.again[first : first + SIBLINGS] if advantage else [],  # computed from the rewards
-        "faults": {key: value for key, value in (step_row or {}).items() if key.startswith("sandbox_faults") and value},
-        "sql": proof.group_sql(data.path, row, place.evaluation, config),
-        "turns": _turns(row),
-        "prompt": _prompt(data, row),
-        "tokens": _tokens(data, row, shade),
-    }
+        "passing": (similar["sample_index"], completion_link(name, place, similar), diff) if similar else None,
+        "advantage": advantage, "again": advantage.recomputed[listed] if advantage else [],
+    }  # fmt: skip
 
 
 def _neighbours(
@@ -305,7 +314,6 @@ def _neighbours(
 
 
 def completion_link(name: str, place: Place, row: Mapping[str, Any]) -> str:
-    """The address of a completion at a place."""
     numbers = ("group_index", "sample_index") if place.evaluation is None else ("row",)
     return address("run", name, *place.parts, *(row[number] for number in numbers))
 
@@ -339,19 +347,16 @@ def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any]
     shown = tokens[:TOKENS_ON_PAGE]
     texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
     numbers = [value for value in values if value is not None]
-    darkest = NATS if by == "logprob" else max((abs(value) for value in numbers), default=1.0) or 1.0
-    # The less likely a token was, the darker: surprise is what a reader looks for.
-    sign = -1 if by == "logprob" else 1
+    if by == "logprob":  # the less likely a token was, the darker: surprise is what a reader looks for
+        darkest, sign = DARKEST_SURPRISE, -1
+    else:  # in proportion to the largest value of this completion
+        darkest, sign = max((abs(value) for value in numbers), default=1.0) or 1.0, 1
     return {
-        "html": marked_text.shaded(texts, values[: len(shown)], darkest, sign),
-        "by": by,
-        "shades": {key: text for key, text in SHADES.items() if key in available},
-        "most": darkest,
-        "hidden": len(tokens) - len(shown),
-        "is_text": decode is not None,
-        "mean": sum(numbers) / len(numbers) if numbers else None,
-        "least": min(numbers) if numbers else None,
-    }
+        "html": marked_text.shaded(texts, values[: len(shown)], darkest, sign), "is_text": decode is not None,
+        "by": by, "shades": {key: text for key, text in SHADES.items() if key in available},
+        "most": darkest, "hidden": len(tokens) - len(shown),
+        "mean": sum(numbers) / len(numbers) if numbers else None, "least": min(numbers) if numbers else None,
+    }  # fmt: skip
 
 
 def _token_values(row: Mapping[str, Any]) -> dict[str, list[float | None]]:

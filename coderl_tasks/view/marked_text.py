@@ -34,12 +34,10 @@ def plain(text: str | None) -> Markup:
 
 
 def code(text: str | None) -> Markup:
-    """A Python program, coloured."""
     return Markup(highlight(visible(text), PYTHON, FORMATTER))
 
 
 def answer(text: str | None) -> Markup:
-    """A completion, its Python blocks coloured."""
     return highlighted(visible(text))
 
 

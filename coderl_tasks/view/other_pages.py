@@ -14,13 +14,13 @@ from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
 from coderl_tasks.insight.pool_view import (
     NOTE_ON_BOUNDS,
-    NOTE_ON_LABELS,
     NOTE_ON_RATES,
     NOTE_ON_SPENDING,
     flatten,
     funnel,
     make_up,
     make_up_table,
+    note_on_labels,
     pass_rate_plot,
     spending,
     spending_table,
@@ -35,7 +35,7 @@ from coderl_tasks.view.completion_pages import completion_link
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData, problem_in_pool
 from coderl_tasks.view.run_pages import Page
-from coderl_tasks.view.search import KINDS, TEXTS, Wanted, grouped, search
+from coderl_tasks.view.search import OTHER_KINDS, TEXTS, Wanted, grouped, search
 
 MOST_ROWS, MOST_LISTED = 300, 500
 _ROW_OF = re.compile(r"row (\d+) of ([^\s,]+)(?![^\s,])(?! test)")  # those of the test side are in no file of the pool
@@ -70,41 +70,44 @@ def pool_page(curation: CurationRecord, name: str, library: Library, order: str)
     """The variables of a pool's page: the runs of `library` trained on it, how many problems each stage of the curation
     dropped and left, difficulties, the problems in the order `order` (one of ORDERS), and what an audit found. A
     variable is None or empty where the pool has nothing for it, as without a profile (sampled pass rates)."""
-    profile, band, spent = curation.profile, curation.band, spending(curation.profile)
-    splits = make_up(curation.pool) if "difficulty_probability" in curation.pool.columns else []
-    has_rates = len(profile) and "posterior" in profile.columns
+    page = {
+        "title": name, "pool": name, "path": curation.path, "runs": _trained_on(library).get(name, []),
+        "n": len(curation.pool), "dropped": len(curation.dropped), "funnel": funnel(curation),
+        "problems": _listed_problems(curation.pool, order), "hidden": max(0, len(curation.pool) - MOST_LISTED),
+        "order": order, "orders": ORDERS, "manifest": flatten(curation.manifest),
+    }  # fmt: skip
+    return page | _profile_of_pool(curation) | _audit_of_pool(curation)
+
+
+def _profile_of_pool(curation: CurationRecord) -> Page:
+    """What the curation's profile (pass rates, from sampled completions) says of the pool, as variables of `pool_page`:
+    the pass rates with the band of those that the pool takes, how many problems of each split are hard, medium and easy
+    (`make_up`), and what sampling cost. Each table and figure has its note."""
+    profile, band = curation.profile, curation.band
+    has_rates = len(profile) and "posterior" in profile.columns  # the histogram adds up these distributions
+    has_difficulties = "difficulty_probability" in curation.pool.columns
+    splits = make_up(curation.pool) if has_difficulties else []  # a row per split, the last one of all splits
+    costs = spending(profile)
+    return {
+        "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None, "band": band,
+        "profiled": len(profile), "rates_note": NOTE_ON_RATES,
+        "make_up": make_up_table(splits) if splits else None, "bounds_note": NOTE_ON_BOUNDS if splits else "",
+        "labels_note": note_on_labels(splits),
+        "spending": spending_table(costs) if costs else None, "spending_note": NOTE_ON_SPENDING,
+    }  # fmt: skip
+
+
+def _audit_of_pool(curation: CurationRecord) -> Page:
+    """What an audit of the pool's tests found, the worst first, and the command that audits the pool."""
     audit = light_frame(curation.path / "audit.parquet")
     worst = worst_first(audit)[:MOST_ROWS] if len(audit) else []
     return {
-        "title": name,
-        "pool": name,
-        "path": curation.path,
-        "runs": _trained_on(library).get(name, []),
-        "n": len(curation.pool),
-        "dropped": len(curation.dropped),
-        "funnel": funnel(curation),
-        "band": band,
-        "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None,
-        "profiled": len(profile),
-        "rates_note": NOTE_ON_RATES,
-        "labels_note": NOTE_ON_LABELS if splits and sum(splits[-1].few) else "",  # some labels are in doubt
-        "make_up": make_up_table(splits) if splits else None,
-        "bounds_note": NOTE_ON_BOUNDS if splits else "",
-        "spending_note": NOTE_ON_SPENDING,
-        "spending": spending_table(spent) if spent else None,
-        "problems": _listed_problems(curation.pool, order),
-        "order": order,
-        "orders": ORDERS,
-        "hidden": max(0, len(curation.pool) - MOST_LISTED),
         "findings": [row | {"tones": {finding: tone(finding) for finding in row["audit"]}} for row in worst],
-        "meanings": MEANINGS,
-        "audited": len(audit),
-        "audit_words": audit_in_words(audit) if len(audit) else "",
+        "meanings": MEANINGS, "audited": len(audit), "audit_words": audit_in_words(audit) if len(audit) else "",
         "audit_findings": findings_table(audit) if len(audit) else None,
         "audit_page": page if (page := curation.path / AUDIT_REPORT).is_file() else None,
         "audit_command": f"coderl audit {shlex.quote(str(curation.path))}",
-        "manifest": flatten(curation.manifest),
-    }
+    }  # fmt: skip
 
 
 ORDERS = {"source": "as they came", "rate": "pass rate, lowest first", "tests": "fewest tests first"}
@@ -147,14 +150,9 @@ def drops_page(curation: CurationRecord, name: str, stage: str, reason: str) -> 
     shown = rows.head(MOST_ROWS).iter_rows(named=True)
     pairs = [row | {"other": _other_row(curation, row["detail"] or "")} for row in shown]
     return {
-        "title": f"{stage}: {reason}",
-        "pool": name,
-        "stage": stage,
-        "reason": reason,
-        "rows": pairs,
-        "hidden": max(0, len(rows) - MOST_ROWS),
-        "n": len(rows),
-    }
+        "title": f"{stage}: {reason}", "pool": name, "stage": stage, "reason": reason,
+        "rows": pairs, "hidden": max(0, len(rows) - MOST_ROWS), "n": len(rows),
+    }  # fmt: skip
 
 
 def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
@@ -173,7 +171,8 @@ def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
 
 def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
     """The variables of the page that searches the completions of the run `name`: the form, filled in with `wanted`, and
-    the completions found, if anything is asked for. `rest` is the address that searches on where a search stopped."""
+    the completions found, if anything is asked for. `rest` is the address that searches on where this search stopped;
+    `verdicts` are offered by the form, with OTHER_KINDS of completions (suspicious ones, for example) below them."""
     hits = search(data, wanted) if any((wanted.text, wanted.verdict, wanted.problem)) else None
     place = Place(evaluation=wanted.evaluation) if wanted.evaluation else None
     rows = [
@@ -181,25 +180,15 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         | {"link": completion_link(name, place or Place(row["step"]), row), "found": _around(row["found"], wanted.text)}
         for row in (hits.rows if hits else [])
     ]
-    rest = None
-    if hits is not None and (left := hits.rest) is not None:
-        after = f"{left.after[0]}.{left.after[1]}" if left.after else None
-        asked = {"q": left.text, "within": left.within, "verdict": left.verdict, "problem": left.problem}
-        where = {"first": left.first, "last": left.last, "eval": left.evaluation, "after": after}
-        rest = address("run", name, "search", **asked, **where)
+    left = hits.rest if hits else None  # what this search has not reached: the same with bounds that go on from here
     return {
-        "title": "search",
-        "run": name,
-        "wanted": wanted,
-        "within": TEXTS,
-        "verdicts": [*map(str, Verdict), *KINDS],
+        "title": "search", "run": name, "wanted": wanted, "hits": hits, "rows": rows,
+        "within": TEXTS, "verdicts": [*map(str, Verdict), *OTHER_KINDS],
         "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
-        "hits": hits,
-        "rows": rows,
-        "groups": grouped(data, rows, wanted.evaluation),
+        "groups": grouped(data, rows, wanted.evaluation),  # the rows, those with the same program and result as one
         "titles": data.titles(wanted.evaluation or None) if rows else {},
-        "rest": rest,
-    }
+        "rest": address("run", name, "search", **left.query()) if left else None,
+    }  # fmt: skip
 
 
 def _around(found: str | None, text: str) -> tuple[str, str, str] | None:

@@ -52,7 +52,6 @@ class Change:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """The side before and the one after."""
         return (self.passing, self.failing) if self.is_lost else (self.failing, self.passing)
 
     @property

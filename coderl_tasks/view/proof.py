@@ -165,18 +165,20 @@ def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """How the advantage follows from the group: the `rule`, the numbers of this completion, and per completion of the
-    group what the rule gives. `is_same`: it is what is recorded; None if it was not worked out, and `why` not."""
+    """How the advantage follows from the group: the `rule` and its `numbers` for this completion, both as text, and
+    what the rule gives when it is `recomputed` for each completion of the group. `is_same`: all are what is recorded;
+    None if they were not recomputed, and then `why` not."""
 
     rule: str
     numbers: str
-    again: list[float | None]
+    recomputed: list[float | None]
     is_same: bool | None
     why: str = ""
 
 
 def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> Advantage:
-    """The advantage of the completion in row `place` of its group (ROLLOUT_SCHEMA), by the run's settings."""
+    """Explains the advantage of the completion in row `place` of its `group` (ROLLOUT_SCHEMA): recomputes the group's
+    advantages from its rewards by the run's settings `config`, and compares them with the recorded ones."""
     from coderl_tasks.policy.grpo import EPS, ESTIMATORS, counted_rewards, estimator, with_advantages  # takes seconds
 
     name = str(config.get("advantage", "mean_centred"))
@@ -185,22 +187,26 @@ def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> 
     truncation = config.get("truncation") or {}
     if truncation.get("kind", "graded") != "graded":
         rule += f", truncation={truncation['kind']}"
+    not_recomputed = partial(Advantage, rule, numbers="", recomputed=[None] * len(group), is_same=None)
     recorded = group["advantage"].to_list()
     if not any(value is not None for value in recorded):
-        return Advantage(rule, "", [None] * len(group), None, "nothing is trained on here, or nothing was graded")
+        return not_recomputed(why="nothing is trained on here, or nothing was graded")
     try:
-        rewards_of = counted_rewards(Truncation(**truncation), int(config.get("max_tokens") or 0), NO_CONTEXT)
+        # The rule by which rewards count: truncated completions may be left out, or penalised by their length. A run
+        # does not record the model's context length, so NO_CONTEXT stands for one that no prompt reaches.
+        max_tokens = int(config.get("max_tokens") or 0)
+        count_rewards = counted_rewards(Truncation(**truncation), max_tokens, context=NO_CONTEXT)
         rows = group.select(*ROLLOUT_SCHEMA)
-        again = with_advantages(rows, estimator(name, eps), rewards_of)
-        counted = rewards_of(rows)
-    except (CoderlError, ValueError, KeyError, TypeError) as error:
-        return Advantage(rule, "", [None] * len(group), None, f"it cannot be worked out: {error}")
-    values = again["advantage"].to_list()
+        recomputed = with_advantages(rows, estimator(name, eps), count_rewards)["advantage"].to_list()
+        rewards = count_rewards(rows)
+    except (CoderlError, ValueError, KeyError, TypeError) as error:  # settings of another version, or damaged ones
+        return not_recomputed(why=f"it cannot be worked out: {error}")
     is_same = all(
         old == new or (old is not None and new is not None and abs(old - new) < SAME)
-        for old, new in zip(recorded, values, strict=True)
+        for old, new in zip(recorded, recomputed, strict=True)
     )
-    return Advantage(rule, _numbers(counted, place, partial(ESTIMATORS[name].with_numbers, eps=eps)), values, is_same)
+    numbers = _numbers(rewards, place, partial(ESTIMATORS[name].with_numbers, eps=eps))
+    return Advantage(rule, numbers, recomputed, is_same)
 
 
 def _numbers(counted: Sequence[float | None], place: int, with_numbers: Callable[[float, list[float]], str]) -> str:

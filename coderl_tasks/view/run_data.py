@@ -138,7 +138,6 @@ class RunData:
         return self.of_state("groups", lambda: joined_groups(self.of_files("groups", groups_in)))
 
     def rates(self) -> pl.DataFrame:
-        """`with_intervals` of all groups of training."""
         return self.of_state("rates", lambda: with_intervals(self.groups))
 
     def resumes(self) -> list[int]:
@@ -173,7 +172,6 @@ class RunData:
         return self.record.evals[name]
 
     def comparison(self, before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
-        """`compared` of two evaluations of the run."""
         ends = [each and each.name for each in (before, after)]  # a list: names may have any characters
         return self.of_state(f"comparison {ends}", lambda: compared(before, after)[0])
 
@@ -326,27 +324,36 @@ class RunData:
         return found.row(0) if len(found) else None
 
     def prompted_statements(self, most_seconds: float) -> tuple[dict[str, str], int]:
-        """The statements of problems that are not in the pool, by id, from the recorded prompts; also how many such
-        problems have not been read yet. A call reads for about `most_seconds`, the next one reads on. A statement is
-        empty if there is no prompt. Nothing is read if the model's tokenizer is not here."""
+        """Reads the statements of problems that are not in the pool from recorded prompts. Returns all that have been
+        read so far, by problem id (an empty text if no prompt is recorded), and the number of problems still unread. A
+        call reads all evaluations, which are few, and training steps for about `most_seconds`; the next call goes on.
+        Nothing is read if the model's tokenizer is not on this machine."""
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
-        for record in self.record.evals.values():
-            if decode is not None and record.rollouts is not None:
-                # Each file once, and again if the pool has changed since, as the pool's problems were left out.
-                if (read := (_version(record.rollouts), hash(frozenset(in_pool)))) not in self._read_files:
-                    self._read_prompts(Place(evaluation=record.name), decode, in_pool)
-                self._read_files.add(read)
+        if decode is not None:
+            self._read_evaluation_prompts(decode, in_pool)
         # Each problem is read from the last step that sampled it, so that a step is read once; recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")
-        for step, names in reversed(by_step.rows()):
+        for step, problem_ids in reversed(by_step.rows()):
             if decode is None or monotonic() - started > most_seconds:
                 break
             with suppress(NotThereError):  # people remove the rollouts of old steps
                 self._read_prompts(Place(step), decode, in_pool)
             # Problems without a prompt count as read.
-            self._statements = dict.fromkeys(names, "") | self._statements
-        return self._statements, sum(name not in self._statements for names in by_step["problem_id"] for name in names)
+            self._statements = dict.fromkeys(problem_ids, "") | self._statements
+        new_ids = by_step["problem_id"].explode().to_list()
+        return self._statements, sum(problem_id not in self._statements for problem_id in new_ids)
+
+    def _read_evaluation_prompts(self, decode: Decode, in_pool: Collection[str]) -> None:
+        """Reads the prompts of the evaluations whose files are new. If the pool's problems have changed, it reads all
+        again: `_read_prompts` skips the problems that are in the pool at the time."""
+        pool_version = hash(frozenset(in_pool))
+        for record in self.record.evals.values():
+            if record.rollouts is not None:
+                file_and_pool = (_version(record.rollouts), pool_version)
+                if file_and_pool not in self._read_files:
+                    self._read_prompts(Place(evaluation=record.name), decode, in_pool)
+                self._read_files.add(file_and_pool)
 
     def _read_prompts(self, place: Place, decode: Decode, in_pool: Collection[str]) -> None:
         prompts = prompts_in(self.scan(place), decode, {*self._statements, *in_pool})
@@ -408,10 +415,8 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     }
     parts = {"clusters": clusters}
     for name, total in totals_of_group.items():
-        mean = total.sum() / n.sum()
-        parts[name] = pl.when(n.sum() > 0).then(mean)
-        spread = ((total - mean * n) ** 2).sum() * clusters / (clusters - 1)
-        parts[f"{name}_error"] = pl.when(clusters > 1).then(spread.sqrt() / n.sum())
+        parts[name] = pl.when(n.sum() > 0).then(total.sum() / n.sum())
+        parts[f"{name}_error"] = pl.when(clusters > 1).then(_ratio_standard_error(total, n, clusters))
     by_step = groups.group_by("step").agg(**parts).sort("step")
     reach = {count: student_t(count - 1) for count in by_step["clusters"].unique() if count > 1}
     t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
@@ -423,6 +428,12 @@ def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
         for end, sign in (("low", -1), ("high", 1))
     }
     return by_step.with_columns(**bounds)
+
+
+def _ratio_standard_error(total: pl.Expr, n: pl.Expr, clusters: pl.Expr) -> pl.Expr:
+    """The standard error of sum(total) / sum(n) over independent clusters, by linearisation."""
+    residual = total - total.sum() / n.sum() * n
+    return ((residual**2).sum() * clusters / (clusters - 1)).sqrt() / n.sum()
 
 
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:

@@ -47,54 +47,54 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
     and the problems that it solves least or ever less. `first` and `last` bound the steps of the curves and of the
     table of steps (None: no bound). With `every` all metrics have curves, and no list is cut."""
     record, watch = data.record, data.watch
-    shown = record.metrics
+    pool, no_pool = pool_of(data, library)
+    spent = data.of_state("costs", lambda: costs(record))  # computed anew only when the run has gone on
+    meanings = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
+    page = {
+        "title": name, "run": name, "record": record, "state": data.state, "at_work": data.at_work(),
+        "facts": facts(record), "pool": pool, "no_pool": no_pool, "integrity": _integrity(data, name),
+        # A warning has an episode: the steps over which it holds. Acts are changes the run made to its own settings.
+        "warnings": [_warning(watch, name, episode) for episode in watch.episodes], "acts": acts(record),
+        "evals": [(each, _paired(each, record.baseline)) for each in record.evals.values()],
+        "baseline": record.baseline.name if record.baseline else None,
+        "comparison": data.comparison(record.baseline, record.latest),
+        # Caps are limits on tokens and money, with what is used of them.
+        "costs": costs_table(spent) if spent else None, "caps": caps(record, spent),
+        "settings": [(key, value, meanings.get(key, "")) for key, value in sorted(record.config.items())],
+        "changes": changed_settings(record.config),
+        "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
+    }  # fmt: skip
+    return page | _steps_of_page(data, name, first, last, every=every) | _problems_of_page(data, every=every)
+
+
+def _steps_of_page(data: RunData, name: str, first: int | None, last: int | None, *, every: bool) -> Page:
+    """The curves and the table of the steps from `first` to `last`; the table has the newest steps, `every` one of them
+    if asked for."""
+    record, shown = data.record, data.record.metrics
     if first is not None:
         shown = shown.filter(pl.col("step") >= first)
     if last is not None:
         shown = shown.filter(pl.col("step") <= last)
-    about = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
-    spent = data.of_state("costs", lambda: costs(data.record))
-    pool, no_pool = pool_of(data, library)
-    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))  # of problems sampled in several steps
-    most = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE
-    steps = (shown if every else shown.tail(most)).reverse()
+    most_rows = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE  # bounds ask for more of the table
     return {
-        "title": name,
-        "run": name,
-        "record": record,
-        "state": data.state,
-        "at_work": data.at_work(),
-        "facts": facts(record),
-        "comparison": data.comparison(record.baseline, record.latest),
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
-        "bounds": (first, last),
-        "every": every,
-        "warnings": [_warning(watch, name, episode) for episode in watch.episodes],
-        "acts": acts(record),
-        "steps": steps.to_dicts(),
-        "step_columns": step_columns(record),
-        "meanings": {metric.name: metric.meaning for metric in METRICS},
-        "n_steps": len(shown),
-        "newest": record.metrics["step"].max(),
-        "evals": [(each, _paired(each, record.baseline)) for each in record.evals.values()],
-        "baseline": record.baseline.name if record.baseline else None,
-        "costs": costs_table(spent) if spent else None,
-        "caps": caps(record, spent),  # limits on tokens and money, and what is used of them
-        "changes": changed_settings(record.config),
-        "settings": [(key, value, about.get(key, "")) for key, value in sorted(record.config.items())],
-        "pool": pool,
-        "no_pool": no_pool,
-        "integrity": _integrity(data, name),
-        "signals": without_signal(data.groups),
-        "hardest": hardest(data.groups),
-        "titles": data.titles(),
-        "worse": fallen if every else fallen[:WORST],
-        "n_worse": len(fallen),
-        "n_beyond": sum(row["q"] < 1 - CONFIDENCE for row in fallen),  # more than chance explains
+        "bounds": (first, last), "every": every, "n_steps": len(shown), "newest": record.metrics["step"].max(),
+        "steps": (shown if every else shown.tail(most_rows)).reverse().to_dicts(),
+        "step_columns": step_columns(record), "meanings": {metric.name: metric.meaning for metric in METRICS},
+    }  # fmt: skip
+
+
+def _problems_of_page(data: RunData, *, every: bool) -> Page:
+    """The problems without a signal, those solved least, and those solved ever less (all with `every`)."""
+    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
+    by_chance = 1 - CONFIDENCE  # the false discovery rate that is accepted
+    return {
+        "signals": without_signal(data.groups), "hardest": hardest(data.groups), "titles": data.titles(),
+        "worse": fallen if every else fallen[:WORST], "n_worse": len(fallen), "by_chance": by_chance,
+        # More than chance explains: `q` is the false discovery rate among the problems up to this one.
+        "n_beyond": sum(row["q"] < by_chance for row in fallen),
         "n_again": n_again,  # problems sampled in two steps or more
-        "by_chance": 1 - CONFIDENCE,
-        "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
-    }
+    }  # fmt: skip
 
 
 class Paired(NamedTuple):
@@ -219,8 +219,10 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
-    # Signed, as the length is -1 for a problem of one step: polars takes that, and `seen_again` leaves the problem out.
-    between = (pl.col("passed") / pl.col("graded")).slice(1, pl.len().cast(pl.Int64) - 2).alias("between")
+    # All steps but the first and the last. For a problem of a single step this is -1, hence the signed type; polars
+    # takes it for a slice, and `seen_again` below leaves such problems out.
+    n_between = pl.len().cast(pl.Int64) - 2
+    between = (pl.col("passed") / pl.col("graded")).slice(1, n_between).alias("between")
     ends = by_problem.agg(columns.first().name.prefix("first_"), columns.last().name.prefix("last_"), between)
     seen_again = ends.filter(pl.col("last_step") > pl.col("first_step"))
     counts = ("first_passed", "first_graded", "last_passed", "last_graded")
@@ -239,32 +241,36 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     """The curves and events of the run `name` over the steps in `metrics`. Of a long run a point is the mean of
     neighbouring steps, and a link to the one in which the fewest completions passed. `every`: a panel per metric."""
     record, steps = data.record, metrics["step"].to_list()
-    first, last = (min(steps), max(steps)) if steps else (-1, -1)
     thinned = thin(metrics)
-    drawn = thinned["step"].cast(pl.Float64).to_list()  # where points are: means of steps are no whole numbers
-    lowest = _lowest_steps(metrics, len(drawn))  # the step that each point leads to
+    points = thinned["step"].cast(pl.Float64).to_list()  # positions on the axis: means of steps are no whole numbers
+    lowest = _lowest_steps(metrics, len(points))
+    linked_step = dict(zip(points, lowest, strict=True))
+    linked_row = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     rates = data.rates().filter(pl.col("step").is_in(steps))
     bands: dict[str, Band] = {}
-    if len(rates) <= len(drawn):  # the intervals are of single steps, so they fit only where points are that too
+    if len(rates) <= len(points):  # the intervals are of single steps, so they fit only where points are that too
         for title, rate in ((REWARD, "mean_reward"), (CORRECT, "rate")):
             bands[title] = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
-    # The baseline's step is -1: it is shown if the first step of the run is.
-    with_baseline = first <= min(0, *(record.metrics["step"].to_list() or [0]))
-    evals = [
-        each
-        for each in record.own_evals
-        if not steps or first <= each.step <= last or (with_baseline and each.step < 0)
-    ]
-    shown_from = -1 if with_baseline and any(each.step < 0 for each in evals) else first
-    by_step = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
-    to_step = dict(zip(drawn, lowest, strict=True))
+    evals = _evaluations_within(record, steps)
+    last_step = max(steps, default=-1)
+    first_shown = min([min(steps, default=-1), *(each.step for each in evals)])  # -1 if the baseline is among them
     return Timeline(
+        # An evaluation of clearly fewer problems than the largest one is marked as such.
         panels=_panels(thinned, bands, evals, most_evaluated(record), name, every=every),
-        events=[event for event in events(data, name) if shown_from <= event.step <= last],
-        link=lambda step: address("run", name, "step", to_step[step]),
-        said=lambda step: f"step {to_step[step]} · " + " · ".join(line_texts(by_step[to_step[step]])),
+        events=[event for event in events(data, name) if first_shown <= event.step <= last_step],
+        link=lambda point: address("run", name, "step", linked_step[point]),
+        said=lambda point: f"step {linked_step[point]} · " + " · ".join(line_texts(linked_row[linked_step[point]])),
         name=f"Curves of {name} over its steps; the table of steps below has the numbers",
     )
+
+
+def _evaluations_within(record: RunRecord, steps: Sequence[int]) -> list[EvalRecord]:
+    """The evaluations that the run made within `steps`, all of them for none. The baseline's step is -1: it belongs to
+    the first step, 0."""
+    if not steps:
+        return record.own_evals
+    first = -1 if min(steps) <= 0 else min(steps)
+    return [each for each in record.own_evals if first <= each.step <= max(steps)]
 
 
 def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
@@ -290,7 +296,6 @@ def _panels(
 
 
 def evaluation_link(name: str) -> Callable[[EvalRecord], str]:
-    """The address of an evaluation of the run `name`."""
     return lambda record: address("run", name, "eval", record.name)
 
 
@@ -328,34 +333,14 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
     row = data.metrics_of(step)
     if not len(groups) and row is None:
         raise NotThereError(_why_no_step(data, step))
-    earlier = data.record.metrics.filter(pl.col("step") < step).tail(BEFORE)
-    steps = data.record.metrics["step"]
-    place = Place(step)
-    rows = data.light_rows(place) if len(groups) else None
-    sort = sort if sort in SORTS else "rate"  # an address may say anything
-    listed = _step_groups(data.groups, groups, rows, step).sort(*SORTS[sort][1], nulls_last=True)
-    skipped = groups.filter(~pl.col("has_signal"))
-    return {
-        "title": f"step {step}",
-        "run": name,
-        "step": step,
-        "metrics": [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None],
-        "visits": visits_of(data.groups, step),
-        "before": steps.filter(steps < step).max(),
-        "after": steps.filter(steps > step).min(),
-        "newest": steps.max(),
-        "steps_before": len(earlier),
-        "groups": listed.head(ROWS_ON_PAGE).to_dicts(),
-        "titles": data.titles(),
-        "hidden": max(0, len(listed) - ROWS_ON_PAGE),
-        "n_groups": len(listed),
-        "skipped": skipped["why_skipped"].value_counts(sort=True).rows(),
-        "skipped_tokens": int(skipped["tokens"].sum()),
-        "tokens": int(groups["tokens"].sum()),
-        "kinds": _kinds(name, step, rows, data.record.config) if rows is not None else [],
-        "failures": [(each, each.link(name, place)) for each in failures(rows)] if rows is not None else [],
-        "sort": sort,
-        "sorts": {key: words for key, (words, _) in SORTS.items()},
+    metrics = data.record.metrics
+    earlier, steps = metrics.filter(pl.col("step") < step).tail(BEFORE), metrics["step"]
+    values = [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None]
+    page = {
+        "title": f"step {step}", "run": name, "step": step, "metrics": values, "steps_before": len(earlier),
+        "before": steps.filter(steps < step).max(), "after": steps.filter(steps > step).min(), "newest": steps.max(),
+        # Visits are the pass rates of the step's problems: of those sampled for the first time, and of the others.
+        "visits": visits_of(data.groups, step), "titles": data.titles(),
         "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
         "sql": proof.query_command(
             data.path,
@@ -363,7 +348,27 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
             f"min(reward), max(reward), bool_or(trained) AS trained FROM outcomes WHERE step = {step} "
             "GROUP BY ALL ORDER BY passed / n",
         ),
-    }
+    }  # fmt: skip
+    return page | _groups_of_step(data, name, step, sort if sort in SORTS else "rate")  # an address may say anything
+
+
+def _groups_of_step(data: RunData, name: str, step: int, sort: str) -> Page:
+    """The list of the step's groups, sorted by `sort`, and counts of its completions, as variables of `step_page`."""
+    groups, place = data.groups.filter(pl.col("step") == step), Place(step)
+    completions = data.light_rows(place) if len(groups) else None  # without tokens and texts
+    _, sort_columns = SORTS[sort]
+    listed = _step_groups(earlier_and_own=data.groups, own=groups, completions=completions, step=step)
+    listed = listed.sort(*sort_columns, nulls_last=True)
+    skipped = groups.filter(~pl.col("has_signal"))
+    failed = failures(completions) if completions is not None else []
+    return {
+        "groups": listed.head(ROWS_ON_PAGE).to_dicts(), "hidden": max(0, len(listed) - ROWS_ON_PAGE),
+        "n_groups": len(listed), "sort": sort, "sorts": {key: words for key, (words, _) in SORTS.items()},
+        "skipped": skipped["why_skipped"].value_counts(sort=True).rows(),
+        "skipped_tokens": int(skipped["tokens"].sum()), "tokens": int(groups["tokens"].sum()),
+        "kinds": _kinds_worth_a_look(name, step, completions, data.record.config) if completions is not None else [],
+        "failures": [(failure, failure.link(name, place)) for failure in failed],
+    }  # fmt: skip
 
 
 Visits = tuple[str, int, float, float | None, str]
@@ -398,7 +403,9 @@ def _why_no_step(data: RunData, step: int) -> str:
     return f"step {step} has not been scored{' yet' * (step >= n)}: the run has {n:,} step{'s' * (n != 1)}"
 
 
-def _kinds(name: str, step: int, rows: pl.DataFrame, config: Mapping[str, Any]) -> list[tuple[str, int, int, str]]:
+def _kinds_worth_a_look(
+    name: str, step: int, rows: pl.DataFrame, config: Mapping[str, Any]
+) -> list[tuple[str, int, int, str]]:
     """The kinds of completions of a step that are worth a look: what they are, how many, their tokens, a search."""
     what = "program" if config.get("environment", "code") in PROGRAMS else "answer"
     kinds = {
@@ -423,22 +430,25 @@ def _metric(metric: str, row: Mapping[str, Any], earlier: pl.DataFrame) -> dict[
     return {"heading": heading, "form": form, "value": row[metric], "before": before}
 
 
-def _step_groups(groups: pl.DataFrame, own: pl.DataFrame, rows: pl.DataFrame | None, step: int) -> pl.DataFrame:
+def _step_groups(
+    *, earlier_and_own: pl.DataFrame, own: pl.DataFrame, completions: pl.DataFrame | None, step: int
+) -> pl.DataFrame:
     """The step's `own` groups with what each row of their table shows; `change` is the pass rate less that of the
     problem's earlier visits."""
     rate = pl.when(pl.col("graded") > 0).then(pl.col("passed") / pl.col("graded"))
-    visits = groups.filter(pl.col("step") < step).group_by("problem_id").agg(pl.col("passed", "graded").sum())
+    earlier = earlier_and_own.filter(pl.col("step") < step)
+    visits = earlier.group_by("problem_id").agg(pl.col("passed", "graded").sum())
     past = visits.select("problem_id", before=rate, is_new=pl.lit(value=False))
     listed = own.with_columns(rate=rate).join(past, on="problem_id", how="left", maintain_order="left")
     listed = listed.with_columns(pl.col("is_new").fill_null(value=True), change=pl.col("rate") - pl.col("before"))
-    if rows is None:
+    if completions is None:
         return listed
     # Each verdict with the first completion that has it.
-    counts = rows.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
+    counts = completions.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
     is_passed = pl.col("verdict").eq_missing(str(Verdict.PASSED))
     ordered = counts.sort(is_passed, "n", "first", descending=[True, True, False])
     verdicts = ordered.group_by("group_index").agg(verdicts=pl.struct("verdict", "n", "first"))
-    spread = rows.group_by("group_index").agg(spread=pl.col("reward").std())
+    spread = completions.group_by("group_index").agg(spread=pl.col("reward").std())
     return listed.join(verdicts, on="group_index", how="left").join(spread, on="group_index", how="left")
 
 

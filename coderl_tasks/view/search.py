@@ -29,14 +29,14 @@ MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so man
 BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
 """The columns that can be searched for a text, and what people call them."""
-KINDS = {
+OTHER_KINDS = {
     "truncated": f"stop_reason = '{TRUNCATED}'",
     "suspicious": "suspicion IS NOT NULL",
     "fails held-back tests": f"verdict = '{Verdict.PASSED}' AND NOT passes_held_back",
     "requests sent again": "sandbox.retries > 0",
     "left out of its group": "reward IS NULL",
 }
-"""What else completions are searched by in the place of a verdict, as a condition of SQL."""
+"""What else the form offers beside the verdicts: kinds of completions, each with its condition in SQL."""
 _ERROR = (
     pl.when(pl.col("verdict") == Verdict.RUNTIME_ERROR)
     .then(pl.col("reason").str.extract(r"^test \d+: ([A-Za-z_][\w.]{0,59}|ended by \w+|exit status \d+)(?::| \(|$)"))
@@ -46,12 +46,20 @@ _ERROR = (
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
 
 
+class LastListed(NamedTuple):
+    """The last completion of a page of hits: its group in its step and its number there. In an evaluation, its row in
+    the file takes the place of the group."""
+
+    group_or_row: int
+    sample: int
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `verdict`
-    may be one of KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is searched
-    in place of the steps. `after`: where a search that was cut goes on, behind this completion of the step `last` (its
-    group and number), or of the evaluation (its row)."""
+    may be one of OTHER_KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is
+    searched in place of the steps. The next page of a search is what comes `after` this completion of the step `last`,
+    or of the evaluation."""
 
     text: str = ""
     within: str = "completion"
@@ -60,7 +68,13 @@ class Wanted:
     first: int | None = None
     last: int | None = None
     evaluation: str = ""
-    after: tuple[int, int] | None = None
+    after: LastListed | None = None
+
+    def query(self) -> dict[str, Any]:
+        """The values that the address of this search has."""
+        asked = {"q": self.text, "within": self.within, "verdict": self.verdict, "problem": self.problem}
+        after = f"{self.after.group_or_row}.{self.after.sample}" if self.after else None
+        return asked | {"first": self.first, "last": self.last, "eval": self.evaluation, "after": after}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,7 @@ class Hits:
 def search(data: RunData, wanted: Wanted) -> Hits:
     """The completions of a run that `wanted` describes. WrongValueError if it names an unknown column or verdict."""
     started = monotonic()
-    for value, known in ((wanted.within, [*TEXTS]), (wanted.verdict, ["", *map(str, Verdict), *KINDS])):
+    for value, known in ((wanted.within, [*TEXTS]), (wanted.verdict, ["", *map(str, Verdict), *OTHER_KINDS])):
         if value not in known:
             raise WrongValueError(f"{value!r} cannot be searched for; known are: {', '.join(filter(None, known))}")
     problems, missing = _problems(data, wanted.problem) if wanted.problem else (None, "")
@@ -126,17 +140,16 @@ class _Search:
         """Reads the steps' texts, a few files at a time, as many more as the last ones were quick."""
         rows: list[dict[str, Any]] = []
         place, size = 0, 1
-        while place < len(files) and len(rows) <= MOST_HITS and (place == 0 or self._left() > 0):
+        while place < len(files) and len(rows) <= MOST_HITS and (place == 0 or self._seconds_left() > 0):
             chunk, begun = files[place : place + size], monotonic()
             rows += self._rows([file for _, file in chunk])
             place += len(chunk)
             each = (monotonic() - begun) / len(chunk)
-            size = max(1, min(16, int(max(0.0, self._left()) / 3 / max(each, 1e-4))))
+            size = max(1, min(16, int(max(0.0, self._seconds_left()) / 3 / max(each, 1e-4))))
         steps = [step for step, _ in files]
         return self._first(rows, steps[:place], steps[place] if place < len(steps) else None)
 
-    def _left(self) -> float:
-        """The seconds that are left to search."""
+    def _seconds_left(self) -> float:
         return MOST_SECONDS - (monotonic() - self.started)
 
     def _first(self, rows: list[dict[str, Any]], searched: Sequence[int], following: int | None = None) -> Hits:
@@ -146,44 +159,49 @@ class _Search:
         rest = None if following is None else replace(wanted, last=following, after=None)
         if is_cut:  # steps were read beyond the last row listed
             last = rows[-1]
-            rest = replace(wanted, after=(last["row"], last["sample_index"]))
+            rest = replace(wanted, after=LastListed(last["row"], last["sample_index"]))
             if looked is not None:
                 looked = last["step"], looked[1]
-                rest = replace(wanted, last=last["step"], after=(last["group_index"], last["sample_index"]))
+                listed = LastListed(last["group_index"], last["sample_index"])
+                rest = replace(wanted, last=last["step"], after=listed)
         return Hits(rows, looked, rest, is_cut, monotonic() - self.started)
 
     def _conditions(self, *, with_text: bool) -> tuple[str, list[Any]]:
-        """The SQL condition that the rows searched for fulfil, and the values of its parameters, which `wanted` names:
-        the verdict, the problems, the steps, and, if `with_text`, the text. A search that goes on takes only rows
-        behind those that were listed: `wanted.after` names the last of them."""
+        """The SQL condition of the rows that `wanted` describes (what was asked for, and where to go on), and the
+        values of the condition's `?`. Without `with_text` the text does not count: the index has no texts."""
         wanted = self.wanted
-        conditions: list[tuple[str, list[Any]]] = []  # a condition, and its values
-        if wanted.verdict:
-            is_kind = wanted.verdict in KINDS  # no verdict, but another condition that people search by
-            conditions.append((KINDS[wanted.verdict], []) if is_kind else ("verdict = ?", [wanted.verdict]))
+        conditions: list[tuple[str, list[Any]]] = []  # each with its values
+        if wanted.verdict in OTHER_KINDS:
+            conditions.append((OTHER_KINDS[wanted.verdict], []))  # it is SQL already
+        elif wanted.verdict:
+            conditions.append(("verdict = ?", [wanted.verdict]))
         if self.problems is not None:
             conditions.append(("problem_id IN (SELECT unnest(?::VARCHAR[]))", [self.problems]))
-        if wanted.evaluation:
-            conditions += [("file_row_number > ?", [wanted.after[0]])] if wanted.after is not None else []
-        else:
+        if not wanted.evaluation:
             bounds = (("step >= ?", wanted.first), ("step <= ?", wanted.last))
             conditions += [(condition, [bound]) for condition, bound in bounds if bound is not None]
-            if wanted.after is not None:  # steps are listed from the last to the first
-                conditions.append(("(step < ? OR (group_index, sample_index) > (?, ?))", [wanted.last, *wanted.after]))
+        if wanted.after is not None and wanted.evaluation:
+            conditions.append(("file_row_number > ?", [wanted.after.group_or_row]))
+        elif wanted.after is not None:
+            # The newest step is listed first. `wanted.last` is the step of the row listed last: `_first` sets both.
+            following = "(step < ? OR (group_index, sample_index) > (?, ?))"
+            conditions.append((following, [wanted.last, *wanted.after]))
         if with_text and wanted.text:
-            conditions.append((f"contains({wanted.within}, ?)", [wanted.text]))
+            column = wanted.within  # one of TEXTS: `search` has checked it
+            conditions.append((f"contains({column}, ?)", [wanted.text]))
         where = " AND ".join(["true", *(condition for condition, _ in conditions)])
         return where, [value for _, values in conditions for value in values]
 
     def _rows(self, files: Sequence[Path]) -> list[dict[str, Any]]:
-        """The rows of the parquet `files` that `wanted` describes, in the order in which they are listed. They are at
-        most one more than a page lists, which tells the caller that there are more. `found` is what was searched for
-        with the text around it, or the suspicion."""
+        """The rows of the parquet `files` that `wanted` (text, verdict, problem and steps asked for) describes, in the
+        order in which a page lists them: at most MOST_HITS, and one more if there are more. The SQL column `found` is
+        the text asked for with what stands around it, or the suspicion of suspicious completions."""
         if not files:
             return []
         wanted, (where, values) = self.wanted, self._conditions(with_text=True)
         found = "suspicion AS found" if wanted.verdict == "suspicious" else "NULL AS found"
-        if column := wanted.within if wanted.text else None:  # a known name: `search` has checked it
+        column = wanted.within if wanted.text else None  # one of TEXTS: `search` has checked it
+        if column is not None:
             start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
             found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
         order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
@@ -193,11 +211,13 @@ class _Search:
             f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
         )
         try:
-            shown = [wanted.text, wanted.text] if column else []  # for strpos and length
-            answer = self.connection.execute(sql, [*shown, _names(files), *values])
-        except duckdb.BinderException:
-            if wanted.verdict in KINDS or (wanted.text and wanted.within != "completion"):
-                return []  # the run is older than the column
+            for_found = [wanted.text, wanted.text] if column else []  # the values of its two `?`
+            answer = self.connection.execute(sql, [*for_found, _names(files), *values])
+        except duckdb.BinderException:  # a column is missing
+            # Verdicts and answers were always recorded; what else is asked for may be newer than the run.
+            asks_for_newer_column = wanted.verdict in OTHER_KINDS or column not in (None, "completion")
+            if asks_for_newer_column:
+                return []
             raise
         columns = [each[0] for each in answer.description or ()]
         return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
@@ -260,12 +280,12 @@ def _failure(rows: pl.DataFrame, verdict: str, error: str) -> Failure:
 
 
 def is_of(kind: str) -> pl.Expr:
-    """Whether a completion is of `kind`, a verdict or one of KINDS."""
-    return pl.sql_expr(KINDS[kind]) if kind in KINDS else pl.col("verdict") == kind
+    """Whether a completion is of `kind`, a verdict or one of OTHER_KINDS."""
+    return pl.sql_expr(OTHER_KINDS[kind]) if kind in OTHER_KINDS else pl.col("verdict") == kind
 
 
 def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
-    """How many completions of training are of each of `kinds` (verdicts, KINDS); None if the run lacks the column."""
+    """How many completions of training are of each of `kinds` (verdicts, OTHER_KINDS); None without the column."""
     files = data.of_files(f"counted {kinds}", partial(_counted, kinds=kinds))
     known = {kind: [n for counts in files if (n := counts[kind]) is not None] for kind in kinds}
     return {kind: sum(counts) if counts or not files else None for kind, counts in known.items()}
@@ -285,23 +305,22 @@ def _problems(data: RunData, words: str) -> tuple[list[str], str]:
     could not be searched, or "". In statements neither case nor spacing counts. Statements are read from the pool and,
     for the other problems, from recorded prompts."""
     ids = {name for name in data.problem_ids() if words in name}
-    words, missing = _plain(words), ""
+    words, no_pool = _plain(words), ""
     try:
         plain = pl.col("statement").str.to_lowercase().str.replace_all(r"\s+", " ")
         in_pool = scan_parquet(data.pool_file()).filter(plain.str.contains(words, literal=True))
         ids |= {*in_pool.select("problem_id").collect()["problem_id"]}
     except ConfigError as error:  # the pool is not on this machine
-        missing = str(error)
+        no_pool = str(error)
     prompted, unread = data.prompted_statements(PROMPTS_SECONDS)
     ids |= {name for name, statement in prompted.items() if words in _plain(statement)}
     if not unread:
         return sorted(ids), ""
-    if data.decode() is None:
-        why = "prompts cannot be read: the model's tokenizer is not on this machine"
-        said = f"Only the ids of {unread:,} problems were searched: {f'{missing}, and ' * bool(missing)}{why}"
-    else:
-        said = f"The statements of {unread:,} problems have not been read yet: search again for these"
-    return sorted(ids), said
+    if data.decode() is not None:  # then a missing pool does not matter: prompts have its statements too
+        return sorted(ids), f"The statements of {unread:,} problems have not been read yet: search again for these"
+    no_prompts = "prompts cannot be read: the model's tokenizer is not on this machine"
+    reasons = ", and ".join(filter(None, (no_pool, no_prompts)))
+    return sorted(ids), f"Only the ids of {unread:,} problems were searched: {reasons}"
 
 
 def _plain(text: str) -> str:

@@ -41,7 +41,7 @@ from coderl_tasks.view import comparison_pages, completion_pages, marked_text, o
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.run_pages import Page
-from coderl_tasks.view.search import Wanted
+from coderl_tasks.view.search import LastListed, Wanted
 from coderl_tasks.view.view_admission import HOST, Admission
 
 USUAL_PORT = 4287
@@ -186,7 +186,7 @@ class Viewer:
             is_link = re.fullmatch("([0-9]{1,9})[.]([0-9]{1,9})", after)
             if is_link is None or (last is None and not wanted.evaluation):
                 raise WrongValueError(f"the value {after} of after is none that the link below a list of hits has")
-            wanted = replace(wanted, after=(int(is_link[1]), int(is_link[2])))
+            wanted = replace(wanted, after=LastListed(int(is_link[1]), int(is_link[2])))
         return other_pages.search_page(data, name, wanted)
 
     def _compare(self, request: Request) -> Response:

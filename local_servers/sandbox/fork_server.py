@@ -2,8 +2,7 @@
 
     server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
 
-It holds nothing secret and never sees a job. With "probe" in the arguments it prints the level that works here and
-exits.
+It holds nothing secret and never sees a job.
 
 Each loaded module slows every fork: its memory is copied page by page as it is written to, and a compiled one adds five
 mappings. So there are two fork servers: one with what most programs and a grading driver use (USUAL), and one that has
@@ -45,11 +44,11 @@ def imports_rare(text: bytes) -> bool:
     return _IMPORTS_RARE.search(text) is not None
 
 
-def warm_up(rich: bool) -> None:
+def warm_up(import_rare: bool) -> None:
     """Prepare this interpreter to be forked for submissions (untrusted programs), which then start without imports of
-    their own: load the modules that they usually import, and if `rich` also those that few do (numpy); define the names
-    that an interpreter started without `site` lacks (exit, quit, help); share memory with the forks."""
-    for name in (*USUAL, *(RARE if rich else ())):
+    their own: load the modules that they usually import, and if `import_rare` also those that few do (numpy); define
+    the names that an interpreter started without `site` lacks (exit, quit, help); share memory with the forks."""
+    for name in (*USUAL, *(RARE if import_rare else ())):
         if importlib.util.find_spec(name) is not None:  # numpy need not be there
             importlib.import_module(name)
     site.setquit()
@@ -80,11 +79,11 @@ def work(
     """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    own = isolation.enter_worker(level, setting, index)
+    confinement, scratch = isolation.enter_worker(level, setting, index)
     # Here, because a change of user forgets it.
     isolation.die_with(parent, isolation.ending(level))
     ends[1].send(json.dumps({"pid": os.getpid()}).encode())
-    worker.serve(worker.Slot(*own, *ends, prepared))
+    worker.serve(worker.Slot(confinement, scratch, *ends, prepared))
 
 
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
@@ -114,12 +113,20 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
 
 def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     """The fork server's process: choose the best level of isolation that works here, say so on the control socket, load
-    what submissions need, and fork workers until the socket closes. Returns the exit status. `arguments` come from the
-    server as JSON; with "probe" the level is only printed. `python_path` is the module search path for submissions."""
+    what submissions need, and fork workers until the socket closes. Returns the exit status. `python_path` is the
+    module search path for submissions. `arguments` come from the server as JSON:
+
+    library, packages   Python's search path and numpy's folders, which submissions may read
+    scratch_folder      where workers make the working directories of runs that have no file system of their own
+    probe               if true, the level is printed, and nothing is forked; then none of the following is there
+    parent, control     the server's pid, and this process's end of the control socket
+    allow_unisolated    whether to go on where no isolation works
+    prepared_sources    trusted programs that are loaded here once, so that runs can call their `main`
+    import_rare         whether to load also what few submissions import (numpy)"""
     # Before anything is imported for submissions: they must not find the server's own packages.
     sys.path[:] = python_path
     readable = rootfs.readable_paths(arguments["library"], arguments["packages"])
-    setting = isolation.Setting(readable, arguments["scratch"])
+    setting = isolation.Setting(readable, arguments["scratch_folder"])
     level, reason = isolation.choose(setting)
     if arguments.get("probe"):
         print(json.dumps({"level": level, "reason": reason}))
@@ -137,9 +144,9 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
     # Before `isolation.enter`, which may replace the file system by one that has only what submissions may read.
-    prepared = [submission.prepared(source) for source in arguments["prepared"]]
-    warm_up(arguments["rich"])
+    prepared = [submission.prepared(source) for source in arguments["prepared_sources"]]
+    warm_up(arguments["import_rare"])
     isolation.enter(level, setting)
-    control.send(json.dumps({"level": level, "reason": reason, "readable": readable}).encode())
+    control.send(json.dumps({"level": level, "reason": reason, "readable_paths": readable}).encode())
     fork_workers(level, setting, control, prepared)
     return 0

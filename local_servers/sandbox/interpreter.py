@@ -96,7 +96,7 @@ def command() -> list[str]:
 
 
 def arguments_with(arguments: dict[str, Any]) -> bytes:
-    """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the fork server."""
+    """`arguments` and this interpreter's paths, as JSON for `fork_server.main`."""
     packages = numpy_folders()
     paths = {"packages": list(map(str, packages)), "site": [str(folder.parent) for folder in packages[:1]]}
     return json.dumps(arguments | paths | {"package_root": _PACKAGE_ROOT}).encode()
@@ -131,7 +131,7 @@ def isolation_level() -> tuple[str | None, str]:
             command(),
             env=environment(),
             cwd="/",
-            input=arguments_with({"probe": True, "scratch": scratch.path}),
+            input=arguments_with({"probe": True, "scratch_folder": scratch.path}),
             capture_output=True,
             timeout=_PROBE_SECONDS,
         )

@@ -7,10 +7,11 @@
 Whether a level works is found out by running a program under it, not by asking for versions.
 """
 
+import contextlib
 import os
 import resource
 import signal
-from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socketpair
+from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socket, socketpair
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ UNISOLATED = "none"
 _FIRST_UID = 1_900_000_000  # one user per worker where the server is root, far from those that people and services have
 _SLOT_NAMESPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS
 _PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').close()\nprint(sys.stdin.read(), end='')\n"
+_PROBE_INPUT = b"probe"
+_PROBE_INDEX = 9_999  # an index that no slot has
 
 
 class Setting(NamedTuple):
@@ -73,39 +76,45 @@ def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.C
     with namespaces it moves into new ones; otherwise it makes a scratch folder for its runs. `index` is its slot's
     number, which gives it a user of its own where the server is root. Returns how it has to confine each submission,
     and the scratch folder (None with namespaces, where each run has a file system of its own)."""
-    uid: int | None = None
+    is_root = os.getuid() == 0
+    uid: int | None = None  # the user that each submission becomes; only root can change it
     scratch: str | None = None
-    ordinary = os.getuid() != 0
-    if level != NAMESPACES:
+    if level == NAMESPACES:
+        _enter_namespaces(index)
+    else:
         scratch = os.path.join(setting.scratch, f"worker-{os.getpid()}")
         os.mkdir(scratch, 0o711)
-        uid = None if ordinary else _FIRST_UID + index  # the user that a submission becomes; only root can change it
-    else:
-        # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
-        if not ordinary:
-            _become_unprivileged(index)
-        # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-        outer_uid, outer_gid = os.getuid(), os.getgid()
-        # The namespace takes the limit in force as its own ceiling.
-        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
-        kernel.unshare(_SLOT_NAMESPACES)
-        _map_user(rootfs.NOBODY, outer_uid, outer_gid)
-        sethostname("sandbox")
+        uid = _FIRST_UID + index if is_root else None
     # Address space that the warm interpreter uses already: a submission's memory limit comes on top.
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    # The kernel counts processes per user, or per user namespace: either can be this slot's alone.
+    limit_counts_slot_alone = is_root or (level == NAMESPACES and _limits_per_namespace())
     confinement = submission.Confinement(
         uid=uid,
         ruleset=_ruleset(setting, scratch) if level == "landlock" and scratch is not None else None,
         devices=rootfs.DEVICES,
         seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
         base_bytes=base_bytes,
-        base_processes=0,
-        shares_user=ordinary and (level != NAMESPACES or not _limits_per_namespace()),
+        shares_user=not limit_counts_slot_alone,
     )
     return confinement, scratch
+
+
+def _enter_namespaces(index: int) -> None:
+    """Move this worker into new namespaces, in which it is `nobody`; from root, first become the slot's own user."""
+    if os.getuid() == 0:
+        # RLIMIT_NPROC does not hold for root, not even in a user namespace that maps root to another user.
+        _become_unprivileged(index)
+    # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    outer_uid, outer_gid = os.getuid(), os.getgid()
+    # The soft limit becomes the ceiling of the whole new namespace: make it as high as it can be.
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+    kernel.unshare(_SLOT_NAMESPACES)
+    _map_user(rootfs.NOBODY, outer_uid, outer_gid)
+    sethostname("sandbox")
 
 
 def _ruleset(setting: Setting, scratch: str) -> int:
@@ -155,52 +164,57 @@ def ending(level: str) -> signal.Signals:
 
 def attempt(level: str, setting: Setting) -> str | None:
     """Tries a level of isolation: forks a process that takes it on and runs a small probe program as a worker would.
-    Returns why that does not work, None if the probe printed what it was given on stdin."""
+    `setting` has the host paths that programs may read. Returns why the level does not work, None if the probe printed
+    its stdin."""
     reason = _missing(level, setting)
     if reason is not None:
         return reason
+    # A worker's sockets: jobs go in, answers come out, and so do the descriptors of a run's outputs.
     jobs, their_jobs = socketpair()
     replies, their_replies = socketpair(AF_UNIX, SOCK_SEQPACKET)
     handles, their_handles = socketpair(AF_UNIX, SOCK_SEQPACKET)
-    report_read, report_write = os.pipe()
+    error_read, error_write = os.pipe()  # for the text of what the worker raises
     pid = os.fork()
     if pid == 0:
         try:
             for end in (jobs, replies, handles):
                 end.close()
             enter(level, setting)
-            own = enter_worker(level, setting, 9_999)  # an index that no slot has
-            worker.serve(worker.Slot(*own, their_jobs, their_replies, their_handles, []))
+            confinement, scratch = enter_worker(level, setting, _PROBE_INDEX)
+            worker.serve(worker.Slot(confinement, scratch, their_jobs, their_replies, their_handles, prepared=[]))
         except BaseException as error:
-            os.write(report_write, str(error).encode())
+            os.write(error_write, str(error).encode())
         finally:
             os._exit(0)
     for end in (their_jobs, their_replies, their_handles):
         end.close()
-    os.close(report_write)
-    said = b""
-    try:
-        # 20 s, 512 MiB of memory, 1 MiB of files.
-        jobs.sendall(job_files.Terms(20, 512, 1 << 20, prepared=0).message([], _PROBE_CODE, b"probe", []))
+    os.close(error_write)
+    output = _probe_output(jobs, handles)
+    for end in (jobs, replies, handles):
+        end.close()
+    with open(error_read, "rb") as file:
+        reason = file.read().decode(errors="replace")
+    os.waitpid(pid, 0)
+    if output == _PROBE_INPUT:
+        return None
+    return reason or output.decode(errors="replace").strip().rpartition("\n")[2] or "a trial run under it failed"
+
+
+def _probe_output(jobs: socket, handles: socket) -> bytes:
+    """Sends the probe program to a worker. Returns what it wrote to stdout and stderr, nothing if the worker ended."""
+    terms = job_files.Terms(timeout_s=20, memory_mib=512, disk_bytes=1 << 20, prepared_number=0)
+    output = b""
+    with contextlib.suppress(OSError):  # the worker has ended, and what it reported says why
+        jobs.sendall(terms.message(names=[], code=_PROBE_CODE, stdin=_PROBE_INPUT, contents=[]))
         # The worker hands over the run's folder and the reading ends of its stdout and stderr.
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = worker.DESCRIPTORS.unpack(descriptors)
             os.close(folder)
             for pipe in pipes:
-                with open(pipe, "rb") as output:
-                    said += output.read()
-    except OSError:
-        pass  # it has ended, and what it reported says why
-    finally:
-        for end in (jobs, replies, handles):
-            end.close()
-    with open(report_read, "rb") as file:
-        reason = file.read().decode(errors="replace")
-    os.waitpid(pid, 0)
-    if said == b"probe":
-        return None
-    return reason or said.decode(errors="replace").strip().rpartition("\n")[2] or "a trial run under it failed"
+                with open(pipe, "rb") as file:
+                    output += file.read()
+    return output
 
 
 def choose(setting: Setting) -> tuple[str | None, str]:

@@ -27,12 +27,13 @@ _MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EM
 
 class Terms(NamedTuple):
     """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes),
-    which prepared program it runs (0: its own code), and how many blobs follow (`message` counts them)."""
+    the number of the prepared program that it runs (from 1; 0: its own code), and how many blobs follow (`message`
+    counts them)."""
 
     timeout_s: float
     memory_mib: int
     disk_bytes: int
-    prepared: int
+    prepared_number: int
     n_blobs: int = 0
 
     @classmethod

@@ -137,13 +137,14 @@ class Killer(NamedTuple):
             os.waitpid(self.pid, 0)
 
 
-def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, Killer]:
-    """Start a run where no pid namespace ends it: fork a process, the killer, which starts `submission` (it never
-    returns) as a child of this process and can kill all processes of the run at once. Returns (pid of the child, the
-    killer).
+def start_killer(begin_run: Callable[[], None], uid: int | None) -> tuple[int, Killer]:
+    """Start a run where no pid namespace ends it: fork a process, the killer, which can kill all processes of the run
+    at once. The killer clones the run's first process, which calls `begin_run` (that never returns), with CLONE_PARENT,
+    so that it is a child of the caller. Returns (pid of the first process, the killer).
 
-    `uid` is the user that only this slot has, None where there is none. OSError if either cannot be started."""
-    # Over one pipe the killer reports the child's pid; the end of the other tells the killer to act.
+    The killer becomes the user `uid`, which only this slot has, as it then may signal nobody but the run; where that is
+    None, Landlock confines its signals. OSError if either process cannot be started."""
+    # Over one pipe the killer reports the first process's pid; the end of the other tells the killer to act.
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
     alive_read, alive_write = os.pipe2(os.O_CLOEXEC)
     killer_pid = os.fork()
@@ -151,7 +152,7 @@ def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, 
         try:
             os.close(report_read)
             os.close(alive_write)
-            _kill_when_closed(submission, uid, report_write, alive_read)
+            _kill_when_closed(begin_run, uid, report_write, alive_read)
         except BaseException as error:
             print(f"sandbox: a killer failed: {error!r}", file=sys.stderr, flush=True)
         finally:
@@ -166,8 +167,8 @@ def start_killer(submission: Callable[[], None], uid: int | None) -> tuple[int, 
     return int(pid), Killer(killer_pid, alive_write)
 
 
-def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: int, alive: int) -> None:
-    """The killer's process: start `submission` as a child of the worker, write its pid to `report`, wait until the
+def _kill_when_closed(begin_run: Callable[[], None], uid: int | None, report: int, alive: int) -> None:
+    """The killer's process: start `begin_run` as a child of the worker, write its pid to `report`, wait until the
     worker closes the other end of `alive` or dies, then kill every process that this one may signal. That must be the
     run alone: Landlock's scope confines signals to it, or the user `uid`, which only this slot has."""
     # Undo the worker's handlers, which are for the worker.
@@ -182,9 +183,10 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
     # CLONE_PARENT makes it the worker's child, not the killer's: the worker waits for its exit status.
     pid = kernel.clone(kernel.CLONE_PARENT)
     if pid == 0:
-        submission()
+        begin_run()
     if uid is not None:
         kernel.become_user(uid)
+        # The submission has the same user: it must not trace this process or read its memory.
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     # Only now: a worker that has the pid can count on being able to end the run.
     os.write(report, str(pid).encode())

@@ -4,15 +4,13 @@ That is the standard library, the executable, a shell, and each shared library t
 or of Python's prefix, where people may have installed or put what a submission must not read, a pool say. The fork
 server builds it once in a mount namespace of its own and pivots into it; each run then only adds a private /tmp and
 /proc. Nothing of the host is left below: no home folders, no project, no /etc but five harmless lines.
-
-Few mounts make fast runs: the kernel copies them all for the namespace of each run. So folders and large files are
-bound, and the fifty small libraries are copied.
 """
 
 import contextlib
 import ctypes
 import errno
 import importlib
+import itertools
 import os
 import shutil
 import sys
@@ -80,11 +78,16 @@ def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
             # Else, if this process ends early, the child would wait for ever to write what nobody reads.
             os.close(report_read)
             os.dup2(report_write, 1)
-            for folder in library:
-                names = os.listdir(folder) if os.path.isdir(folder) else []
-                for path in [*_LOADED_BY_THE_C_LIBRARY, *(f"{folder}/{name}" for name in names if ".so" in name)]:
-                    with contextlib.suppress(OSError):  # it is not there, or needs what is not: no program can load it
-                        ctypes.CDLL(path)
+            extensions = [
+                os.path.join(folder, name)
+                for folder in filter(os.path.isdir, library)
+                for name in os.listdir(folder)
+                if ".so" in name
+            ]
+            # The C library loads these two by itself in a program that cancels a thread, or asks for users or hosts.
+            for path in [*_LOADED_BY_THE_C_LIBRARY, *extensions]:
+                with contextlib.suppress(OSError):  # it is not there, or needs what is not: no program can load it
+                    ctypes.CDLL(path)
             if packages:
                 sys.path.append(os.path.dirname(packages[0]))
                 with contextlib.suppress(ImportError):
@@ -124,8 +127,8 @@ def write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _place(path: str, is_folder: bool) -> None:
-    """Make what a bind mount can cover."""
+def _make_mount_point(path: str, is_folder: bool) -> None:
+    """Make the empty folder or file, with the folders above it, that a bind mount then covers."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
         write(path, "")
@@ -135,9 +138,8 @@ def enter(paths: Sequence[str]) -> None:
     """Build the read-only root file system that submissions see, of these host `paths` (files and folders) and a few
     devices, without what is INSTALLED below them (other packages), and make it this process's.
 
-    It is built as a tmpfs over _BUILD_SITE: links, then bind mounts or copies, then files of /etc; then it is made
-    read-only and takes the place of the root. Needs CAP_SYS_ADMIN and a mount namespace of its own. OSError if the
-    kernel refuses a step."""
+    It is built as a tmpfs over _BUILD_SITE, made read-only, and takes the place of the root. Needs CAP_SYS_ADMIN and a
+    mount namespace of its own. OSError if the kernel refuses a step."""
     # First: where the host's mounts are shared, those made here would appear there too.
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
@@ -145,37 +147,18 @@ def enter(paths: Sequence[str]) -> None:
     kernel.mount("coderl-rootfs", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=256m,mode=755")
     for folder in ("proc", "tmp", "dev", "etc", "usr"):
         os.mkdir(f"{_BUILD_SITE}/{folder}", 0o755)
-    for path, link in _links(paths):
+    loader_links = _links(paths)
+    named_links = ((path, os.readlink(path)) for path in [*paths, *DEVICES] if path not in sources)
+    for path, link in itertools.chain(loader_links, named_links):
         os.makedirs(os.path.dirname(_BUILD_SITE + path), exist_ok=True)
         os.symlink(link, _BUILD_SITE + path)
-    bound = []
-    for path in [*paths, *DEVICES]:
-        target = _BUILD_SITE + path
-        if path not in sources:  # a link: make the same one
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.symlink(os.readlink(path), target)
-            continue
-        source = f"/proc/self/fd/{sources[path]}"
-        _place(target, os.path.isdir(path))
-        if os.path.isfile(path) and os.fstat(sources[path]).st_size <= _COPIED_BYTES:
-            shutil.copy(source, target)
-            continue
-        bound.append(target)
-        kernel.mount(source, target, flags=kernel.MS_BIND | kernel.MS_REC)
-        for installed in installed_in(path) if os.path.isdir(path) else ():
-            kernel.mount("none", _BUILD_SITE + installed, "tmpfs", kernel.MS_RDONLY | kernel.MS_NOSUID, "size=4k")
+    mounted = [_BUILD_SITE + path for path, source in sources.items() if _bind_or_copy(path, source)]
     for name, link in _DEVICE_LINKS.items():
         os.symlink(link, f"{_BUILD_SITE}/dev/{name}")
     for name, text in _ETC.items():
         write(f"{_BUILD_SITE}/etc/{name}", text)
-    try:
-        kernel.make_read_only(_BUILD_SITE)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        # Before Linux 5.12 each mount is remounted by itself.
-        for target in [*bound, _BUILD_SITE]:
-            kernel.remount_read_only(target)
+    _make_read_only([*mounted, _BUILD_SITE])
+    # For `mount_private`: each run's private /tmp covers these paths, and they are bound back into it.
     _below_tmp[:] = [path for path in sources if path.startswith("/tmp/")]
     # A private proc can only be mounted where the host's is visible; each run covers this one with its own.
     kernel.mount("/proc", f"{_BUILD_SITE}/proc", flags=kernel.MS_BIND | kernel.MS_REC)
@@ -189,6 +172,33 @@ def enter(paths: Sequence[str]) -> None:
     os.chdir("/")
 
 
+def _bind_or_copy(path: str, source: int) -> bool:
+    """Put a file or folder of the host (`source` is its descriptor) into the new root; whether by a mount. The fifty
+    small libraries are copied, as few mounts make fast runs: the kernel copies them all for the namespace of each."""
+    target, opened = _BUILD_SITE + path, f"/proc/self/fd/{source}"
+    is_folder = os.path.isdir(path)
+    _make_mount_point(target, is_folder)
+    if os.path.isfile(path) and os.fstat(source).st_size <= _COPIED_BYTES:
+        shutil.copy(opened, target)
+        return False
+    kernel.mount(opened, target, flags=kernel.MS_BIND | kernel.MS_REC)
+    for installed in installed_in(path) if is_folder else ():  # an empty folder hides other packages
+        kernel.mount("none", _BUILD_SITE + installed, "tmpfs", kernel.MS_RDONLY | kernel.MS_NOSUID, "size=4k")
+    return True
+
+
+def _make_read_only(mounted: Sequence[str]) -> None:
+    """Make the new root and all mounts in it, `mounted`, read-only."""
+    try:
+        kernel.make_read_only(_BUILD_SITE)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before Linux 5.12 each mount is remounted by itself.
+        for target in mounted:
+            kernel.remount_read_only(target)
+
+
 def mount_private(size_bytes: int) -> None:
     """Give a run, in namespaces of its own, a private /tmp of at most `size_bytes` and a /proc with its own processes
     only, mounted over those that are there."""
@@ -199,7 +209,7 @@ def mount_private(size_bytes: int) -> None:
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _below_tmp}
     kernel.mount("run", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     for path, descriptor in kept.items():
-        _place(path, os.path.isdir(f"/proc/self/fd/{descriptor}"))
+        _make_mount_point(path, os.path.isdir(f"/proc/self/fd/{descriptor}"))
         kernel.mount(f"/proc/self/fd/{descriptor}", path, flags=kernel.MS_BIND | kernel.MS_REC)
         os.close(descriptor)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV

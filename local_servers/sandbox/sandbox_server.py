@@ -35,15 +35,12 @@ MAX_BODY_BYTES = 1 << 30
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 1 << 20
 """Of all files' names together, those to fetch included: they travel in the header of a message."""
-
 _RETRY_AFTER = {"Retry-After": "1"}  # seconds
 _BODY_COPIES = 4
 """How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
-
-
 Folders = Mapping[str, Path]  # by what they are called
 _POOL = web.AppKey("pool", WorkerPool)
-_KNOWN = web.AppKey("known", dict[bytes, str])
+_CODE_BY_BODY_START = web.AppKey("code by body start", dict[bytes, str])
 """Programs that many requests bring, by the beginnings of such requests: to decode one takes longer than the rest."""
 
 
@@ -51,9 +48,9 @@ class BadRequest(ValueError):
     """A request that can never be run; the text says why."""
 
 
-def _body(raw: bytes, known: dict[bytes, str]) -> Any:
+def _body(raw: bytes, code_by_start: dict[bytes, str]) -> Any:
     """What `raw` is as JSON. ValueError if it is none, RecursionError if it is nested too deeply."""
-    for beginning, code in known.items():
+    for beginning, code in code_by_start.items():
         if raw.startswith(beginning):
             # Of two values under one name the last counts, here as to the parser.
             return {"code": code} | json.loads(b"{" + raw[len(beginning) :])
@@ -133,7 +130,7 @@ async def run_code(request: web.Request) -> web.Response:
     try:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
-        job = parse_job(_body(await request.read(), request.app[_KNOWN]))
+        job = parse_job(_body(await request.read(), request.app[_CODE_BY_BODY_START]))
     # RecursionError: JSON that is nested too deeply; RequestPayloadError: the body is no HTTP
     except (ValueError, RecursionError, web.RequestPayloadError) as error:
         return _reply("SandboxError", str(error), http_status=400)
@@ -203,31 +200,36 @@ def serve(
             "who have the key are answered"
         )
     slots = concurrency or len(os.sched_getaffinity(0)) + 1
+    asyncio.run(_serve_until_stopped(port, host, slots, allow_unisolated, key, prepared, hidden or {}))
 
-    async def until_stopped() -> None:
-        stopping = stop_signal()
-        pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
+
+async def _serve_until_stopped(
+    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: Sequence[str], hidden: Folders
+) -> None:
+    """Starts the workers' pool and answers requests until SIGTERM or SIGINT; the arguments are those of `serve`, and
+    `slots` is how many programs run at once. SetupError as `serve` says."""
+    stopping = stop_signal()
+    pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
+    try:
+        readable_paths = await pool.start()
+        _check_hidden(hidden, readable_paths)
+        admit = admission(key, host, open_paths=("/v1/ping",))
+        app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
+        app[_POOL] = pool
+        # How the body of a request with a prepared program begins: its code then need not be decoded again.
+        app[_CODE_BY_BODY_START] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
+        app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
+        # A client that hangs up frees its slot.
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
+        )
+        await runner.setup()
         try:
-            _check_hidden(hidden or {}, await pool.start())
-            admit = admission(key, host, open_paths=("/v1/ping",))
-            app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
-            app[_POOL] = pool
-            # How the body of a request with a prepared program begins: its code then need not be decoded again.
-            app[_KNOWN] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
-            app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
-            # A client that hangs up frees its slot.
-            runner = web.AppRunner(
-                app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
-            )
-            await runner.setup()
-            try:
-                await web.TCPSite(runner, host, port, backlog=1024).start()
-                print("ready http://{}:{}".format(*runner.addresses[0]), flush=True)
-                await limit_own_memory_until(stopping)
-            finally:
-                await runner.cleanup()
+            await web.TCPSite(runner, host, port, backlog=1024).start()
+            print("ready http://{}:{}".format(*runner.addresses[0]), flush=True)
+            await limit_own_memory_until(stopping)
         finally:
-            # Last: a request that is still being answered uses a worker.
-            pool.stop()
-
-    asyncio.run(until_stopped())
+            await runner.cleanup()
+    finally:
+        # Last: a request that is still being answered uses a worker.
+        pool.stop()

@@ -62,7 +62,7 @@ _OWN_PROCESS_ONLY: _Calls = (
     | {"sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119)}
     | {"sched_setparam": (142, 118), "sched_setattr": (314, 274)}
 )
-# Those that change all processes of a user's, too: by the value that means a user.
+# Calls on another process that can change all of a user's as well: by the first argument that asks for that.
 _PRIORITIES = {"setpriority": ((141, 140), 2), "ioprio_set": ((251, 30), 3)}
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
@@ -81,7 +81,8 @@ _FCNTL_DENIED = (1024, 1026, 1036, 1038)
 # MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT
 _MADVISE_IDLE = (12, 20, 21)
 _AF_UNIX = 1
-_SIGKILL, _SIGCHLD, _SIGCONT, _SIGSTOP = 9, 17, 18, 19
+_SIGKILL = 9
+_SIGNALS_THAT_END_NOTHING = (0, 17, 18, 19)  # none, SIGCHLD, SIGCONT, SIGSTOP
 _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 0xF
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
@@ -95,14 +96,37 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
+_ALLOWED = _instruction(_RETURN, _ALLOW)
+
+
 def _deny(code: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | code)
 
 
-def _by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: bytes) -> list[bytes]:
-    """Return `listed` for a call whose argument is one of the values, `otherwise` for any other."""
+def _answer_by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: bytes) -> list[bytes]:
+    """Answer `listed` to a call whose argument (its offset) is one of the values, `otherwise` to any other."""
     tests = (_instruction(_JUMP_EQUAL, value, len(values) - at) for at, value in enumerate(values))
     return [_instruction(_LOAD, argument), *tests, otherwise, listed]
+
+
+def _allow_only(argument: int, values: Sequence[int], otherwise: bytes | None = None) -> list[bytes]:
+    """Allow a call whose argument is one of the values; answer `otherwise` (EPERM) to any other."""
+    return _answer_by_value(argument, values, _ALLOWED, otherwise or _deny())
+
+
+def _allow_unless(argument: int, values: Sequence[int], answer: bytes) -> list[bytes]:
+    """Give `answer` to a call whose argument is one of the values; allow any other."""
+    return _answer_by_value(argument, values, answer, otherwise=_ALLOWED)
+
+
+def _refuse_value(argument: int, value: int) -> list[bytes]:
+    """Refuse a call whose argument is `value`; for any other go on with the next instruction."""
+    return [_instruction(_LOAD, argument), _instruction(_JUMP_EQUAL, value, if_true=0, if_false=1), _deny()]
+
+
+def _allow_other_than(argument: int, value: int) -> list[bytes]:
+    """Allow a call whose argument is not `value`; for one with `value` go on with the next instruction."""
+    return [_instruction(_LOAD, argument), _instruction(_JUMP_EQUAL, value, if_true=1, if_false=0), _ALLOWED]
 
 
 def build_program(namespaces: bool) -> bytes:
@@ -111,54 +135,45 @@ def build_program(namespaces: bool) -> bytes:
     `namespaces` says whether the submission has namespaces of its own; without them it gets no sockets, and no call
     that changes another process of the same user. A filter is a list of guards: a call's number, and the instructions
     that decide by its arguments. Some calls are `denied` (EPERM), some `idle` (they return 0 and do nothing); what no
-    guard names is allowed. In an instruction the last two numbers say how many to skip if its test is true, or false.
-    """
+    guard names is allowed. Of an instruction `if_true` and `if_false` say how many to skip."""
     column = 0 if os.uname().machine == "x86_64" else 1  # of the tables of call numbers
-    allow, refuse = _instruction(_RETURN, _ALLOW), _deny()
+    refused = _deny()
     denied, idle = _DENIED, _IDLE
-
-    def other_than(first: int) -> list[bytes]:
-        """Allow a call whose first argument is not `first`; for one with `first`, go on with the next instruction."""
-        return [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, first, 1, 0), allow]
-
+    new_namespaces = _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, if_true=0, if_false=1)
+    terminal_only = [
+        _instruction(_AND, _IOCTL_KIND_MASK),
+        _instruction(_JUMP_EQUAL, _TERMINAL_IOCTLS, if_true=1, if_false=0),
+        _deny(errno.ENOTTY),  # what a file system answers that has no such call
+        _ALLOWED,
+    ]
     guarded = [
         (_CLONE3, [_deny(errno.ENOSYS)]),
-        (_CLONE, [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, 0, 1), refuse, allow]),
-        (
-            _IOCTL,
-            [
-                _instruction(_LOAD, _ARG1),
-                _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1),
-                refuse,
-                _instruction(_AND, _IOCTL_KIND_MASK),
-                _instruction(_JUMP_EQUAL, _TERMINAL_IOCTLS, 1, 0),
-                _deny(errno.ENOTTY),  # what a file system answers that has no such call
-                allow,
-            ],
-        ),
-        (_FCNTL, _by_value(_ARG1, _FCNTL_DENIED, refuse, otherwise=allow)),
-        (_MADVISE, _by_value(_ARG2, _MADVISE_IDLE, _deny(0), otherwise=allow)),
+        (_CLONE, [_instruction(_LOAD, _ARG0), new_namespaces, refused, _ALLOWED]),
+        (_IOCTL, [*_refuse_value(_ARG1, _TIOCSTI), *terminal_only]),
+        (_FCNTL, _allow_unless(_ARG1, _FCNTL_DENIED, refused)),
+        (_MADVISE, _allow_unless(_ARG2, _MADVISE_IDLE, _deny(0))),
         # Any flag, and RWF_NOWAIT above all, which tells what is in the page cache.
-        (_PREADV2, _by_value(_ARG5, (0,), allow, otherwise=_deny(errno.EOPNOTSUPP))),
+        (_PREADV2, _allow_only(_ARG5, (0,), otherwise=_deny(errno.EOPNOTSUPP))),
         # The kernel drops a signal to pid 1 of a namespace without a word. A program that tries to end what runs it
-        # fails instead, as it does where that is an ordinary process. (Those below end none.)
-        (_KILL_CALL, [*other_than(1), *_by_value(_ARG1, (0, _SIGCHLD, _SIGCONT, _SIGSTOP), allow, otherwise=refuse)]),
-        # Another signal at the parent's death than SIGKILL: pid 1 of a run could stay when its worker is gone.
-        (_PRCTL, [*other_than(kernel.PR_SET_PDEATHSIG), *_by_value(_ARG1, (_SIGKILL,), allow, otherwise=refuse)]),
+        # fails instead, as it does where that is an ordinary process.
+        (_KILL_CALL, [*_allow_other_than(_ARG0, 1), *_allow_only(_ARG1, _SIGNALS_THAT_END_NOTHING)]),
+        # With another signal at the parent's death than SIGKILL, pid 1 of a run could stay when its worker is gone.
+        (_PRCTL, [*_allow_other_than(_ARG0, kernel.PR_SET_PDEATHSIG), *_allow_only(_ARG1, (_SIGKILL,))]),
     ]
     if namespaces:
-        guarded.append((_SOCKET, _by_value(_ARG0, (_AF_UNIX,), allow, otherwise=refuse)))
+        guarded.append((_SOCKET, _allow_only(_ARG0, (_AF_UNIX,))))
     else:
         denied, idle = denied | _DENIED_WITHOUT_NAMESPACES, idle | _IDLE_WITHOUT_NAMESPACES
         # A datagram pair can still send to any address, a stream pair only to its peer.
         load_type = [_instruction(_LOAD, _ARG1), _instruction(_AND, _SOCK_TYPE_MASK)]
-        guarded.append((_SOCKETPAIR, [*load_type, _instruction(_JUMP_EQUAL, _SOCK_STREAM, 1, 0), refuse, allow]))
-        guarded += [(call, _by_value(_ARG0, (0,), allow, otherwise=refuse)) for call in _OWN_PROCESS_ONLY.values()]
-        for call, user in _PRIORITIES.values():
-            refuse_user = [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, user, 2, 0)]  # jumps to `refuse`
-            guarded.append((call, [*refuse_user, *_by_value(_ARG1, (0,), allow, otherwise=refuse)]))
+        is_stream = _instruction(_JUMP_EQUAL, _SOCK_STREAM, if_true=1, if_false=0)
+        guarded.append((_SOCKETPAIR, [*load_type, is_stream, refused, _ALLOWED]))
+        # A process id of 0 means the caller.
+        guarded += [(call, _allow_only(_ARG0, (0,))) for call in _OWN_PROCESS_ONLY.values()]
+        for call, all_of_a_user in _PRIORITIES.values():
+            guarded.append((call, [*_refuse_value(_ARG0, all_of_a_user), *_allow_only(_ARG1, (0,))]))
     guards = [(call[column], b"".join(tests)) for call, tests in guarded]
-    for calls, answer in ((denied, refuse), (idle, _deny(0))):
+    for calls, answer in ((denied, refused), (idle, _deny(0))):
         guards += [(pair[column], answer) for pair in calls.values() if pair[column] >= 0]
     return _assemble(guards)
 

@@ -37,15 +37,15 @@ class Confinement(NamedTuple):
     `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
     own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where it is
     off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process
-    limit counts its user's other processes too, and `base_processes` how many those are now."""
+    limit counts its user's other processes too, and `base_processes`, set anew for each run, how many those are."""
 
     uid: int | None
     ruleset: int | None
     devices: Sequence[str]
     seccomp_filter: seccomp.Filter | None
     base_bytes: int
-    base_processes: int
     shares_user: bool
+    base_processes: int = 0
 
 
 def prepared(source: str) -> types.ModuleType:
@@ -71,8 +71,8 @@ def _compiled_apart(source: str) -> types.CodeType:
             with open(writing, "wb") as file:
                 marshal.dump(compile(source, MAIN_FILE, "exec", dont_inherit=True), file)
             status = 0
-        except BaseException:
-            sys.__excepthook__(*sys.exc_info())
+        except BaseException as error:
+            sys.__excepthook__(type(error), error, error.__traceback__)
         finally:
             os._exit(status)
     os.close(writing)
@@ -192,8 +192,8 @@ def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-    except BaseException:
-        sys.__excepthook__(*sys.exc_info())
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
     # At the very end, as CPython does: exit handlers and threads may still have written.
     for stream in (sys.stdout, sys.stderr):
         if stream is None or getattr(stream, "closed", False):

@@ -4,10 +4,6 @@ The worker forks its runs, one at a time, ends each at its limits, and says how 
 all runs of the slot are forked from it and inherit its memory: the run's first process reads the job from the
 connection itself, lays out its files, hands the server its output and files by descriptors, and becomes the program.
 The worker outlives the run, cannot be signalled by it, and answers only when none of its processes is left.
-
-With namespaces the first process is pid 1 of the run. Then a program is run by a child of its, since the kernel lets
-pid 1 ignore most signals, so that a program would not end as under an ordinary interpreter; only the prepared program,
-which is known to need none of them, takes its place.
 """
 
 import _signal  # `signal` turns every number into an enum and back
@@ -28,9 +24,7 @@ from local_servers.sandbox import job_files, kernel, processes, rootfs, submissi
 from local_servers.sandbox.submission import MAIN_FILE, Confinement
 
 _NAMESPACE_WORKDIR = "/tmp"
-_BEGUN, _ENDED = struct.Struct("d"), struct.Struct("i")
-"""What the first process notes down for the worker: when the program began (seconds of the monotonic clock), and where
-the program is a child of its, the wait status of that."""
+_BEGAN, _PROGRAM_STATUS = struct.Struct("d"), struct.Struct("i")  # of `_Notes`
 DESCRIPTORS = struct.Struct("3i")
 _RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _OWN_BYTES = 256 << 20  # the code of the request itself, beside the memory it asked for
@@ -52,6 +46,33 @@ class Slot(NamedTuple):
     handles: socket
     prepared: Sequence[ModuleType]
 
+    @property
+    def has_namespaces(self) -> bool:
+        return self.scratch is None
+
+    def prepared_program(self, terms: job_files.Terms) -> ModuleType | None:
+        """The loaded program that a job names; None where the job brings its own code."""
+        return self.prepared[terms.prepared_number - 1] if terms.prepared_number else None
+
+    def program_is_child(self, terms: job_files.Terms) -> bool:
+        """Whether a job's program runs as a child of the run's first process. With namespaces that one is pid 1, which
+        the kernel lets ignore most signals, so that the program would not end as under an ordinary interpreter. Only a
+        prepared program, which is known to need none of them, runs in pid 1 itself."""
+        return self.has_namespaces and not terms.prepared_number
+
+
+class _Notes(NamedTuple):
+    """What the run's first process writes to its worker over a pipe: when the program began (seconds of the monotonic
+    clock), then, where the program is its child, the wait status of that child. None: not written yet."""
+
+    began: float | None
+    program_status: int | None
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> "_Notes":
+        began = _BEGAN.unpack_from(raw)[0] if raw else None
+        return cls(began, _PROGRAM_STATUS.unpack_from(raw, _BEGAN.size)[0] if len(raw) > _BEGAN.size else None)
+
 
 class Abandoned(BaseException):
     """The server is gone: nobody waits for the run."""
@@ -69,6 +90,7 @@ def serve(slot: Slot) -> None:
 
     Without namespaces (then there is a scratch folder) the server says after each job when it has read its files, and
     what is left of them is removed; and SIGTERM ends the run and the worker. With them both happens by itself."""
+    # Blocked, the signal stays pending until `_wait` takes it: that waits for it and for a deadline in one call.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _CHILD_SIGNAL)
     if slot.scratch is not None:
         # Without a pid namespace, what a program leaves behind comes to this process, which can end it.
@@ -96,58 +118,59 @@ def _clear(scratch: str) -> None:
 
 
 def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
-    """Run the job that waits on the connection in a new process (`begin`), and send the server how it ended. Returns
+    """Run the job that waits on the connection in a new process, and send the server how its program ended. Returns
     False if that is not known because the sandbox's own part failed: the worker must then end, so that the server sees
-    the end of the stream and runs the job elsewhere.
-
-    The run notes when the program began. With namespaces the run's first process is pid 1 of its own pid namespace: a
-    prepared program runs in it; any other one is a child of pid 1, which notes the child's wait status too."""
-    namespaces = slot.scratch is None
-    # For each run anew: the process limit counts what else this user has running just now.
+    the end of the stream and runs the job elsewhere."""
     if slot.confinement.shares_user:
-        slot = slot._replace(confinement=slot.confinement._replace(base_processes=_processes_of(os.getuid())))
-    notes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    begin = partial(_begin, slot, terms, notes)
-    killer: processes.Killer | None = None
-    if namespaces:
-        pid = kernel.clone(_RUN_NAMESPACES)
-        if pid == 0:
-            begin()
-    elif slot.confinement.ruleset is not None:
-        pid, killer = processes.start_killer(begin, slot.confinement.uid)
-    else:
-        pid = os.fork()
-        if pid == 0:
-            begin()
-    os.close(notes[1])
-    # Trusted processes, which are not killed when the run takes too much memory: pid 1, or the killer.
-    spared = {pid} if namespaces and not terms.prepared else set[int]() if killer is None else {killer.pid}
+        # The process limit counts all processes of the user: this run's comes on top of those that run just now.
+        running = _processes_of(os.getuid())
+        slot = slot._replace(confinement=slot.confinement._replace(base_processes=running))
+    notes_read, notes_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    pid, killer = _start_run(slot, terms, (notes_read, notes_write))
+    os.close(notes_write)
+    # Trusted processes are not killed for what the run takes: the killer, and pid 1 where the program is its child.
+    spared = {pid} if slot.program_is_child(terms) else set[int]() if killer is None else {killer.pid}
     try:
-        status, ended, noted = _wait(slot, terms, pid, notes[0], spared)
+        status, ended, notes = _wait(slot, terms, pid, notes_read, spared)
     finally:
-        os.close(notes[0])
-        if not namespaces:
+        os.close(notes_read)
+        if not slot.has_namespaces:  # with them, all of the run ended with its first process
             if killer is not None:
                 killer.end_run()
             processes.kill_all()
-    if not noted:  # the program did not begin: the run has told the server why and ended with 0, or it failed
+    if notes.began is None:
+        # The job was at fault, which the run told the server before it ended with 0; or the run itself failed.
         return status == 0
-    if namespaces and not terms.prepared and status is not None:
-        if len(noted) == _BEGUN.size:  # pid 1 died without a note of the program's end
+    if status is not None and slot.program_is_child(terms):
+        status = notes.program_status
+        if status is None:  # the first process died before it noted how the program ended
             return False
-        (status,) = _ENDED.unpack_from(noted, _BEGUN.size)
     code = None if status is None else os.waitstatus_to_exitcode(status)
-    seconds = ended - _BEGUN.unpack_from(noted)[0]
-    slot.replies.send(json.dumps({"return_code": code, "execution_time": seconds}).encode())
+    answer = {"return_code": code, "execution_time": ended - notes.began}
+    slot.replies.send(json.dumps(answer).encode())
     return True
+
+
+def _start_run(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> tuple[int, processes.Killer | None]:
+    """Start the first process of a run: with namespaces as pid 1 of new ones; under Landlock by a killer, which can end
+    all of the run; without isolation by a plain fork. `notes` are the ends of the pipe for its notes. Returns (pid of
+    the first process, killer if there is one)."""
+    begin = partial(_begin, slot, terms, notes)  # does not return
+    if slot.confinement.ruleset is not None:
+        return processes.start_killer(begin, slot.confinement.uid)
+    pid = kernel.clone(_RUN_NAMESPACES) if slot.has_namespaces else os.fork()
+    if pid == 0:
+        begin()
+    return pid, None
 
 
 def _wait(
     slot: Slot, terms: job_files.Terms, pid: int, notes: int, spared: set[int]
-) -> tuple[int | None, float, bytes]:
-    """Wait for the end of the run's first process `pid`, or kill it at the time limit. Meanwhile, every _WATCH_SECONDS,
-    end processes of the run (not the `spared` ones) where it takes too much memory or disk. `notes` is the pipe on
-    which the run notes when its program began. Returns (wait status, None after a time-out; when that was; notes)."""
+) -> tuple[int | None, float, _Notes]:
+    """Wait for the end of the run's first process `pid`. With namespaces kill it at the time limit, else leave that to
+    the caller. Meanwhile, every _WATCH_SECONDS, end processes of the run (not the `spared` ones) where it takes too
+    much memory or disk. `notes` is the pipe from which the run's notes are read. Returns (wait status, None after a
+    time-out; when that was; notes)."""
     noted, now = b"", time.monotonic()
     deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
@@ -157,9 +180,9 @@ def _wait(
         with contextlib.suppress(BlockingIOError):
             noted += os.read(notes, 64)
         if status is not None:
-            return status, now, noted
+            return status, now, _Notes.unpack(noted)
         if noted:  # the time limit counts from the program's begin
-            deadline = _BEGUN.unpack_from(noted)[0] + terms.timeout_s
+            deadline = _BEGAN.unpack_from(noted)[0] + terms.timeout_s
             if now >= deadline:
                 break
         elif now >= deadline:
@@ -168,10 +191,10 @@ def _wait(
             _watch(slot, terms, spared)
             now = time.monotonic()
             next_watch = now + _WATCH_SECONDS
-    if slot.scratch is None:
+    if slot.has_namespaces:
         os.kill(pid, _signal.SIGKILL)
-        os.waitpid(pid, 0)  # and with it, all of the run
-    return None, now, noted
+        os.waitpid(pid, 0)  # the kernel ends all of the run with it
+    return None, now, _Notes.unpack(noted)
 
 
 def _watch(slot: Slot, terms: job_files.Terms, spared: set[int]) -> None:
@@ -210,51 +233,56 @@ def _begin(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> NoRetu
 
 
 def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
-    """The run's first process: receive the job, lay out its files, hand its outputs to the server, become a submission
-    and execute the program. Returns the process's exit status. Notes to the worker on the pipe `notes` when the program
-    began, and, where the program is a child (below), how that ended."""
-    namespaces = slot.scratch is None
-    if namespaces:
-        # All processes of the run end with this one, and it ends with the worker.
+    """Run a job, as the run's first process: receive it, lay out its files, send its output pipes to the server, give
+    up this process's rights and execute the program. Returns the exit status of this process. Writes to the worker, on
+    the pipe `notes`, when the program began and, where it runs in a child process, that child's wait status."""
+    if slot.has_namespaces:
+        # This is pid 1 of the run: all of the run's processes end with it, and it ends with the worker.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL)
     # Before the job is read: until this process becomes the program, no other one may read its memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
-    if slot.scratch is None:
-        rootfs.mount_private(terms.disk_bytes)
-        workdir = _NAMESPACE_WORKDIR
-    else:
-        workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
-        os.mkdir(workdir, 0o700)
+    workdir = _make_workdir(slot, terms)
     files = dict(zip(names, contents, strict=True))
-    if not terms.prepared:
+    prepared = slot.prepared_program(terms)
+    if prepared is None:
         files[MAIN_FILE] = source
-    fault = job_files.lay_out(workdir, files, own_disk=namespaces)
+    fault = job_files.lay_out(workdir, files, own_disk=slot.has_namespaces)
     if fault is not None:  # the job is at fault (an impossible file name): tell the server
         slot.replies.send(json.dumps({"unplaceable": fault}).encode())
         return 0
     if slot.confinement.uid is not None:
         job_files.give(workdir, slot.confinement.uid)
-    streams = _hand_over(slot.handles, workdir, stdin)
+    streams = _open_streams(slot.handles, workdir, stdin)
     # If the worker ended before this process was bound to it, there is nobody to read this, and it fails.
-    os.write(notes, _BEGUN.pack(time.monotonic()))
-    # This is pid 1, which the kernel lets ignore most signals. As its child the program ends as an ordinary one does.
-    if namespaces and not terms.prepared:
+    os.write(notes, _BEGAN.pack(time.monotonic()))
+    if slot.program_is_child(terms):
         pid = os.fork()
         if pid != 0:
-            os.write(notes, _ENDED.pack(_wait_for(pid)))
+            os.write(notes, _PROGRAM_STATUS.pack(_wait_for(pid)))
             return 0
-    program = slot.prepared[terms.prepared - 1] if terms.prepared else bytes(source)
+    program = bytes(source) if prepared is None else prepared
     try:
         submission.become(slot.confinement, terms, workdir, streams)
         return submission.run_main(workdir, program)
-    except BaseException:  # of the sandbox's own code: the program's errors end in `run_main`
-        sys.__excepthook__(*sys.exc_info())
+    except BaseException as error:  # of the sandbox's own code: the program's errors end in `run_main`
+        sys.__excepthook__(type(error), error, error.__traceback__)
         return 1
 
 
-def _hand_over(handles: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
-    """Give the server the working directory and the reading ends of the output; the program's three descriptors."""
+def _make_workdir(slot: Slot, terms: job_files.Terms) -> str:
+    """Make the run's working directory: with namespaces a private /tmp, else a folder in the worker's scratch."""
+    if slot.scratch is None:
+        rootfs.mount_private(terms.disk_bytes)
+        return _NAMESPACE_WORKDIR
+    workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
+    os.mkdir(workdir, 0o700)
+    return workdir
+
+
+def _open_streams(handles: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
+    """Open the program's stdin, stdout and stderr, and return their descriptors. Send the server, over `handles`, the
+    reading ends of the latter two and the working directory."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     error_read, error_write = os.pipe2(os.O_CLOEXEC)
     # A file and no pipe: it need not be fed while the program runs, and a program that never reads blocks nobody.

@@ -40,10 +40,11 @@ class Job:
     def payload_bytes(self) -> int:
         return len(self.code) + len(self.stdin) + sum(map(len, self.files.values()))
 
-    def message(self, prepared: int) -> bytes:
+    def message(self, prepared_number: int) -> bytes:
         """What goes to the worker; without the code where that is the prepared program of this number (0: none)."""
-        terms = job_files.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
-        return terms.message(list(self.files), b"" if prepared else self.code, self.stdin, list(self.files.values()))
+        terms = job_files.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared_number)
+        code = b"" if prepared_number else self.code
+        return terms.message(list(self.files), code, self.stdin, list(self.files.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +154,12 @@ class WorkerLink:
         self._pidfd = os.pidfd_open(self.pid)
         return self
 
-    async def run(self, job: Job, prepared: int) -> Outcome:
+    async def run(self, job: Job, prepared_number: int) -> Outcome:
         """EOFError or ConnectionError if the worker died on the way, Unplaceable if the files could not be laid out."""
         loop = asyncio.get_running_loop()
         handed_over = HandedOver(self._handles)
         try:
-            await loop.sock_sendall(self._jobs, job.message(prepared))
+            await loop.sock_sendall(self._jobs, job.message(prepared_number))
             end = await self._reply()
             if "unplaceable" not in end:
                 stdout, stderr, files = handed_over.all(job.fetch)

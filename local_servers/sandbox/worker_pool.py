@@ -39,14 +39,14 @@ class Busy(ServerError):
 class ForkServer:
     """The server's end of a fork server; started on first use and again when it has died."""
 
-    def __init__(self, rich: bool, scratch: str, allow_unisolated: bool, prepared: Sequence[str]) -> None:
-        server = {"allow_unisolated": allow_unisolated, "prepared": list(prepared)}
-        self._arguments = {"rich": rich, "scratch": scratch} | server
+    def __init__(self, import_rare: bool, scratch: str, allow_unisolated: bool, prepared: Sequence[str]) -> None:
+        programs = {"import_rare": import_rare, "prepared_sources": list(prepared)}
+        self._arguments = {"scratch_folder": scratch, "allow_unisolated": allow_unisolated} | programs
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
         self.level = self.reason = ""
-        self.readable: list[str] = []
+        self.readable_paths: list[str] = []
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +91,8 @@ class ForkServer:
                     "kernel.apparmor_restrict_unprivileged_userns=0 or user.max_user_namespaces=10000), boot a kernel "
                     "with Landlock, or set SANDBOX_URL to a Sandbox Fusion server; --allow-unisolated runs without"
                 )
-            self.level, self.reason, self.readable = hello["level"], hello["reason"], hello["readable"]
+            self.level, self.reason = hello["level"], hello["reason"]
+            self.readable_paths = hello["readable_paths"]
             return ours
 
     async def fork_worker(self, index: int) -> WorkerLink:
@@ -140,27 +141,21 @@ class SlotGroup:
     def create(cls, index: int) -> "SlotGroup":
         """Makes the control groups of slot `index`: below this process's own, with cgroup v1 one of the controller
         memory and one of pids, with v2 one of both. Returns a group without folders where this process may not."""
-        own = {controller: folder for controller, folder in own_groups().items() if (folder / "cgroup.procs").exists()}
         name = f"{_GROUP_PREFIX}{os.getpid()}-{index}"
-        made: list[Path] = []
+        folders: list[Path] = []
         try:
-            if "memory" in own and "pids" in own:
-                places, memory_name = [own["memory"], own["pids"]], "memory.limit_in_bytes"
-            else:
-                # Under v2 a group that has processes cannot have children with limits: this process's own if it was
-                # delegated to it with limits, else the root of all groups, where the rule does not hold.
-                places = [folder for folder in (own.get(""), CGROUPS) if folder is not None and _delegated(folder)][:1]
-                memory_name = "memory.max"
-                if not places:
-                    return cls([], None)
-            for place in places:
-                _sweep(place)  # removes groups of servers that are gone
-                (place / name).mkdir()
-                made.append(place / name)
-            (made[-1] / "pids.max").write_text(str(_MAX_PROCESSES))
-            return cls(made, made[0] / memory_name)
+            parents = _parent_groups()
+            if parents is None:
+                return cls([], None)
+            memory_parent, pids_parent, memory_limit_file = parents
+            for parent in dict.fromkeys((memory_parent, pids_parent)):  # under v2 both are one
+                _sweep(parent)  # removes groups of servers that are gone
+                (parent / name).mkdir()
+                folders.append(parent / name)
+            (pids_parent / name / "pids.max").write_text(str(_MAX_PROCESSES))
+            return cls(folders, memory_parent / name / memory_limit_file)
         except OSError:
-            cls(made, None).remove()
+            cls(folders, None).remove()  # of two, one may have been made
             return cls([], None)
 
     def add(self, pid: int) -> None:
@@ -193,6 +188,20 @@ class SlotGroup:
         self.folders = []
 
 
+def _parent_groups() -> tuple[Path, Path, str] | None:
+    """Returns the control groups below which a slot's memory and pids groups are made (under v2 one for both), and what
+    a memory limit's file is called there; None where this process may not make groups with limits."""
+    own = {controller: folder for controller, folder in own_groups().items() if (folder / "cgroup.procs").exists()}
+    if "memory" in own and "pids" in own:
+        return own["memory"], own["pids"], "memory.limit_in_bytes"
+    # v2: a group that has processes cannot give its children limits, unless it is the root of all groups. This
+    # process's own group passes only if it was set up for that by whoever delegated it.
+    for folder in (own.get(""), CGROUPS):
+        if folder is not None and _delegated(folder):
+            return folder, folder, "memory.max"
+    return None
+
+
 def _delegated(folder: Path) -> bool:
     """Whether children of a v2 group get the memory and pids controllers."""
     control = folder / "cgroup.subtree_control"
@@ -218,9 +227,9 @@ class WorkerPool:
         self._concurrency, self._queue_limit, self._waiting = concurrency, queue_limit, 0
         self._scratch = Scratch()
         self._fork_servers = {
-            rich: ForkServer(rich, self._scratch.path, allow_unisolated, prepared) for rich in (False, True)
+            has_rare: ForkServer(has_rare, self._scratch.path, allow_unisolated, prepared) for has_rare in (False, True)
         }
-        self._prepared = {text.encode(): number for number, text in enumerate(prepared, 1)}
+        self._prepared_numbers = {text.encode(): number for number, text in enumerate(prepared, 1)}
         self._workers: dict[tuple[int, bool], WorkerLink] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
         self._has_cgroups = all(group.folders for group in self._groups)
@@ -243,7 +252,7 @@ class WorkerPool:
             groups = "with" if self._has_cgroups else "without"
             line = f"isolation by {usual.level}{because}, {groups} control groups, {self._concurrency} slots"
         print(f"sandbox: {line}", file=sys.stderr, flush=True)
-        return usual.readable
+        return usual.readable_paths
 
     def info(self) -> dict[str, object]:
         """What this server is and how busy it is, as /v1/info shows it."""
@@ -255,7 +264,7 @@ class WorkerPool:
             "cgroups": self._has_cgroups,
             "python": platform.python_version(),
             "numpy": bool(interpreter.numpy_folders()),
-            "readable": usual.readable,
+            "readable": usual.readable_paths,
             "concurrency": self._concurrency,
             "running": self._concurrency - self._free.qsize(),
             "queued": self._waiting,
@@ -265,26 +274,25 @@ class WorkerPool:
         }
 
     def stop(self) -> None:
-        """End every process and remove every trace."""
-        for index, rich in list(self._workers):
-            self._discard(index, rich)
+        for index, has_rare in list(self._workers):
+            self._discard(index, has_rare)
         for server in self._fork_servers.values():
             server.stop()
         for group in self._groups:
             group.remove()
         self._scratch.remove()
 
-    async def _worker(self, index: int, rich: bool) -> WorkerLink:
-        worker = self._workers.get((index, rich))
+    async def _worker(self, index: int, has_rare: bool) -> WorkerLink:
+        worker = self._workers.get((index, has_rare))
         if worker is None:
-            worker = self._workers[index, rich] = await self._fork_servers[rich].fork_worker(index)
+            worker = self._workers[index, has_rare] = await self._fork_servers[has_rare].fork_worker(index)
             self._groups[index].add(worker.pid)
         return worker
 
-    def _discard(self, index: int, rich: bool) -> None:
-        worker = self._workers.pop((index, rich), None)
+    def _discard(self, index: int, has_rare: bool) -> None:
+        worker = self._workers.pop((index, has_rare), None)
         if worker is not None:
-            self._fork_servers[rich].end(worker)
+            self._fork_servers[has_rare].end(worker)
 
     async def run(self, job: Job) -> Outcome:
         """Run a job in the next free slot, in its worker process; cancelling it ends the run. If the worker dies or
@@ -298,18 +306,19 @@ class WorkerPool:
             index = await self._free.get()
         finally:
             self._waiting -= 1
-        # A "rich" worker has numpy and the like loaded. Only programs are searched for such imports: data may be large.
+        # Some workers have numpy and the like loaded. Only programs are searched for such imports: data may be large.
         programs = (job.code, *(data for name, data in job.files.items() if name.endswith(".py")))
-        rich = any(map(fork_server.imports_rare, programs))
+        has_rare = any(map(fork_server.imports_rare, programs))
+        prepared_number = self._prepared_numbers.get(job.code, 0)  # 0: the job brings its own code
         try:
             for _ in range(2):
                 try:
-                    worker = await self._worker(index, rich)
+                    worker = await self._worker(index, has_rare)
                     # Before each job: the group is the slot's, and the limit was the last job's.
                     self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
                     # Not wait_for: until Python 3.12 it could lose the cancellation.
                     async with asyncio.timeout(job.timeout_s + _GRACE_SECONDS):
-                        return await worker.run(job, self._prepared.get(job.code, 0))
+                        return await worker.run(job, prepared_number)
                 except (EOFError, ConnectionError) as error:
                     failure = f"the worker died: {error!r}"
                 except Unplaceable:  # the worker is none the worse for it
@@ -317,10 +326,10 @@ class WorkerPool:
                 except TimeoutError:
                     failure = "the worker hung"
                 except BaseException:  # the worker is in the middle of something, and nobody waits for it
-                    self._discard(index, rich)
+                    self._discard(index, has_rare)
                     raise
                 print(f"sandbox: {failure}; replacing it", file=sys.stderr, flush=True)
-                self._discard(index, rich)
+                self._discard(index, has_rare)
             raise ServerError(f"{failure}, twice")
         finally:
             self._free.put_nowait(index)

@@ -77,8 +77,6 @@ class CheckpointStore:
         self.root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    # Runs
-
     def save_run(self, run: RunRecord, *, durable: bool = True) -> None:
         folder = self.root / run.run_id
         folder.mkdir(exist_ok=True)
@@ -105,8 +103,6 @@ class CheckpointStore:
         aside = self.root / f".tmp-{uuid.uuid4().hex}"
         folder.rename(aside)
         shutil.rmtree(aside)
-
-    # Checkpoints
 
     def exists(self, run_id: str, kind: CheckpointKind, name: str) -> bool:
         """Whether the run has a checkpoint of that name whose time is not over."""

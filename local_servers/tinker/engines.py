@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from local_servers.memory import importing
+from local_servers.memory import fast_imports
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
 from local_servers.tinker.refusal import Refusal
@@ -127,7 +127,7 @@ def usable_device(wanted: str) -> str:
 
 def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, Scheduler]":
     # Imported here: it takes seconds, which a server that only lists or heartbeats need not pay.
-    with importing():
+    with fast_imports():
         from transformers.utils import logging as transformers_logging
 
         from local_servers.tinker.engine.lora_engine import Engine

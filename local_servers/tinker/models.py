@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 GAP_TIMEOUT_S = 600.0
+CREATION_SEQ = 0
+"""The number of the request that creates or loads a model; the client numbers those that follow from 1."""
 _GIVEN_UP = float("inf")
 logger = logging.getLogger(__name__)
 
@@ -115,7 +117,7 @@ class TrainingModel:
         self.run = run
         self.host = host
         self.adapter: Adapter | None = None
-        self.queue = SequencedQueue(run.run_id, GAP_TIMEOUT_S, first=0)
+        self.queue = SequencedQueue(run.run_id, GAP_TIMEOUT_S, first=CREATION_SEQ)
         self._table = table
         self._store = store
         self._gradient_fault: str | None = None
@@ -201,7 +203,8 @@ class TrainingModel:
 
         metrics = await self.host.train(step)
         self.run.optimizer_steps += 1
-        # A killed server must still show how many steps were applied; a power cut may lose the last ones.
+        # A killed server must still show how many steps were applied; a power cut may lose the last ones. Written on
+        # the training thread: in the order of the steps, and the event loop does not wait for the disk.
         await self.host.train(lambda _: self._store.save_run(self.run, durable=False))
         return metrics
 

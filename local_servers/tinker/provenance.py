@@ -8,8 +8,6 @@ spans that tile its input and its targets (`Datum.with_provenance`), and gets th
    more than `MAX_BYTES`, the ones unused for longest go first.
 2. They are in memory alone, as sessions and their models are: what could name them ends with the process.
 3. Other losses use no record: of their spans only the tiling is checked, as clients attach them whatever the loss.
-4. The targets that a prompt's span covers are not compared with the prompt: their advantage is zero, and clients fill
-   them in with zeros.
 """
 
 import time
@@ -36,6 +34,10 @@ class Span:
     sequence_id: str
     offset: int
     length: int
+
+    @property
+    def kind(self) -> str:
+        return "sampled" if self.sampled else "prompt"
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,18 @@ class RecordedSequences:
             raise BadRequest(f"{loss} needs target_tokens and advantages, one for each token of model_input")
         self._evict()
         for where, span, place in _placed("model_input", provenance.model_input):
-            _check_tokens(where, span, datum.tokens[place], self._claimed(session_id, where, span))
+            record = self._claimed(session_id, where, span)
+            _check_tokens(where, span, datum.tokens[place], _recorded_tokens(where, span, record))
         found = []
         for where, span, place in _placed("loss_fn_inputs", provenance.targets):
             record = self._claimed(session_id, where, span)
-            if not span.sampled:
-                _check_tokens(where, span, None, record)
+            recorded = _recorded_tokens(where, span, record)
+            if not span.sampled:  # its targets are not compared with the prompt: clients fill them in with zeros
                 if advantages[place].any():
                     position = place.start + int(np.argmax(advantages[place] != 0))
                     raise BadRequest(f"{where}: position {position} has a non-zero advantage and was not sampled")
                 continue
-            _check_tokens(where, span, targets[place], record)
+            _check_tokens(where, span, targets[place], recorded)
             if span.length > 0:
                 assert record.top_k is not None
                 of = slice(span.offset, span.offset + span.length)
@@ -162,20 +165,21 @@ def _placed(name: str, spans: Sequence[Span]) -> Iterator[tuple[str, Span, slice
         start += span.length
 
 
-def _check_tokens(where: str, span: Span, tokens: np.ndarray | None, record: RecordedSequence) -> None:
-    """The span must lie within what was recorded, and `tokens`, if given, be those."""
-    what = "sampled tokens" if span.sampled else "prompt tokens"
+def _recorded_tokens(where: str, span: Span, record: RecordedSequence) -> np.ndarray:
+    """The tokens of the sequence that the span claims; BadRequest if it has not so many."""
     recorded = record.tokens if span.sampled else record.prompt
-    if span.offset + span.length > len(recorded):
-        raise BadRequest(
-            f"{where} ends at {span.offset + span.length}, sequence {span.sequence_id!r} has {len(recorded)} {what}"
-        )
-    if tokens is None:
-        return
-    different = np.flatnonzero(tokens != recorded[span.offset : span.offset + span.length])
+    end = span.offset + span.length
+    if end > len(recorded):
+        raise BadRequest(f"{where} ends at {end}, sequence {span.sequence_id!r} has {len(recorded)} {span.kind} tokens")
+    return recorded[span.offset : end]
+
+
+def _check_tokens(where: str, span: Span, tokens: np.ndarray, recorded: np.ndarray) -> None:
+    """BadRequest if a datum's tokens are not those that were recorded for the span."""
+    different = np.flatnonzero(tokens != recorded)
     if len(different):
         place = int(different[0])
         raise BadRequest(
-            f"{where}: token {tokens[place]} is not number {span.offset + place} of the {what} of sequence "
-            f"{span.sequence_id!r}, which is {recorded[span.offset + place]}"
+            f"{where}: token {tokens[place]} is not number {span.offset + place} of the {span.kind} tokens of sequence "
+            f"{span.sequence_id!r}, which is {recorded[place]}"
         )

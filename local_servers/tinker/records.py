@@ -149,7 +149,8 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
 
 
 def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, object]:
-    """A training run as the REST API shows it; `checkpoints` are its, newest first."""
+    """A training run as the REST API shows it; `checkpoints` are its, newest first. `steps_before` counts the optimizer
+    steps behind the checkpoint that the run was loaded from (0 without one), `optimizer_steps` those since."""
 
     def newest(kind: CheckpointKind) -> dict[str, object] | None:
         return next((checkpoint_json(record) for record in checkpoints if record.kind == kind), None)

@@ -74,13 +74,9 @@ async def delete_run(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/training_runs/{run_id}/checkpoints")
 async def list_run_checkpoints(request: web.Request) -> web.Response:
-    state, run_id = state_of(request), request.match_info["run_id"]
-
-    def collect() -> list[CheckpointRecord]:
-        state.store.run(run_id)
-        return state.store.checkpoints(run_id)
-
-    records = await asyncio.to_thread(collect)
+    store, run_id = state_of(request).store, request.match_info["run_id"]
+    await asyncio.to_thread(store.run, run_id)  # 404 if there is none
+    records = await asyncio.to_thread(store.checkpoints, run_id)
     return web.json_response({"checkpoints": [checkpoint_json(record) for record in records]})
 
 

@@ -27,7 +27,7 @@ routes = web.RouteTableDef()
 async def create_sampling_session(request: web.Request) -> web.Response:
     """A sampler of a base model or of a checkpoint, whose weights are loaded before it is announced."""
     state, body = await read(request, types.CreateSamplingSessionRequest)
-    session = state.sessions.living(body.session_id)
+    session = state.sessions.require_living(body.session_id)
     sampler_id = sampler_name(body.session_id, body.sampling_session_seq_id)
     if (known := state.samplers.get(sampler_id)) is None:
         sampler = await _new_sampler(state, sampler_id, body)
@@ -84,7 +84,7 @@ async def asample(request: web.Request) -> web.Response:
     if body.seq_id < 0:
         raise BadRequest(f"seq_id is {body.seq_id}; it has to be 0 or greater")
     sampler = state.samplers.find(body.sampling_session_id)
-    state.sessions.living(sampler.session_id)
+    state.sessions.require_living(sampler.session_id)
     request_id = f"{sampler.sampler_id}:{body.seq_id}"
     content = content_of(body)
     if state.promises.find(request_id, "sample", content) is None:

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import time
+from typing import Any
 
 from aiohttp import web
 from tinker import types
@@ -16,10 +17,8 @@ from local_servers.tinker.state import no_content, read, read_json, state_of
 
 LONG_POLL_S = 30.0
 """How long a poll is held open; the SDK's own limit is 45 s."""
-
 CLIENT_CONFIG = types.ClientConfigResponse()
 """The SDK's start-up flags: its defaults suit a server on the same machine."""
-
 _TOKEN_LIFE_S = 3600
 routes = web.RouteTableDef()
 
@@ -31,11 +30,12 @@ async def health(_request: web.Request) -> web.Response:
 
 @routes.get("/stats")
 async def stats(request: web.Request) -> web.Response:
-    """What this process has done: optimizer steps per model, queue lengths, sampling batches, memory of answers."""
+    """Answers what this process has done and holds: per model, per engine, `recorded` (sampled sequences that training
+    data may name) and `promises` (the answers to requests)."""
     state = state_of(request)
 
     def engine(host: EngineHost) -> dict[str, object]:
-        loaded = {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
+        loaded: dict[str, object] = {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
         return loaded | {"device": host.device, "dtype": host.dtype}
 
     return web.json_response(
@@ -83,7 +83,7 @@ async def auth_token(request: web.Request) -> web.Response:
     now = int(time.time())
     claims = {"iss": "passport-local", "sub": OWNER, "org_id": OWNER, "iat": now, "exp": now + _TOKEN_LIFE_S}
 
-    def segment(payload: dict[str, object]) -> str:
+    def segment(payload: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(payload).encode()).rstrip(b"=").decode()
 
     key = request.headers["X-API-Key"].rpartition(".")[2]
@@ -100,7 +100,7 @@ async def create_session(request: web.Request) -> web.Response:
 async def session_heartbeat(request: web.Request) -> web.Response:
     """Keep a session alive; 410 tells its client that it is over."""
     state, body = await read(request, types.SessionHeartbeatRequest)
-    state.sessions.living(body.session_id)
+    state.sessions.require_living(body.session_id)
     return web.json_response({"type": "session_heartbeat"})
 
 

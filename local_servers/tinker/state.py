@@ -63,7 +63,6 @@ class Session:
     sampler_ids: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The session as `sessions/{id}` shows it."""
         return {
             "session_id": self.session_id,
             "training_run_ids": self.training_run_ids,
@@ -73,7 +72,6 @@ class Session:
         }
 
     def summary(self, checkpoints: int) -> dict[str, object]:
-        """The session as a search result shows it."""
         return {
             "session_id": self.session_id,
             "created_at": self.created_at,
@@ -96,7 +94,7 @@ class SessionRegistry(dict[str, Session]):
         self[session.session_id] = session
         return session
 
-    def living(self, session_id: str) -> Session:
+    def require_living(self, session_id: str) -> Session:
         """The session if it still lives; Refusal 410 otherwise. Counts as a sign of life."""
         session = self.get(session_id)
         if session is None or session.finished is not None:

@@ -36,12 +36,10 @@ from local_servers.tinker.state import STATE, SamplerRegistry, ServerState
 
 KEEP_ALIVE_S = 3600.0
 """Idle connections stay open longer than any client keeps them, so that none is closed under a request."""
-
 MAX_BODY_BYTES = 512 * 2**20
 HOUSEKEEPING_S = 60.0
 SWEEP_EVERY = 10
 """Rounds of housekeeping from one sweep of the store to the next."""
-
 _OPEN_PATHS = ("/api/v1/healthz", "/download/")  # a download's address holds a key of its own
 _FREE_PATHS = (*_OPEN_PATHS, "/stats")
 _KEY_FORMS = (KEY_PREFIX, "eyJ")
@@ -57,6 +55,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return refused(error.status, error.message)
     except OutOfMemory as error:
         return refused(507, str(error))
+    # Above all a model that this server cannot run: the same request would fail again, so it is the client's to change.
     except ServerError as error:
         return refused(400, str(error))
     # In words: an SDK that is newer than this server asks for what it does not have.

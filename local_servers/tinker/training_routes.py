@@ -13,7 +13,7 @@ from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
 from local_servers.tinker.engine.losses import LOSSES
 from local_servers.tinker.engine_types import AdamSettings
-from local_servers.tinker.models import TrainingModel
+from local_servers.tinker.models import CREATION_SEQ, TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
 from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, check_run_id, expiry
 from local_servers.tinker.refusal import BadRequest, Refusal, about_datum
@@ -44,13 +44,13 @@ def submit(
     backward: bool = False,
 ) -> web.Response:
     """Queues a request of a model; a client that sends it again, with the same seq_id, gets the first one's answer.
-    `prepare` checks the request and returns the work to do in its turn. A request that it refuses takes its turn too,
-    and spoils the accumulated gradient if it was a backward pass. Nothing is awaited here, so that a resend cannot come
-    between looking for the first request and queueing it."""
+    `prepare` checks the request at once and returns the work to do in its turn. A request that it refuses takes its
+    turn too, and spoils the accumulated gradient if it was a backward pass. Nothing is awaited here, so that a resend
+    cannot come between looking for the first request and queueing it."""
     seq_id = message.seq_id
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
-    state.sessions.living(model.run.session_id)
+    state.sessions.require_living(model.run.session_id)
     request_id = f"{model.run.run_id}:{seq_id}"
     content = content_of(message)
     if state.promises.find(request_id, kind, content) is None:
@@ -83,7 +83,7 @@ def check_optimizer(config: object) -> None:
 def _new_model(
     state: ServerState, session_id: str, model_id: str, base_model: str, lora: LoraSettings, metadata: Metadata
 ) -> TrainingModel:
-    """A model of a living session, which its request number 0 will make or load."""
+    """A model of a living session, which its request CREATION_SEQ will make or load."""
     run = RunRecord(run_id=model_id, session_id=session_id, base_model=base_model, lora=lora, user_metadata=metadata)
     host = state.engines.find(base_model)
     model = TrainingModel(run, host, state.promises, state.store)
@@ -97,9 +97,9 @@ async def create_model(request: web.Request) -> web.Response:
     """Makes a training run, a LoRA adapter on a base model. Answers at once with a request id, by which the client
     fetches the result (the promise) when the adapter is there."""
     state, body = await read(request, types.CreateModelRequest)
-    state.sessions.living(body.session_id)
+    state.sessions.require_living(body.session_id)
     model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
-    request_id, content = f"{model_id}:0", content_of(body)
+    request_id, content = f"{model_id}:{CREATION_SEQ}", content_of(body)
     # Nothing is awaited between `find` and `open`: a request that is sent again finds the promise of the first.
     if state.promises.find(request_id, "create_model", content) is None:
         check_optimizer(body.optimizer_config)
@@ -116,7 +116,7 @@ async def create_model(request: web.Request) -> web.Response:
             await model.create()
             return json_answer({"type": "create_model", "model_id": model_id})
 
-        model.submit(0, state.promises.open(request_id, "create_model", content), work)
+        model.submit(CREATION_SEQ, state.promises.open(request_id, "create_model", content), work)
     return web.json_response({"request_id": request_id, "model_id": model_id})
 
 
@@ -133,17 +133,18 @@ async def get_info(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/forward_backward")
 async def forward_backward(request: web.Request) -> web.Response:
-    """A forward pass, and a backward one unless `forward_only`."""
+    """Queues a forward pass, and a backward one unless `forward_only`; answers with a request id, by which the client
+    fetches the losses. The datums are checked at once, so that a bad one is refused before it waits for its turn."""
     state = state_of(request)
     message = parse_forward_backward(await request.read())
     model = state.model(message.model_id)
     backward = not message.forward_only
 
     def prepare() -> Work:
-        loss, config, given = loss_of(message), loss_config_of(message), train_datums(message)
-        datums = [datum for datum, _ in given]
-        if LOSSES[loss].divergence:
-            for number, (datum, provenance) in enumerate(given):
+        loss, config, with_provenance = loss_of(message), loss_config_of(message), train_datums(message)
+        datums = [datum for datum, _ in with_provenance]
+        if LOSSES[loss].divergence:  # the loss compares with what the sampler recorded, which provenance leads to
+            for number, (datum, provenance) in enumerate(with_provenance):
                 with about_datum(number):
                     datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance, loss)
         if model.host.loaded is not None:  # nothing is checked before it is loaded
@@ -201,13 +202,13 @@ async def save_weights(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/save_weights_for_sampler")
 async def save_weights_for_sampler(request: web.Request) -> web.Response:
-    """Sampler weights: under a name on disk, or without one as a sampling session in memory.
-
-    A request of `kind` inflight asks for these weights or newer ones: it gets a snapshot of these too."""
+    """Queues the saving of a model's weights for sampling: on disk under `path`, or without a path as a snapshot in
+    memory, with a sampling session of its own. Answers with a request id, by which the client fetches the checkpoint's
+    path or the session's id. A request of kind "inflight", which would accept newer weights too, gets these."""
     state, body = await read(request, types.SaveWeightsForSamplerRequest)
     model = state.model(body.model_id)
 
-    def prepare() -> Work:
+    def prepare() -> Work:  # refuses a bad request at once; the work that it returns runs in the model's queue
         if body.path is not None:
             return _save_work(state, model, "sampler_weights", body)
         if body.sampling_session_seq_id is None:
@@ -220,13 +221,13 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
             snapshot = await model.snapshot()
             run = model.run
             state.samplers.add(Sampler(sampler_id, run.session_id, model.host, run.base_model, snapshot=snapshot))
-            state.sessions.living(run.session_id).sampler_ids.append(sampler_id)
+            state.sessions.require_living(run.session_id).sampler_ids.append(sampler_id)
             return json_answer({"type": body.type, "sampling_session_id": sampler_id})
 
         return work
 
-    # The SDK draws this number anew each time it sends the request: a resend is one all the same, and its answer names
-    # the sampler of the first.
+    # Left out of what is compared with an earlier request of the same seq_id: the SDK draws this number anew when it
+    # sends a request again. Such a resend gets the answer to the first, which names the first one's sampler.
     content = body.model_copy(update={"sampling_session_seq_id": None})
     return submit(state, model, body.type, content, prepare)
 
@@ -272,13 +273,13 @@ def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeights
 
 
 async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest, model_id: str) -> web.Response:
-    request_id, content = f"{model_id}:0", content_of(body)
+    request_id, content = f"{model_id}:{CREATION_SEQ}", content_of(body)
     if state.promises.find(request_id, "load_weights", content) is None:
         record = await asyncio.to_thread(state.store.find, body.path)
-        session_id = state.sessions.living(model_id.split(":")[0]).session_id
+        session_id = state.sessions.require_living(model_id.split(":")[0]).session_id
         base_model = body.base_model or record.base_model
         if state.promises.find(request_id, "load_weights", content) is None:  # a resend may have been faster
             model = _new_model(state, session_id, model_id, base_model, record.lora, body.user_metadata)
             promise = state.promises.open(request_id, "load_weights", content)
-            model.submit(0, promise, _load_work(state, model, body))
+            model.submit(CREATION_SEQ, promise, _load_work(state, model, body))
     return web.json_response({"request_id": request_id, "model_id": model_id})

@@ -1,6 +1,7 @@
 """Between the SDK's messages and the engine's plain types: protobuf training requests in, protobuf answers out."""
 
 import secrets
+from collections.abc import Iterable
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -15,7 +16,6 @@ from local_servers.tinker.refusal import BadRequest, about_datum
 MASK_TOKEN = 0
 MASK_LOGPROB = -99999.0
 """What the SDK reads as "nothing here" in a top-k matrix."""
-
 _DTYPES: dict[int, type[np.number]] = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
@@ -37,10 +37,8 @@ def loss_of(message: "pb.ForwardBackwardRequest") -> str:
 
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
-    """The loss function's numbers; BadRequest for a text value, which no offered loss takes.
-
-    The SDK sends every number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts.
-    """
+    """The loss function's numbers; BadRequest for a text value, which no offered loss takes. The SDK sends every
+    number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts."""
     config = {str(key): float(value) for key, value in message.loss_fn_config.items()}
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
@@ -79,7 +77,7 @@ def _span(message: "pb.ProvenanceSpan") -> Span:
     return Span(kind == "sampled_tokens", str(named.sequence_id), int(named.offset), int(named.length))
 
 
-def _input_tokens(chunks: "list[pb.Chunk]") -> np.ndarray:
+def _input_tokens(chunks: Iterable[pb.Chunk]) -> np.ndarray:
     parts = []
     for chunk in chunks:
         kind = chunk.WhichOneof("chunk")

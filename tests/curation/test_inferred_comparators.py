@@ -105,7 +105,7 @@ UNTOUCHED = [
 
 async def test_comparators_are_inferred_where_the_evidence_is_clear(judge: Judge) -> None:
     problems = [problem for _, problem, _ in INFERRED]
-    checks = await check_solutions(problems, judge, infer=1)
+    checks = await check_solutions(problems, judge, inference_seed=1)
     for (name, problem, words), row in zip(INFERRED, checks.iter_rows(named=True), strict=True):
         assert row["inferred_comparator"] == name and words in row["comparator_from"], (problem.problem_id, row)
         assert row["status"] == "good" and not row["multi_answer_suspect"], row
@@ -117,7 +117,7 @@ async def test_comparators_are_inferred_where_the_evidence_is_clear(judge: Judge
 
 async def test_what_may_be_wrong_stays_undecided_and_is_flagged(judge: Judge) -> None:
     problems = [problem for problem, _ in UNDECIDED]
-    checks = await check_solutions(problems, judge, infer=1)
+    checks = await check_solutions(problems, judge, inference_seed=1)
     for (problem, words), row in zip(UNDECIDED, checks.iter_rows(named=True), strict=True):
         assert row["inferred_comparator"] is None and row["multi_answer_suspect"], (problem.problem_id, row)
         assert "undecided: " in row["suspicion"] and words in row["suspicion"], row
@@ -127,7 +127,7 @@ async def test_what_may_be_wrong_stays_undecided_and_is_flagged(judge: Judge) ->
 
 
 async def test_what_needs_no_other_comparator_keeps_its_own(judge: Judge) -> None:
-    checks = await check_solutions(UNTOUCHED, judge, infer=1)
+    checks = await check_solutions(UNTOUCHED, judge, inference_seed=1)
     assert checks["inferred_comparator"].null_count() == len(UNTOUCHED)
     statuses = dict(checks.select("problem_id", "status").iter_rows())
     # The tests are less precise than the statement asks for: nothing suggests another answer.
@@ -142,8 +142,8 @@ async def test_faults_of_the_sandbox_change_no_decision(judge: Judge, embedded: 
         embedded.sandbox_urls[0], rates={"fail": 0.1, "cut": 0.1}, spares=lambda path: path == "/v1/ping"
     )
     async with SandboxClient([serve(proxy.app())], attempts=4, backoff_s=0.01) as client:
-        assert (await check_solutions(problems, Judge(client), infer=1)).equals(
-            await check_solutions(problems, judge, infer=1)
+        assert (await check_solutions(problems, Judge(client), inference_seed=1)).equals(
+            await check_solutions(problems, judge, inference_seed=1)
         )
 
 

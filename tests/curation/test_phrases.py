@@ -79,6 +79,8 @@ def test_what_an_order_is_of_decides() -> None:
     assert said_of_answers("If there are several permutations, print any of them.").several
     assert said_of_answers("Print the sets in any order. Within a line, print numbers in any order.").several
     assert said_of_answers("Print the words by length.").ordered == "by length"
+    assert said_of_answers("Print them in any order. Print each sorted.").ordered == "sorted"
+    assert said_of_answers("Print it in any case. If there are several answers, print any of them.").several
 
 
 @pytest.mark.parametrize(

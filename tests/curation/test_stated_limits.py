@@ -50,15 +50,23 @@ from coderl_tasks.curation.stated_limits import Said, stated_bounds
             ["The list may be empty.", "If there are fewer than two, return all."],
             ["The list is not empty.", "A non-empty list.", "A list."],
         ),
-        ("is_open", ["Three integers are given."], ["An integer from 1 to 9.", "The digits of an integer.", "A word."]),
+        (
+            "names_no_bound",
+            ["Three integers are given."],
+            ["An integer from 1 to 9.", "The digits of an integer.", "A word."],
+        ),
         ("names_parity", ["The number of elements is odd."], ["Count the odd numbers.", "Is the length even?"]),
         (
-            "relates",
+            "relates_inputs",
             ["The integers `low` and `high`.", "The primes between `a` and `b`.", ""],
             ["`low` and `high`, in any order.", "Two integers.", "The distance between `a` and `b`."],
         ),
-        ("orders", ["A list in rising order.", "The sorted list."], ["All of them, in their order.", "In any order."]),
-        ("asks", ["Find out if `a` is in `b`.", "Its index, or -1 if there is none."], ["The index of `a`."]),
+        (
+            "speaks_of_order",
+            ["A list in rising order.", "The sorted list."],
+            ["All of them, in their order.", "In any order."],
+        ),
+        ("asks_yes_or_no", ["Find out if `a` is in `b`.", "Its index, or -1 if there is none."], ["The index of `a`."]),
         ("limits_zero", ["A positive number.", "An integer n >= 1.", ""], ["A number."]),
         (
             "limits_signs",
@@ -70,7 +78,7 @@ from coderl_tasks.curation.stated_limits import Said, stated_bounds
         ("names_zero", ["Whether it is above zero."], ["A non-negative integer, not 0.", "The number."]),
         ("names_empty_elements", ["Empty lists are left out.", "An empty text in it."], ["The list may be empty."]),
         ("names_even", ["An even number of them.", ""], ["The sum."]),
-        ("is_scale", ["The grades of a class.", ""], ["The second line has the numbers."]),
+        ("is_fixed_scale", ["The grades of a class.", ""], ["The second line has the numbers."]),
     ],
 )
 def test_words_that_let_inputs_differ(says: str, statements: list[str], others: list[str]) -> None:

@@ -63,10 +63,10 @@ async def test_progress_tells_the_time_left_without_a_terminal(
     measured |= {"eval/n": 90, "eval/truncated_rate": 0.25, "eval/infra_errors": 2}
     shown = Display()
     async with shown.steps(last_step=9, done=4):
-        shown.phase("sampling")
+        shown.label_steps_bar("sampling")
         for row in ({"step": 4, **ROW}, {"step": 4, **measured}, {"step": 5, **ROW}, {"step": 6, **ROW}):
             shown.row(row)
-            await display._outbox.emptied(10)
+            await display._outbox.wait_until_sent(10)
     first, evaluation, second, third = screen.getvalue().splitlines()
     assert first.startswith("step    4/10  reward 0.500") and first.endswith("50 s left")
     scores = "Pass@1 50.0% [40.0%, 60.0%]  reward 0.400  n 90  truncated 25%  infra errors 2"
@@ -93,7 +93,7 @@ async def lines_of(text: str, looks: list[tuple[int, int, float]], patch: pytest
     patch.setattr(display, "LOOK_EVERY_S", 0.0)
     patch.setattr(display, "monotonic", lambda: next(times))
     async with shown.steps(last_step=None, done=0):
-        patch.setattr(shown, "phase", noted)
+        patch.setattr(shown, "label_steps_bar", noted)
         async with shown.bar(text, count):
             await looked.wait()
     return lines
@@ -134,7 +134,7 @@ async def test_a_step_that_is_long_sampled_says_how_far_it_is(
 async def test_progress_draws_a_bar_on_a_terminal(screen: io.StringIO) -> None:
     shown = Display()
     async with shown.steps(last_step=None, done=0):
-        shown.phase("scoring")
+        shown.label_steps_bar("scoring")
         shown.row({"step": 0, **ROW})
     assert "scoring" in screen.getvalue()
     assert "reward 0.500" in screen.getvalue()

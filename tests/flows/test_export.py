@@ -166,7 +166,7 @@ def test_the_best_checkpoint_is_that_of_the_validation_problems(run: Path, tmp_p
 
 def test_the_report_says_until_when_states_are_kept(run: Path) -> None:
     page = run_page(load_run(run))
-    (state,) = page["expiring"]  # the others are checkpoints
+    (state,) = page["expiring_states"]  # the others are checkpoints
     assert state.step == 0
     saved = (run / "steps/000000/commit.json").stat().st_mtime
     assert (state.expires.timestamp() - saved) == pytest.approx(168 * 3600)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.curation.from_run import RunPolicy, told_by
+from coderl_tasks.curation.from_run import RunPolicy, estimate_from_run
 from coderl_tasks.curation.profile import NO_PRICES
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.journal.atomic import append_row, read_rows
@@ -79,9 +79,9 @@ def test_a_pool_is_refreshed_from_a_run(coderl: Coderl, run: Path, pool: Path, t
     # Rollouts that were graded by another comparator tell nothing.
     policy = RunPolicy(str(trained), last["step"], last["sampler_path"], "data/nano")
     problems = [problem.whole() for problem in read_pool(pool / "pool.parquet")]
-    assert told_by(policy, problems, NO_PRICES).counts == by_run
+    assert estimate_from_run(policy, problems, NO_PRICES).counts == by_run
     others = [replace(problem, comparator="set") for problem in problems]
-    assert not told_by(policy, others, NO_PRICES).counts
+    assert not estimate_from_run(policy, others, NO_PRICES).counts
 
     # The run went on meanwhile, and the curation had not ended: it ends with the policy that it began with.
     before = hashes(fresh)

@@ -27,10 +27,10 @@ from coderl_tasks.problems.profile_columns import PROFILE_SCHEMA, SHARD_SCHEMA
 from coderl_tasks.runtime import remote_shards
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.runtime.remote_shards import (
-    Elsewhere,
     Job,
-    next_key,
-    profile_elsewhere,
+    RemoteShards,
+    key_of_run,
+    profile_remotely,
     put_job,
     read_asked,
     read_profile,
@@ -87,16 +87,16 @@ async def test_a_run_at_work_is_waited_for_and_one_that_ended_is_not(prefect_api
     async with get_client() as client:
         flow_id = await client.create_flow_from_name("a-shard")
         deployment_id = await client.create_deployment(flow_id=flow_id, name="somewhere")
-        assert await next_key("job") == "job-0"
+        assert await key_of_run("job") == "job-0"
         run = await client.create_flow_run_from_deployment(deployment_id, state=Scheduled(), idempotency_key="job-0")
-        assert await next_key("job") == "job-0"
-        assert await next_key("other") == "other-0"
+        assert await key_of_run("job") == "job-0"
+        assert await key_of_run("other") == "other-0"
         await client.set_flow_run_state(run.id, Crashed(), force=True)
-        assert await next_key("job") == "job-1"
+        assert await key_of_run("job") == "job-1"
 
 
-def elsewhere(here: Callable[..., Awaitable[None]], **changes: str) -> Elsewhere:
-    return Elsewhere(SETTINGS.with_changes(**changes), Display(), Budget(), here)
+def elsewhere(here: Callable[..., Awaitable[None]], **changes: str) -> RemoteShards:
+    return RemoteShards(SETTINGS.with_changes(**changes), Display(), Budget(), here)
 
 
 async def not_here(number: int, address: str, *others: object) -> None:
@@ -128,7 +128,7 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
 
     @flow
     async def curation() -> pl.DataFrame:
-        return await profile_elsewhere(elsewhere(here), {0: (PROBLEMS, ALIKE)}, tmp_path)
+        return await profile_remotely(elsewhere(here), {0: (PROBLEMS, ALIKE)}, tmp_path)
 
     dispatching = asyncio.create_task(curation())
     while not (first := await runs_of([StateType.SCHEDULED])):

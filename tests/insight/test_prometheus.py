@@ -117,7 +117,7 @@ def test_an_address_that_is_none_is_one_line(address: str) -> None:
 def test_up_shows_its_pool_and_the_runs_that_it_works_on(port: int) -> None:
     one, two = frozenset({("run", "one")}), frozenset({("run", "two")})
     lost = LostRuns()
-    lost._alive, lost._at_work = 2, {"running": 3}
+    lost._alive, lost._runs_by_state = 2, {"running": 3}
     with publishing("coderl-up", lost.counted) as environment:
         folder = Path(environment[VARIABLE])
         runs = [PrometheusTracker(Path(name), str(folder)) for name in ("one", "two")]

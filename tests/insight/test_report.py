@@ -34,8 +34,8 @@ from coderl_tasks.insight.pool_view import (
     pass_rate_plot,
     pool_markdown,
     samples_plot,
+    several_answer_suspects,
     spending,
-    suspects,
 )
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
@@ -47,6 +47,7 @@ from coderl_tasks.insight.report import (
     render_report,
     run_page,
     step_history_markdown,
+    verdict_table,
     write_comparison,
     write_report,
 )
@@ -153,12 +154,26 @@ def test_posteriors_are_shown_as_expected_numbers(pool_dir: Path) -> None:
     assert counts[:7].sum() == pytest.approx(hard, abs=0.1), "seven of twenty parts lie below 0.35"
     whole = make_up(curation.pool)[-1]
     wrong = [1 - part for part in curation.pool["difficulty_probability"]]
-    assert sum(whole.few) == pytest.approx(sum(wrong), abs=2) and sum(whole.few) > 0
+    assert sum(whole.wrong_labels) == pytest.approx(sum(wrong), abs=2) and sum(whole.wrong_labels) > 0
     for page in (Page(render_report(pool_dir)).text, pool_markdown(curation)):
         assert "expected to be wrong" in page and "number of problems expected at each pass rate" in page
         assert "samples or fewer" not in page
     rates = query(pool_dir, name="pass_rates")
     assert rates["expected_hard"].sum() == pytest.approx(hard, abs=0.5)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 7, 8])
+def test_verdicts_are_counted_in_the_spans_that_are_shown(run_dir: Path, n_steps: int) -> None:
+    """Also where the steps cannot be divided into five equal spans."""
+    run = load_run(run_dir)
+    run = replace(run, scored_files=run.scored_files[:n_steps])
+    table, graded = verdict_table(run), run.rollouts(["step", "verdict"]).drop_nulls().collect()
+    assert [step for first, last in table["spans"] for step in range(first, last + 1)] == [*range(n_steps)]
+    assert len(table["spans"]) == min(5, n_steps) and len(table["rows"]) > 1
+    for row in table["rows"]:
+        for (first, last), share in zip(table["spans"], row["shares"], strict=True):
+            in_span = graded.filter(pl.col("step").is_between(first, last))
+            assert share == pytest.approx(in_span.filter(verdict=row["verdict"]).height / in_span.height)
 
 
 def test_untrusted_text_stays_text(run_html: str) -> None:
@@ -242,7 +257,7 @@ def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path:
     changed = replace(run, metrics=known.with_columns(time_limit_rate=pl.col("step") / 100))
     assert "Programs that run out of time" not in flat_panels(changed)
     page = run_page(run)
-    assert "Out of time (0%)" in page["flat"] and len(page["history"]) + len(page["more_history"]) == len(drawn)
+    assert "Out of time (0%)" in page["level_panels"] and len(page["history"]) + len(page["more_history"]) == len(drawn)
     assert len(page["history"]) % 2 == 0 and page["history"], "two in each row"
     assert not flat_panels(replace(run, metrics=run.metrics.head(1))), "of one step nothing is level"
 
@@ -267,8 +282,8 @@ def test_answers_have_the_test_that_failed_first(run_dir: Path, tmp_path: Path) 
     known = [Problem(name, split, "s", "", "stdin", "", tests, 12, 12, None, (), 0) for name, split in named]
     problems_frame(known).write_parquet(tmp_path / "tests.parquet")
     page = run_page(replace(run, config=run.config | {"evaluation_dataset": str(tmp_path / "tests.parquet")}))
-    assert page["samples_missing"] is None
-    failed = [side["failed"] for sample in page["samples"] for _, side in sample["sides"] if side["failed"]]
+    assert page["why_no_tests"] is None
+    failed = [side["failed"] for sample in page["examples"] for _, side in sample["sides"] if side["failed"]]
     wrong = [test for test in failed if test["difference"]]
     assert wrong and wrong[0]["difference"] == "line 1, token 1: expected 5, got 3"
     assert all(test["input"] == f"4 {HOSTILE}\n" and test["expected"] == "5\n" for test in failed)
@@ -362,7 +377,7 @@ def test_spending_adds_up(pool_dir: Path) -> None:
 
 def test_suspects_name_those_in_the_pool(pool_dir: Path) -> None:
     curation = load_curation(pool_dir)
-    suspected = suspects(curation)
+    suspected = several_answer_suspects(curation)
     assert len(suspected) == curation.solutions["multi_answer_suspect"].sum() > 10
     assert 0 < suspected["in_pool"].sum() < len(suspected)
     assert suspected.filter("in_pool")["problem_id"].is_in(curation.pool["problem_id"].to_list()).all()

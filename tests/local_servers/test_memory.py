@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from local_servers.memory import OutOfMemory, as_out_of_memory, available_bytes, importing, require_memory
+from local_servers.memory import OutOfMemory, as_out_of_memory, available_bytes, fast_imports, require_memory
 
 LIMITED = """
 from local_servers.memory import as_out_of_memory, available_bytes, limit_own_memory
@@ -58,7 +58,7 @@ def test_an_accelerator_that_is_full_has_the_same_name() -> None:
 
 
 def test_garbage_is_looked_for_again_after_an_import_that_failed() -> None:
-    with pytest.raises(ImportError), importing():
+    with pytest.raises(ImportError), fast_imports():
         assert not gc.isenabled()
         raise ImportError
     try:

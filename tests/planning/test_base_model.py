@@ -6,7 +6,7 @@ import pytest
 from tinker.types import SupportedModel
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.planning.early_checks import BARE_MODELS, MadeWith, choose_model, with_decided_model
+from coderl_tasks.planning.early_checks import BARE_MODELS, RecordedModel, choose_model, with_decided_model
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 from tests.conftest import Serve
@@ -101,7 +101,7 @@ async def test_a_named_model_that_is_offered_is_taken(offering: Offering) -> Non
 
 async def test_what_is_gone_on_with_keeps_its_model_or_is_refused(offering: Offering) -> None:
     proxy = offering(*OTHERS, RECIPES)
-    run = MadeWith("the run R", "Qwen/Qwen3-8B", "start a new one")
+    run = RecordedModel("the run R", "Qwen/Qwen3-8B", "start a new one")
     decided = await with_decided_model(TrainSettings(), run)
     assert (decided.model_name, decided.model_reason) == ("Qwen/Qwen3-8B", "the run R was made with it")
     proxy.models = {RECIPES: "data/nano"}

@@ -52,7 +52,8 @@ def by_hand(name: LossName, advantage: float) -> tuple[float, int | None]:
 @pytest.mark.parametrize("advantage", [0.75, -0.25])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_by_hand(name: LossName, advantage: float) -> None:
-    loss, ratios, clipped = LOSSES[name].of_completion(np.array(TRAINER), np.array(SAMPLER), advantage)
+    value, config = LOSS_RULES[name].value, LOSSES[name].config
+    loss, ratios, clipped = value(np.array(TRAINER), np.array(SAMPLER), advantage, config)
     expected_loss, expected_clipped = by_hand(name, advantage)
     assert loss == pytest.approx(expected_loss, rel=1e-14)
     assert clipped == expected_clipped
@@ -61,10 +62,11 @@ def test_a_loss_by_hand(name: LossName, advantage: float) -> None:
 
 def test_the_ratio_of_gspo_is_the_sequences() -> None:
     trainer, sampler = np.array([-1.0, -1.0]), np.array([-1.5, -1.3])
-    loss, ratios, clipped = LOSSES["gspo"].of_completion(trainer, sampler, 0.5)
+    value, config = LOSS_RULES["gspo"].value, LOSSES["gspo"].config
+    loss, ratios, clipped = value(trainer, sampler, 0.5, config)
     assert ratios == pytest.approx([math.exp(0.4)] * 2, rel=1e-14)
     assert (loss, clipped) == (pytest.approx(-0.5 * 2 * 1.2), 2)
-    assert LOSSES["gspo"].of_completion(trainer, sampler, -0.5)[2] == 0
+    assert value(trainer, sampler, -0.5, config)[2] == 0
 
 
 def test_an_epoch_trains_on_all_and_the_rest_too() -> None:

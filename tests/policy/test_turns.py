@@ -60,16 +60,16 @@ def test_the_sequences_of_a_completion() -> None:
     row = {"prompt_tokens": [5, 6], "completion_tokens": [1, 2, 3, 4, 5], "turns": None}
     schema = {name: ROLLOUT_SCHEMA[name] for name in row}
     ((tokens, whole),) = sequences(pl.DataFrame([row], schema=schema), 0)
-    assert (tokens.tolist(), whole.prompt, whole.sampled) == ([5, 6, 1, 2, 3, 4, 5], 2, None)
+    assert (tokens.tolist(), whole.prompt_len, whole.sampled) == ([5, 6, 1, 2, 3, 4, 5], 2, None)
     turns = [turn(2, 2), turn(4, 1, said=[9]), turn(1, 2, said=[8, 7], is_split=True)]
     one, other = sequences(pl.DataFrame([row | {"turns": turns}], schema=schema), 0)
     assert one[0].tolist() == [5, 6, 1, 2, 9, 3] and marks(one[1]) == [True, True, False, True]
     assert other[0].tolist() == [5, 8, 7, 4, 5] and marks(other[1]) == [True, True]
-    assert (one[1].prompt, one[1].first, one[1].last) == (2, 0, 3)
-    assert (other[1].prompt, other[1].first, other[1].last) == (3, 3, 5)
+    assert (one[1].prompt_len, one[1].first, one[1].last) == (2, 0, 3)
+    assert (other[1].prompt_len, other[1].first, other[1].last) == (3, 3, 5)
     values = np.arange(5) + 10
     assert one[1].spread(values).tolist() == [10, 11, 0, 12] and other[1].spread(values).tolist() == [13, 14]
-    assert one[1].gathered(one[1].spread(values)).tolist() == [10, 11, 12]
+    assert one[1].sampled_only(one[1].spread(values)).tolist() == [10, 11, 12]
 
 
 async def test_log_probabilities_are_of_each_answer_behind_its_own_prompt(
@@ -137,7 +137,7 @@ def test_what_the_environment_says_has_no_advantage_and_no_log_probability(score
                 continue
             inputs = {name: value.to_numpy() for name, value in next(datums).loss_fn_inputs.items()}
             assert part.sampled is not None
-            is_sampled = np.concatenate([np.zeros(part.prompt - 1, bool), part.sampled])
+            is_sampled = np.concatenate([np.zeros(part.prompt_len - 1, bool), part.sampled])
             assert inputs["target_tokens"].tolist() == tokens[1:].tolist()
             assert not inputs["advantages"][~is_sampled].any() and not inputs["logprobs"][~is_sampled].any()
             assert (inputs["advantages"][is_sampled] == np.float32(rows["advantage"][row])).all()

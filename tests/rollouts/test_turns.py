@@ -90,13 +90,15 @@ async def test_each_answer_goes_on_from_what_was_sampled(sampler: tinker.Samplin
         assert row["completion"] == turns[-1]["text"] and row["stop_reason"] == turns[-1]["stop_reason"]
         ((tokens, sequence),) = sequences(group, number)
         assert sequence.sampled is not None
-        assert tokens[sequence.prompt :][sequence.sampled].tolist() == row["completion_tokens"]
+        assert tokens[sequence.prompt_len :][sequence.sampled].tolist() == row["completion_tokens"]
         text = engine.renderer.tokenizer.decode(tokens.tolist())
         assert text.count("<|im_start|>assistant") == 3 and text.count(SAID) == 2
         # The log-probabilities are of these very tokens behind these very tokens.
         scores = await sampler.compute_logprobs(tinker.ModelInput.from_ints(tokens.tolist()))
         own = [
-            score for score, is_sampled in zip(scores[sequence.prompt :], sequence.sampled, strict=True) if is_sampled
+            score
+            for score, is_sampled in zip(scores[sequence.prompt_len :], sequence.sampled, strict=True)
+            if is_sampled
         ]
         assert own == pytest.approx(row["logprobs"], abs=1e-4)
 
@@ -177,7 +179,7 @@ async def test_a_policy_calls_a_tool_and_its_last_answer_counts(sampler: tinker.
     for number, row in enumerate((called, broken)):
         ((tokens, sequence),) = sequences(group, number)
         assert sequence.sampled is not None
-        assert tokens[sequence.prompt :][sequence.sampled].tolist() == row["completion_tokens"]
+        assert tokens[sequence.prompt_len :][sequence.sampled].tolist() == row["completion_tokens"]
         written = str(decode(tokens.tolist()))
         assert f"{texts[number]}<|im_end|>\n<|im_start|>user\n<tool_response>\n" in written
         assert "</tool_response><|im_end|>\n<|im_start|>assistant\n" in written and "70001" not in written

@@ -3,7 +3,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 from prefect.utilities.engine import get_state_for_result
 
-from coderl_tasks.runtime.display import forget_old_results
+from coderl_tasks.runtime.display import forget_old_task_results
 from coderl_tasks.runtime.prefect_server import used
 
 
@@ -20,7 +20,7 @@ def produce() -> Result:
 def produce_many(kept: int) -> tuple[int, bool, bool]:
     """How many results are remembered in the end, and whether the first and the last are."""
     results = [produce() for _ in range(2 * kept)]
-    forget_old_results(kept)
+    forget_old_task_results(kept)
     context = FlowRunContext.get()
     assert context is not None
     first, *_, last = (get_state_for_result(result) is not None for result in results)

@@ -53,7 +53,7 @@ async def test_what_is_published_during_an_outage_arrives_after_it(
     app = web.Application()
     app.router.add_post("/", answer)
     async with TestServer(app, port=port):
-        await outbox.emptied(60)
+        await outbox.wait_until_sent(60)
     assert arrived == ["new", "name", "wrong"]  # each once, the newest of its kind
     said = [record.message for record in caplog.records if record.name == "coderl_tasks.runtime.display"]
     assert [line.partition(":")[0] for line in said] == [
@@ -69,9 +69,9 @@ async def test_a_flow_that_ends_during_an_outage_says_what_did_not_arrive(
     outbox = _Outbox()
     outbox.put("the history", post("old"))
     outbox.put("the name", post("name"))
-    await outbox.emptied(0.2)
+    await outbox.wait_until_sent(0.2)
     assert "not published: the history, the name" in caplog.text
-    await outbox.emptied(0.2)
+    await outbox.wait_until_sent(0.2)
     assert caplog.text.count("not published") == 1
 
 
@@ -83,5 +83,5 @@ async def test_an_artifacts_key_is_its_kind_and_name_as_prefect_takes_them(monke
 
     monkeypatch.setattr(display, "acreate_markdown_artifact", create)
     display.publish_later("step-history", "2026_11_21-10_00_00", "text")
-    await display._outbox.emptied(60)
+    await display._outbox.wait_until_sent(60)
     assert published == [("text", "step-history-2026-11-21-10-00-00")]

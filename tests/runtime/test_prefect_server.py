@@ -42,7 +42,7 @@ from coderl_tasks.runtime.prefect_server import (
     found_api_url,
     is_open,
     is_up,
-    not_joined,
+    notice_of_unusable_server,
     prefect_server,
     secret_file,
     shared_prefect_server,
@@ -114,7 +114,7 @@ def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(
 ) -> None:
     monkeypatch.setattr(servers, "DEFAULT_API_URL", prefect_api)
     assert found_api_url() == prefect_api
-    assert not_joined() is None
+    assert notice_of_unusable_server() is None
     with prefect_server() as api_url:  # as `coderl train` beside `coderl up`: it finds the secret by itself
         assert api_url == prefect_api
         assert os.environ["PREFECT_API_AUTH_STRING"] == PREFECT_API_AUTH_STRING.value() == auth_string(prefect_api)
@@ -141,7 +141,7 @@ def test_another_users_server_on_the_default_port_is_not_asked_anything(
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # to be another user than the listener's
     assert found_api_url() is None
     assert auth_string(theirs) is None
-    assert "is another user's, and so not joined" in str(not_joined())
+    assert "is another user's, and so not joined" in str(notice_of_unusable_server())
     assert "is another user's, and so not joined" in check_prefect(None).detail
     assert asked == []
 
@@ -152,7 +152,7 @@ def test_what_is_ours_but_no_server_that_lets_us_in_is_not_joined(
     monkeypatch.setattr(servers, "DEFAULT_API_URL", prefect_api)
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))  # where its secret is not
     assert found_api_url() is None
-    assert "lets this command in" in str(not_joined())
+    assert "lets this command in" in str(notice_of_unusable_server())
     with used(prefect_api):
         found = check_prefect(None)
     assert not found.ok

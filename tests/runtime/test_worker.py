@@ -88,8 +88,8 @@ async def heartbeat(client: PrefectClient, name: str) -> None:
 async def look_until(client: PrefectClient, lost: LostRuns, is_done: Callable[[], Awaitable[bool]]) -> None:
     """Look as `coderl up` does while its worker lives, until it `is_done`."""
     while not await is_done():
-        await heartbeat(client, lost.own[-1])
-        await lost.look(client)
+        await heartbeat(client, lost.own_workers[-1])
+        await lost.check_pool(client)
         await asyncio.sleep(0.1)
 
 
@@ -108,7 +108,7 @@ async def test_runs_of_a_worker_without_heartbeats_are_ended_and_begun_again(
         return all([(await states_of(client, run))[-1] == "AwaitingRetry" for run in (*runs, crashed)])
 
     monkeypatch.setattr(worker, "SETTLED_S", 0.0)
-    await look_until(client, LostRuns(own=[live]), all_begun)
+    await look_until(client, LostRuns(own_workers=[live]), all_begun)
     for run in runs:
         assert (await states_of(client, run))[-3:] == ["Running", "Crashed", "AwaitingRetry"]
         (log,) = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))
@@ -122,14 +122,16 @@ async def test_an_outage_of_the_server_loses_no_worker(
     client: PrefectClient, take_up: TakeUp, names: tuple[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     live, other = names
-    lost, run = LostRuns(own=[live]), await take_up(other, Running())
+    lost, run = LostRuns(own_workers=[live]), await take_up(other, Running())
     await heartbeat(client, other)
-    await lost.look(client)
-    lost._heard = worker._FirstSeen({key: (value, at - 60) for key, (value, at) in lost._heard.items()})
+    await lost.check_pool(client)
+    lost._last_heartbeats = worker._FirstSeen(
+        {key: (value, at - 60) for key, (value, at) in lost._last_heartbeats.items()}
+    )
     with used(f"http://127.0.0.1:{free_port()}/api"):
-        assert not await asyncio.to_thread(lost._ask, lost.look)
+        assert not await asyncio.to_thread(lost._send, lost.check_pool)
     for _ in range(3):  # it answers again, and the worker has not come to send a heartbeat yet
-        await lost.look(client)
+        await lost.check_pool(client)
     assert (await states_of(client, run))[-1] == "Running"
     assert capfd.readouterr().out.count("the Prefect server does not answer") == 1
 
@@ -142,10 +144,10 @@ def test_a_refused_request_is_said_once_until_one_succeeds_and_the_server_counts
 
     async def fine(client: PrefectClient) -> None: ...
 
-    lost = LostRuns(own=[])
+    lost = LostRuns(own_workers=[])
     with used(f"http://127.0.0.1:{free_port()}/api"):
-        assert not lost._ask(lost.look)
-    assert [lost._ask(request) for request in (refused, refused, fine, refused)] == [False, False, True, False]
+        assert not lost._send(lost.check_pool)
+    assert [lost._send(request) for request in (refused, refused, fine, refused)] == [False, False, True, False]
     assert [line.partition(":")[0] for line in capfd.readouterr().out.splitlines()] == [
         "the Prefect server does not answer",
         "the Prefect server answers again",
@@ -166,7 +168,7 @@ async def test_a_run_whose_process_crashed_is_begun_again_a_number_of_times(
     live, other = names
     monkeypatch.setattr(worker, "SETTLED_S", 0.0)
     monkeypatch.setattr(worker, "MOST_CRASHES", 1)
-    lost, run = LostRuns(own=[live]), await take_up(live, Crashed(message="out of memory"))
+    lost, run = LostRuns(own_workers=[live]), await take_up(live, Crashed(message="out of memory"))
     others = await take_up(other, Crashed())
 
     async def is_begun() -> bool:
@@ -177,9 +179,9 @@ async def test_a_run_whose_process_crashed_is_begun_again_a_number_of_times(
     await client.set_flow_run_state(run, Crashed(), force=True)
     said = ""
     while "crashed 2 times within a day and is not restarted" not in said:
-        await lost.look(client)
+        await lost.check_pool(client)
         said += capfd.readouterr().out
-    await lost.look(client)
+    await lost.check_pool(client)
     assert capfd.readouterr().out == ""  # it is said once
     assert [(await states_of(client, each))[-1] for each in (run, others)] == ["Crashed", "Crashed"]
 
@@ -193,8 +195,8 @@ async def test_runs_end_with_their_worker_whether_or_not_they_said_so_themselves
         await take_up(live, Crashed()),
         await take_up(other, Running()),
     )
-    lost = LostRuns(own=[live])
-    await asyncio.to_thread(lost.end, live, "was stopped")
+    lost = LostRuns(own_workers=[live])
+    await asyncio.to_thread(lost.end_runs_of, live, "was stopped")
     assert [(await states_of(client, run))[-1] for run in (unsaid, said)] == ["AwaitingRetry", "AwaitingRetry"]
     assert (await states_of(client, others))[-1] == "Running"
 

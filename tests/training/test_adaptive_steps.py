@@ -11,7 +11,7 @@ import pytest
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, profiled_counts
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
+from coderl_tasks.training.step import PhaseResult, SamplingAhead, sample, score, update
 from tests.training.refilled_runs import SIGNAL, ZERO, Refilled, Told, problems_of
 
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
@@ -26,7 +26,7 @@ async def train_step(run: TrainingRun, step: int) -> Commit:
     rollouts = (await sample.fn(run, step)).rollouts
     recorded = run.directory.step(step).read_problems()
     assert recorded is not None and problems_of(rollouts) == recorded.ids
-    return await update.fn(run, step, await score.fn(run, step, Phase(rollouts)), 0.0, {})
+    return await update.fn(run, step, await score.fn(run, step, PhaseResult(rollouts)), 0.0, {})
 
 
 def without_clocks(commit: Commit) -> dict[str, Any]:
@@ -98,7 +98,7 @@ async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(refilled
 async def test_other_selections_record_nothing_of_it(refilled: Refilled, tmp_path: Path) -> None:
     async with refilled.run(tmp_path, Told(), POOL, refill=1.0) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
-        commit = await update.fn(run, 0, await score.fn(run, 0, Phase(rollouts)), 0.0, {})
+        commit = await update.fn(run, 0, await score.fn(run, 0, PhaseResult(rollouts)), 0.0, {})
         assert run.adaptive is None and run.directory.step(0).read_problems() is None
         assert commit.metrics["signal_expected"] is None and commit.metrics["problems_seen"] is None
         assert "outcomes" not in run.directory.step(0).files["commit"].read_text()

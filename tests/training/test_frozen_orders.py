@@ -12,7 +12,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS
-from coderl_tasks.training.run import frozen_orders
+from coderl_tasks.training.run import frozen_test_orders
 
 TESTS = tuple(Test(f"{number}\n", f"{number}\n") for number in range(3))
 PROBLEMS = [
@@ -42,18 +42,18 @@ def write_rollouts(directory: RunDirectory, *programs: dict[str, Any]) -> None:
 
 def test_only_orders_that_differ_are_recorded_and_they_stay(pool: Path, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        assert frozen_orders(directory, PROBLEMS, pool) == {"strict": [2, 0, 1]}
+        assert frozen_test_orders(directory, PROBLEMS, pool) == {"strict": [2, 0, 1]}
         assert read_json(directory.path / "test_order.json") == {"strict": [2, 0, 1]}
         problems_frame(PROBLEMS).write_parquet(pool)  # a pool that knows nothing
-        assert frozen_orders(directory, PROBLEMS, pool) == {"strict": [2, 0, 1]}
+        assert frozen_test_orders(directory, PROBLEMS, pool) == {"strict": [2, 0, 1]}
     with RunDirectory.open(tmp_path / "other", {}) as directory:
-        assert frozen_orders(directory, PROBLEMS, pool) == {}
+        assert frozen_test_orders(directory, PROBLEMS, pool) == {}
 
 
 def test_a_run_that_was_scored_without_orders_goes_on_without(pool: Path, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         write_rollouts(directory, {"code": "a", "first_failed": 0})
-        assert frozen_orders(directory, PROBLEMS, pool) == {}
+        assert frozen_test_orders(directory, PROBLEMS, pool) == {}
         assert not (directory.path / "test_order.json").exists()
 
 
@@ -61,4 +61,4 @@ def test_an_order_of_other_tests_is_refused(pool: Path, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         write_json(directory.path / "test_order.json", {"plain": [0, 1, 1]})
         with pytest.raises(DataError, match="problem plain"):
-            frozen_orders(directory, PROBLEMS, pool)
+            frozen_test_orders(directory, PROBLEMS, pool)

@@ -25,7 +25,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase, update
+from coderl_tasks.training.step import PhaseResult, update
 from flows.train import _step
 from tests.conftest import Serve
 
@@ -72,7 +72,7 @@ async def train(
     while directory.next_step < steps:
         step = directory.next_step
         directory.step(step).write("scored", scored(step))
-        await update.fn(run, step, Phase(scored(step)), begun=0.0, seconds={})
+        await update.fn(run, step, PhaseResult(scored(step)), begun=0.0, seconds={})
     return run
 
 
@@ -157,7 +157,7 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
         run.learner._settings = run.settings = slower
         while directory.next_step < 4:
             directory.step(3).write("scored", scored(3))
-            await update.fn(run, 3, Phase(scored(3)), begun=0.0, seconds={})
+            await update.fn(run, 3, PhaseResult(scored(3)), begun=0.0, seconds={})
         whole = directory.commits()
     with RunDirectory.open(tmp_path / "copy", {}) as directory:
         await train(session, directory, 4, slower)  # from the state before any step: three updates are replayed

@@ -13,7 +13,7 @@ from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownErro
 from coderl_tasks.journal.steps import StepProblems
 from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
+from coderl_tasks.training.step import PhaseResult, SamplingAhead, sample, score, update
 from tests.training.refilled_runs import DOWN, POOL, SIGNAL, ZERO, Refilled, Told, problems_of
 
 WHOLE = ["signal b", "signal e", "signal f"]
@@ -38,9 +38,9 @@ async def test_groups_without_a_signal_are_replaced_up_to_the_cap(refilled: Refi
     async with refilled.run(tmp_path, told) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]), "two are missing, then one: and 6 are twice 3"
-        after = (await score.fn(run, 0, Phase(rollouts))).rollouts
+        after = (await score.fn(run, 0, PhaseResult(rollouts))).rollouts
         assert sorted(told.graded) == sorted(POOL[:6]), "what was graded to decide is not graded again"
-        metrics = (await update.fn(run, 0, Phase(after), 0.0, {})).metrics
+        metrics = (await update.fn(run, 0, PhaseResult(after), 0.0, {})).metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
         tokens = {trained: rows["completion_tokens"].explode().len() for (trained,), rows in after.group_by("trained")}
         assert metrics["tokens_without_signal"] == tokens[False] / (tokens[False] + tokens[True])
@@ -80,9 +80,9 @@ async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled:
     async with refilled.run(tmp_path, told, first_completions=2) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]) and heights(rollouts) == [2, 4, 2, 2, 4, 4]
-        after = (await score.fn(run, 0, Phase(rollouts))).rollouts
+        after = (await score.fn(run, 0, PhaseResult(rollouts))).rollouts
         assert sorted(told.graded) == sorted([*POOL[:6], *WHOLE]), "each completion is graded once"
-        metrics = (await update.fn(run, 0, Phase(after), 0.0, {})).metrics
+        metrics = (await update.fn(run, 0, PhaseResult(after), 0.0, {})).metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
         assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(WHOLE)
     assert len(refilled.seeds) == len(set(refilled.seeds)) == 9
@@ -168,7 +168,7 @@ async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, 
         rollouts = []
         for step in range(2):
             rollouts.append((await ahead.sampled(step)).rollouts)
-            scored = await score.fn(run, step, Phase(rollouts[-1]))
+            scored = await score.fn(run, step, PhaseResult(rollouts[-1]))
             await update.fn(run, step, scored, 0.0, {})
         rollouts += [(await ahead.sampled(step)).rollouts for step in range(2, lag + 2)]
     # Else advantages of equal completions cancel, and the update changes nothing.
@@ -205,7 +205,7 @@ async def test_a_cap_ends_a_run_before_a_group_and_a_higher_one_goes_on(refilled
             for step in range(3):
                 sampled.append((await ahead.sampled(step)).rollouts)
                 if not run.directory.step(step).has("commit"):
-                    scored = await score.fn(run, step, Phase(sampled[-1]))
+                    scored = await score.fn(run, step, PhaseResult(sampled[-1]))
                     await update.fn(run, step, scored, 0.0, {})
             return pl.concat(sampled)
 

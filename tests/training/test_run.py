@@ -27,7 +27,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.around_steps import needs_probe
 from coderl_tasks.training.run import TrainingRun, fitting_problems, recorded_probe, split_validation
-from flows.train import pool_warning, side_warning, size_warning, temperature_note
+from flows.train import leakage_warning, pool_warning, size_warning, temperature_note
 
 
 def problems(count: int) -> list[Problem]:
@@ -92,10 +92,10 @@ def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(
     made_with: dict[str, Any], given: dict[str, Any], apart_from: str | None
 ) -> None:
     settings = parse_settings(TrainSettings, {"preset": "nano", **given})
-    warning = side_warning(FoundPool(Path("pool.parquet"), {"settings": made_with}), settings)
+    warning = leakage_warning(FoundPool(Path("pool.parquet"), {"settings": made_with}), settings)
     assert (warning is None) is (apart_from is None)
     assert warning is None or f"it was kept apart from {apart_from} (curate with" in warning
-    assert side_warning(FoundPool(Path("pool.parquet"), {}), settings) is None
+    assert leakage_warning(FoundPool(Path("pool.parquet"), {}), settings) is None
 
 
 @pytest.mark.parametrize("renderer_name", ["qwen3_instruct", "chat_template"])
@@ -203,11 +203,11 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.steering is None
         assert TrainingRun(settings.with_changes(steer="act"), directory, session, {}, [], [], {}).steering is not None
         # Nobody asked a service at temperature 1 what its log-probabilities at another one are of.
-        assert run.may_be_hotter == (address == "embedded")
+        assert run.may_raise_temperature == (address == "embedded")
         run.probe = replace(found, logprobs_at="scaled")
-        assert run.may_be_hotter
+        assert run.may_raise_temperature
         run.settings = settings.with_changes(kl="penalty_coef:0.1", temperature=1.0)
-        assert not run.may_be_hotter
+        assert not run.may_raise_temperature
 
 
 @pytest.mark.parametrize(

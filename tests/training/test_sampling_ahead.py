@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.training.step import Phase, SamplingAhead
+from coderl_tasks.training.step import PhaseResult, SamplingAhead
 
 
 class Sampling:
@@ -18,7 +18,7 @@ class Sampling:
         self.cancelled: list[int] = []
         self._failing, self._held = failing, held
 
-    async def __call__(self, step: int) -> Phase:
+    async def __call__(self, step: int) -> PhaseResult:
         self.begun.append(step)
         if step == self._failing:
             raise InfraError("no service")
@@ -28,7 +28,7 @@ class Sampling:
             self.cancelled.append(step)
             raise
         self.ended.append(step)
-        return Phase(pl.DataFrame({"step": [step]}))
+        return PhaseResult(pl.DataFrame({"step": [step]}))
 
 
 @pytest.mark.parametrize("lag", [1, 3])

@@ -37,8 +37,8 @@ def steered(
             if steering is None or killed:
                 steering = Steering(settings, directory)
             metrics = row | {"step": step}
-            decided = steering.decide(step, metrics, may_be_hotter=hotter)
-            assert steering.decide(step, metrics, may_be_hotter=hotter) == decided, (
+            decided = steering.decide(step, metrics, may_raise_temperature=hotter)
+            assert steering.decide(step, metrics, may_raise_temperature=hotter) == decided, (
                 "an update that is tried again decides the same"
             )
             directory.step(step).write_commit(

@@ -27,7 +27,7 @@ from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase, sample, score
+from coderl_tasks.training.step import PhaseResult, sample, score
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 
@@ -69,7 +69,7 @@ async def scored(
         run = TrainingRun(
             TrainSettings.model_validate(settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
         )
-        return (await score.fn(run, 0, Phase(frame))).rollouts
+        return (await score.fn(run, 0, PhaseResult(frame))).rollouts
 
 
 async def test_the_binary_reward_stops_at_the_first_failure(session: Session, tmp_path: Path) -> None:
@@ -219,13 +219,13 @@ async def test_released_rollouts_are_freed_though_prefect_keeps_what_a_task_was_
     seen: list[weakref.ref[pl.DataFrame]] = []
 
     @task
-    async def phase(given: Phase) -> Phase:
+    async def phase(given: PhaseResult) -> PhaseResult:
         waiting.append(asyncio.create_task(asyncio.sleep(600)))  # in the task's context, as the SDK's timers are
-        return Phase(given.rollouts)
+        return PhaseResult(given.rollouts)
 
     @flow
     async def step() -> None:
-        sampled = Phase(pl.DataFrame({"step": [0]}))
+        sampled = PhaseResult(pl.DataFrame({"step": [0]}))
         seen.append(weakref.ref(sampled.rollouts))
         scored = await phase(sampled)
         sampled.release()

@@ -31,7 +31,7 @@ from coderl_tasks.journal.steps import rollout_files
 from coderl_tasks.paths import POOL_FILE, POOLS
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems.problem import Kind
-from coderl_tasks.view.comparison_pages import compare_page, half_of
+from coderl_tasks.view.comparison_pages import compare_page, problems_with_half_of_gain
 from coderl_tasks.view.completion_pages import clustered, failures_of, problem_page
 from coderl_tasks.view.library import Library, NotThereError, address, state_of
 from coderl_tasks.view.other_pages import library_page
@@ -581,10 +581,13 @@ def test_half_of_a_gain_lies_on_few_problems_only_where_they_gain_unequally() ->
     def gained(*gains: float) -> pl.DataFrame:
         return pl.DataFrame({"before": 0.5, "after": [0.5 + gain for gain in gains]})
 
-    assert half_of(gained(0.5, 0.125, 0.125, 0.125, -0.5)) == 1 and half_of(gained(0.25, 0.25, 0.125, 0.125)) == 2
-    assert half_of(gained(0.5, 0.5, 0.5)) == half_of(gained(-0.5)) == 0
+    assert (
+        problems_with_half_of_gain(gained(0.5, 0.125, 0.125, 0.125, -0.5)) == 1
+        and problems_with_half_of_gain(gained(0.25, 0.25, 0.125, 0.125)) == 2
+    )
+    assert problems_with_half_of_gain(gained(0.5, 0.5, 0.5)) == problems_with_half_of_gain(gained(-0.5)) == 0
     thirds = pl.DataFrame({"before": [2 / 3, 0.0, 1 / 3, 0.0], "after": [1.0, 1 / 3, 2 / 3, 1 / 3]})
-    assert half_of(thirds) == 0
+    assert problems_with_half_of_gain(thirds) == 0
 
 
 def test_a_step_leads_to_a_completion_of_each_verdict(client: httpx.Client, served: Served) -> None:

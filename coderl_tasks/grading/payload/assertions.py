@@ -1,17 +1,8 @@
 """Runs assertion tests in a process of the sandbox that no program shares; `payload/values.py` stands above this text.
 
-The function under test is a stand-in here, and so is everything else that the program defines. What a test does with it
-is an operation, which the program's own process does, and its result comes back as a value. The tests run with the
-answers that are known so far, and end where they need another one. Before any program is graded they run once with no
-answers at all, to tell which operations to ask for ahead (`rehearsed`).
-
-What a test compares with never leaves this process: an operator between an object of the program and a value of the
-test is decided here, by what the object's value is, and where it has none, not at all.
-
-`request.json` has `id`, `seconds` and `tests`, a list for each program. A test is its `script`, the
-`operations` that were asked for (a JSON list as text), and the program's `answers` to the first of them (a line each;
-null in a rehearsal). `results.json` gets `id` and `results`, a list for each program: for each test its `end`, and
-`reason`, `shown` or the `operations` to ask for.
+All that the program defines is a stand-in here. What a test does with it is an operation, which the program's own
+process does. The tests run with the answers known so far, and end where they need another one. Before that they run
+once without answers. grading/judge_programs.py has the formats.
 """
 
 # ruff: noqa: PTH123, SIM905
@@ -37,11 +28,7 @@ if TYPE_CHECKING:  # they stand above this text where it runs
     from coderl_tasks.grading.payload.forked import in_forked_process
     from coderl_tasks.grading.payload.values import (
         BASES,
-        ERROR,
-        ERROR_CLASS,
         FUNCTION,
-        ITERATOR,
-        LIBRARY_ERROR,
         LIBRARY_ERRORS,
         MUTABLE_BASES,
         REFERENCE,
@@ -64,14 +51,13 @@ REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
 COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
-LOOKS_ELSEWHERE = re.compile(
+CANNOT_BE_SEEN = re.compile(
     r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b|\basyncio\.run\b"
     r"|\binspect\.\w+|\bfrom inspect import\b|\bpickle\.\w+|\bfrom pickle import\b"
     r"|\bdataclasses\.(?:asdict|astuple|fields|is_dataclass|replace)\b"
     r"|\bfrom dataclasses import\b[^\n]*\b(?:asdict|astuple|fields|is_dataclass|replace)\b"
 )
-"""Tests of what a program prints or reads, that change what it calls, or that look into its objects past what these do:
-nothing of it is in this process."""
+"""Tests of what a program prints or reads, that change what it calls, or look into its objects."""
 ASKS_FOR_CLASS = re.compile(r"\btype\s*\(.*\)\s*is\s+(?:not\s+)?([A-Za-z_]\w*)|\b__(?:class|name)__\b")
 USUAL_NAMES = {
     "np": "numpy", "Counter": "collections.Counter", "OrderedDict": "collections.OrderedDict",
@@ -85,7 +71,7 @@ CHANGES_SOMETHING = re.compile(
     r"\.\w+ *(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=[^=]"
     r"|\b(?:builtins|class|decimal|delattr|getcontext|np|numpy|os|pytest|random|seed|setattr|sys|unittest)\b"
 )
-"""What a test does or names that could be found by a later one in its process: attributes that it sets, modules."""
+"""What could change later tests of its process: attributes that a test sets, modules that it names."""
 SEQUENCE_TYPES = (list, tuple, range, deque)
 """What `pytest.approx` takes for each other, item by item."""
 SAFE_FUNCTION_MODULES = ("builtins", "operator", "math", "_operator", "functools")
@@ -132,7 +118,7 @@ class Test:
     def do(self, name: Any, *arguments: Any) -> Any:
         """The result of an operation (call, operator, ...) of the program, which another process has done: the next of
         the recorded answers, if it is of this operation. Otherwise raises NeedsAnswer, which ends the test until the
-        program has been asked. Raises what the program raised. A rehearsal only records the operation."""
+        program has been asked. Raises what the program raised. A rehearsal, before any program, only records it."""
         if self.needed is not None or self.cannot is not None or self.is_over:
             raise NeedsAnswer
         number = len(self.operations) if self.is_rehearsal else self.position
@@ -143,16 +129,13 @@ class Test:
             self.cannot = str(error)
             raise Unsupported(self.cannot) from None
         if self.is_rehearsal:
-            if len(self.operations) >= MOST_OPERATIONS:
+            if len(self.operations) >= MOST_OPERATIONS:  # a loop that no result ends
                 raise OutOfTime
             self.operations.append(operation)
-            self.shared.forget(number)
+            self.shared.forget(number)  # old objects, as the program does
             return Unknown(number)
-        if (
-            self.answers is None
-            or number >= min(len(self.answers), len(self.operations))
-            or operation != self.operations[number]
-        ):
+        n_answered = min(len(self.answers or ()), len(self.operations))
+        if self.answers is None or number >= n_answered or operation != self.operations[number]:
             self.needed = operation
             raise NeedsAnswer
         self.position += 1
@@ -169,8 +152,8 @@ class Test:
             raise MalformedValue("no exception was raised")
         if isinstance(value, StopIteration) and name not in ("next", "advance"):
             value = RuntimeError(f"StopIteration: {value}")  # which would end a loop of the test
-        self.raised[id(value)] = answer["raised"]
-        self.kept.append(value)
+        self.raised[id(value)] = answer["raised"]  # the program's line
+        self.kept.append(value)  # so that no other object gets its id
         raise value
 
     def describe(self, encoding: Any, value: Any) -> Any:
@@ -195,59 +178,52 @@ class Test:
 
     def resolve(self, decoding: Any, node: Any) -> Any:
         """Makes what stands here for an object of the program of a special kind: a handle for an arbitrary object, a
-        generator for an iterator, an exception or its class. `node` is [kind, ...] as `Operations.describe` writes it,
-        and may be forged, so it is checked. A key (operation, number) names an object: the same one is made once."""
-        kind, first, *rest = node
-        if kind == REFERENCE:
-            key = (int(first), int(rest[0]))
-            if key not in self.handles or rest[3]:
-                self.handles[key] = handle(self, key, decoding.value(rest[1]), str(rest[2]), str(rest[3]))
-            return self.handles[key]
-        if kind == ITERATOR:
-            items, key = decoding.values(rest[0]), (int(rest[1]), int(rest[2]))
-            end = first if isinstance(first, bool) else decoding.value(first)
-            generator: Any = self.items(items, end, handle(self, key, None, "iterator", ""))
-            generator = generator if rest[3] else PlainIterator(generator)
-            self.kept.append(generator)
-            self.untouched[id(generator)] = key
-            return generator
-        if kind == LIBRARY_ERROR:
-            found = getattr(__import__(first, fromlist=["*"]), rest[0], None) if first in LIBRARY_ERRORS else None
-            if not (isinstance(found, type) and issubclass(found, BaseException)):
-                raise MalformedValue("an exception of no library")
-            return found
-        if kind == ERROR_CLASS:
-            key = (int(first), int(rest[0]))
-            if key not in self.classes:
-                parent = decoding.value(rest[2])
-                if not (isinstance(parent, type) and issubclass(parent, BaseException)):
-                    raise MalformedValue("an exception that extends none")
-                names = {"__module__": MODULE, "__str__": lambda error: TEST.texts.get(id(error), "")}
-                others = [getattr(builtins, name) for name in rest[3] if name.endswith(("Error", "Exception"))]
-                try:
-                    self.classes[key] = type(str(rest[1]), (parent, *others), names)
-                except TypeError:  # they do not go together here
-                    self.classes[key] = type(str(rest[1]), (parent,), names)
-            return self.classes[key]
-        if kind == ERROR:
-            made = decoding.value(first)
-            if not (isinstance(made, type) and issubclass(made, BaseException)):
-                raise MalformedValue("no exception")
-            if issubclass(made, Ended):
-                raise MalformedValue("an exception of these tests")
-            *arguments, attributes = decoding.values(rest[0])
-            error = made.__new__(made, *arguments)
-            error.args = tuple(arguments)
-            if isinstance(attributes, dict):
-                error.__dict__ = attributes
-            self.kept.append(error)
-            self.texts[id(error)] = str(rest[1])
-            return error
-        raise MalformedValue(f"{kind} is no kind of value")
+        generator for an iterator, an exception or its class. `node` is as `Operations.describe` writes it, or forged.
+        An object is named by operation and number, and made once; but a handle with a value may have a new one."""
+        match node:
+            case ["reference", operation, number, builtin_value, type_name, base]:
+                key = (int(operation), int(number))
+                if key not in self.handles or base:
+                    self.handles[key] = handle(self, key, decoding.value(builtin_value), str(type_name), str(base))
+                return self.handles[key]
+            case ["iterator", end, items, operation, number, is_generator]:
+                key = (int(operation), int(number))
+                end = end if isinstance(end, bool) else decoding.value(end)
+                made: Any = self.items(decoding.values(items), end, handle(self, key, None, "iterator", ""))
+                made = made if is_generator else PlainIterator(made)
+                self.kept.append(made)
+                self.untouched[id(made)] = key
+                return made
+            case ["library_error", module, name]:
+                found = getattr(__import__(module, fromlist=["*"]), name, None) if module in LIBRARY_ERRORS else None
+                return error_class(found, "an exception of no library")
+            case ["error_class", operation, number, name, parent, others]:
+                key = (int(operation), int(number))
+                if key not in self.classes:
+                    parent = error_class(decoding.value(parent), "an exception that extends none")
+                    members = {"__module__": MODULE, "__str__": lambda error: TEST.texts.get(id(error), "")}
+                    bases = [getattr(builtins, other) for other in others if other.endswith(("Error", "Exception"))]
+                    try:
+                        self.classes[key] = type(str(name), (parent, *bases), members)
+                    except TypeError:  # they do not go together here
+                        self.classes[key] = type(str(name), (parent,), members)
+                return self.classes[key]
+            case ["error", written_class, written, text]:
+                made = error_class(decoding.value(written_class), "no exception")
+                if issubclass(made, Ended):  # with these a test ends that needs an answer, say
+                    raise MalformedValue("an exception of these tests")
+                *arguments, attributes = decoding.values(written)
+                error = made.__new__(made, *arguments)
+                error.args = tuple(arguments)
+                if isinstance(attributes, dict):
+                    error.__dict__ = attributes
+                self.kept.append(error)
+                self.texts[id(error)] = str(text)
+                return error
+        raise MalformedValue(f"{node[0]} is no kind of value")
 
     def items(self, items: Any, end: Any, reference: Any) -> Any:
-        """The items of an iterator of the program, and then what it ends with: True, an exception, or False where there
-        are more, which are asked for."""
+        """The items of an iterator of the program, and its end: True, an exception, or False if there are more."""
         self.untouched = {number: key for number, key in self.untouched.items() if key != reference_of(reference)}
         yield from items
         if end is False:
@@ -259,6 +235,13 @@ class Test:
             self.raised[id(end)] = None
             self.kept.append(end)
             raise end
+
+
+def error_class(value: Any, fault: str) -> Any:
+    """`value`, if it is a class of exceptions; else raises MalformedValue."""
+    if not (isinstance(value, type) and issubclass(value, BaseException)):
+        raise MalformedValue(fault)
+    return value
 
 
 class PlainIterator:
@@ -273,8 +256,7 @@ class PlainIterator:
 
 
 class Unknown:
-    """A result in a rehearsal: whatever is done with it goes well, and asks for nothing of the program but what a
-    reference to its result allows."""
+    """A result in a rehearsal: all goes well with it."""
 
     def __init__(self, number: Any) -> None:
         self._number = number
@@ -353,7 +335,7 @@ class Handle:  # without a docstring: it would be that of every object
         return call(test_of(self), self, args, kwargs)
 
     def __getattr__(self, name: Any) -> Any:
-        if name.startswith("__array"):  # numpy would read memory where it says
+        if name.startswith("__array"):  # numpy would read memory there
             raise AttributeError(name)
         return test_of(self).do("getattr", self, name)
 
@@ -374,7 +356,7 @@ class Handle:  # without a docstring: it would be that of every object
             return test_of(self).do("contains", self, item)
         try:
             items = iter(self)
-        except TypeError:  # only the program could say, and would have to be told of what
+        except TypeError:  # only the program could say, and must not see the item
             raise Unsupported("membership in an object of the program that has no items") from None
         return any(one is item or one == item for one in items)
 
@@ -393,7 +375,7 @@ class Handle:  # without a docstring: it would be that of every object
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         if error is None:
             return test_of(self).do("exit", self, None, None, None)
-        # The test's exceptions are not for the program to see. A failing assertion ends the test in any case.
+        # The program must not see the test's exceptions.
         if isinstance(error, (AssertionError, Ended)) or id(error) in test_of(self).raised:
             return False
         raise Unsupported("an exception of the test in a context of the program")
@@ -414,7 +396,7 @@ class Handle:  # without a docstring: it would be that of every object
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The builtin type that the object's class extends, as `isinstance` asks for it."""
+        """The builtin type that the object's class extends."""
         base = object.__getattribute__(self, "_coderl_base")
         return getattr(builtins, base) if base else Handle
 
@@ -452,7 +434,7 @@ def reference_of(self: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """What a program's object compares as: the value of the builtin type that its class extends, else itself."""
+    """What an object compares as: the value of the builtin type that its class extends, else itself."""
     if type(value) is not Handle:
         return value
     base = object.__getattribute__(value, "_coderl_base")
@@ -467,8 +449,7 @@ def plain_value(value: Any) -> Any:
 
 
 def own_value(value: Any) -> Any:
-    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested. Of
-    any other one nobody has asked for it, and it could say something else each time."""
+    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested."""
     has_base = object.__getattribute__(value, "_coderl_base")  # looked at first: most objects have none
     return plain_value(value) if has_base and not is_of_named_class(value) else value
 
@@ -488,20 +469,20 @@ def reader(name: Any, function: Any) -> Any:
     return method
 
 
-def two_sided(name: Any, reflected: Any) -> Any:
-    """The method by which a `Handle`, which stands for an object of the program, has the operator `name`. Between two
-    such objects the program's process decides; between one and a plain value the object's own value does, here."""
+def two_sided(name: str, reflected: bool) -> Any:
+    """The method of a `Handle`, which stands for an object of the program, for the operator `name` of the module
+    `operator`, `reflected` as in __radd__. Between two the program decides; with a value of the test, such as 3, the
+    value of the builtin type that the object's class extends."""
 
     def method(self: Any, other: Any) -> Any:
         if type(other) is Handle:
             pair = (other, self) if reflected else (self, other)
             return test_of(self).do(name, *pair)
-        if other is Handle:  # type(x) == C
+        if other is Handle:  # C == type(x): all its objects have this type here
             raise Unsupported("the type of an object of the program: use isinstance")
         plain = plain_value(self)
-        if plain is self:
-            # An object of a class that the test names may well compute with plain values. Only the program could say
-            # how, and would have to be shown the value, which may be what it is compared with.
+        if plain is self:  # its class extends no builtin type
+            # Only the program knows how its class computes with 3, and must not see it: it may be what is expected.
             if name not in COMPARED and is_of_named_class(self):
                 raise Unsupported("an operator between an object of the program and a plain value")
             return {"eq": False, "ne": True}.get(name, NotImplemented)
@@ -525,7 +506,7 @@ for _name in ("setattr", "delattr", "setitem", "delitem", "format", "enter", "co
 
 
 class Names(dict):
-    """The global names of a test; those that it does not define are the program's."""
+    """The global names of a test; the others are the program's."""
 
     def __missing__(self, name: Any) -> Any:
         if name in USUAL_NAMES:  # not the program's, which could put anything in their place
@@ -540,7 +521,7 @@ class Names(dict):
 
 
 class SolutionModule(ModuleType):
-    """What a test gets that imports the program."""
+    """The program, for tests."""
 
     def __getattr__(self, name: Any) -> Any:
         if name == "__all__":  # of `import *`: every other name is looked up when it is used
@@ -554,55 +535,59 @@ TEST: Any = None
 
 
 def main() -> Any:
-    """Runs the tests of each program in request.json in forked processes, and writes how they ended to results.json."""
+    """Runs the tests of each program in request.json in forked processes. Writes a list of results for each program to
+    results.json, or None if its process ended without them."""
     with open("request.json", "rb") as file:
         request = json.load(file)
     if hasattr(sys, "set_int_max_str_digits"):
-        sys.set_int_max_str_digits(0)
+        sys.set_int_max_str_digits(0)  # for long answers
     sys.setrecursionlimit(20_000)
     signal.signal(signal.SIGPROF, out_of_time)
-    seconds, programs = request["seconds"], request["tests"]
-    # A fork costs more than most tests. Of those that change nothing beside what they define, one does for all; where
-    # that went wrong, and for all others, each program gets one.
-    plain = [number for number, tests in enumerate(programs) if all(map(changes_nothing, tests))]
-    together = in_own_process([programs[number] for number in plain], seconds) if len(plain) > 1 else None
-    shared = dict(zip(plain, together or (), strict=False))
-    results = []
-    for number, tests in enumerate(programs):
-        found = shared.get(number)
-        if found is None or any(result["end"] == FAULT for result in found):
-            found = (in_own_process([tests], seconds) or [None])[0]
-        results.append(found)
+    seconds, tests_by_program = request["seconds"], request["tests"]
+    # A fork costs more than most tests: programs whose tests leave their process as it was share one. The others get
+    # one each, and so do those with a fault, as another's test may be to blame.
+    sharing = [number for number, tests in enumerate(tests_by_program) if all(map(changes_nothing, tests))]
+    shared = (
+        results_of_programs([tests_by_program[number] for number in sharing], seconds) if len(sharing) > 1 else None
+    )
+    results: list[Any] = [None] * len(tests_by_program)
+    for number, found in zip(sharing, shared or (), strict=False):
+        results[number] = found
+    for number, tests in enumerate(tests_by_program):
+        if results[number] is None or any(result["end"] == FAULT for result in results[number]):
+            alone = results_of_programs([tests], seconds)
+            results[number] = alone[0] if alone else None
     with open("results.json", "w") as file:
         json.dump({"id": request["id"], "results": results}, file)
 
 
 def changes_nothing(test: Any) -> Any:
-    """Whether a test leaves its process as it was, as far as its text tells; that of a rehearsal is not known yet."""
+    """Whether a test leaves its process as it was, as far as its text tells; not known of a rehearsal."""
     script = test["script"]
     has_plain_imports = len(IMPORT.findall(script)) == len(PLAIN_IMPORT.findall(script))
     return test["answers"] is not None and has_plain_imports and CHANGES_SOMETHING.search(script) is None
 
 
-def in_own_process(programs: Any, seconds: Any) -> Any:
-    """The results of the tests of some programs, a list for each, run in a forked process; None if it ends without
-    them. What a test changes in its process is gone with it. `seconds` are CPU seconds for each test; several programs,
-    whose tests mostly take none, get two tests' seconds in all."""
-    n_tests = sum(map(len, programs)) if len(programs) == 1 else 2
+def results_of_programs(tests_by_program: list[list[dict[str, Any]]], seconds: float) -> Any:
+    """The results of some programs' tests, a list for each, run in one forked process; None if it ends without them.
+    `seconds` are CPU seconds per test. A test without `answers` is a rehearsal, which finds what to ask of programs."""
+    # Tests of several programs mostly take no time: two tests' is enough.
+    n_tests = len(tests_by_program[0]) if len(tests_by_program) == 1 else 2
 
     def work(writing: Any) -> Any:
         whole_s = int(seconds * n_tests) + 2  # a call of C code hears no timer
         most_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # many tests have more than the sandbox allows
+        if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # else the sandbox's limit is lower
             resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
+        rehearsal_s = min(REHEARSAL_S, seconds)
         results = [
-            [result_of(Test(test), min(REHEARSAL_S, seconds) if test["answers"] is None else seconds) for test in tests]
-            for tests in programs
+            [result_of(Test(test), rehearsal_s if test["answers"] is None else seconds) for test in tests]
+            for tests in tests_by_program
         ]
         with os.fdopen(writing, "w") as file:
             json.dump(results, file)
 
-    # A busy machine gives a process a fraction of its time, and a moment of none at all.
+    # A busy machine gives a process a fraction of its time.
     data, *_ = in_forked_process(work, 4 * seconds * n_tests + 5)
     try:
         return json.loads(data)
@@ -611,15 +596,18 @@ def in_own_process(programs: Any, seconds: Any) -> Any:
 
 
 def out_of_time(*_: Any) -> Any:
-    # Again and again: a test's own `except` may have caught the last one.
+    # Again: the test may have caught the last one.
     signal.setitimer(signal.ITIMER_PROF, 0.05)
     raise OutOfTime
 
 
-def result_of(test: Any, seconds: Any) -> Any:
-    """Run a test, and say how it ended: {"end", "reason"}, and the operations to ask the program for if it needs
-    answers that it does not have. A rehearsal has no answers at all, and finds the operations."""
-    global TEST
+def result_of(test: Test, seconds: float) -> Any:
+    """Runs a test, and returns how it ended: {"end", "reason"}.
+
+    The test has the program's answers to its first operations (calls and the like). If it needs one more, its end is
+    NEEDS, and the result has the operations that the program has to do next. A rehearsal, without answers, goes on with
+    a stand-in for each."""
+    global TEST  # for objects without a reference to their test
     TEST = test
     error = None
     output, sys.stdout = sys.stdout, io.StringIO()
@@ -643,13 +631,13 @@ def result_of(test: Any, seconds: Any) -> Any:
     calls_nothing = not any(operation.startswith('["call"') for operation in test.operations)
     if test.is_rehearsal and result["end"] == PASSED and has_functions and calls_nothing:
         result = {"end": FAULT, "reason": "the test calls nothing of the program", "is_certain": True}
-    asked = test.operations
+    to_ask: list[Any] = test.operations
     if result["end"] == NEEDS:
-        asked = [*asked[: test.position], test.needed]
-        # They were asked for already: the program ended before this answer, or cannot do it again in a new process.
-        result["again"] = test.operations[: len(asked)] == asked
+        to_ask = [*to_ask[: test.position], test.needed]  # those with an answer, and the next
+        # Asked for already: the program ended before it, or cannot do it again.
+        result["again"] = test.operations[: len(to_ask)] == to_ask
     if result["end"] == NEEDS or test.is_rehearsal:
-        result["operations"] = f"[{', '.join(asked)}]"
+        result["operations"] = f"[{', '.join(to_ask)}]"
     return result
 
 
@@ -662,12 +650,12 @@ def stop_timer() -> None:
             continue
 
 
-def judged(test: Any, error: Any) -> Any:
-    """How a test ended, by the exception (None: none) that its script raised. The program is to blame (FAILED, ERRED)
-    only if it did something for the test before; else the test is at fault, for certain if any program would fail."""
-    if test.cannot is not None or isinstance(error, Unsupported):
+def judged(test: Test, error: BaseException | None) -> Any:
+    """How a test ended, by what its script raised. The program failed only if it had done something for the test
+    before; else the test is at fault, for certain if any program would fail."""
+    if test.cannot is not None or isinstance(error, Unsupported):  # it gives away what cannot be sent, say
         return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
-    if test.needed is not None:
+    if test.needed is not None:  # an operation whose result is not known yet
         return {"end": NEEDS, "reason": ""}
     if error is None:
         return {"end": PASSED, "reason": ""}
@@ -681,9 +669,11 @@ def judged(test: Any, error: Any) -> Any:
         return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
     is_certain = isinstance(error, (ImportError, SyntaxError)) or type(error).__name__ in ("SkipTest", "Skipped")
     faults = (CannotCross, MemoryError, SystemExit)
-    if is_certain or isinstance(error, faults) or not (test.position and isinstance(error, Exception)):
+    has_used_program = test.position > 0  # of the next operation
+    if is_certain or isinstance(error, faults) or not (has_used_program and isinstance(error, Exception)):
         return {"end": FAULT, "reason": f"the test fails by itself: {said}", "is_certain": is_certain}
     where = failing_line(test, error)
+    # Each class of the program is `Handle` here: `type(x) is C` always fails.
     asked = ASKS_FOR_CLASS.search(where)
     if asked is not None and asked[1] not in vars(builtins) and type(test.last) is Handle:
         return {"end": FAULT, "reason": f"the class of an object of the program is another one here: {where}"}
@@ -699,7 +689,7 @@ def safe_text(error: Any) -> Any:
 
 
 def failing_line(test: Any, error: Any) -> Any:
-    """The statement of the test that raised an error."""
+    """The line of the test that raised an error."""
     line, step = 0, error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == SCRIPT:
@@ -711,7 +701,7 @@ def failing_line(test: Any, error: Any) -> Any:
 
 def shown(value: Any) -> Any:
     try:
-        import reprlib  # a repr of all may take for ever: a value may hold another one many times
+        import reprlib  # a whole repr may take for ever: a value may hold another one many times
 
         short = reprlib.Repr()
         short.maxlevel, short.maxstring, short.maxother, short.maxlong = 6, 1000, 1000, 1000
@@ -721,18 +711,20 @@ def shown(value: Any) -> Any:
         return f"({type(error).__name__} in repr)"
 
 
-def run(test: Any) -> Any:
+def run(test: Test) -> None:
     """Executes a test's script, then the functions and classes of tests that it defines. `solution`, from which it
     imports the program, is a stand-in. Raises what the test raises, and Unsupported for what cannot be tested here."""
-    if (elsewhere := LOOKS_ELSEWHERE.search(test.script)) is not None:
-        raise Unsupported(f"{elsewhere[0]}: a test of anything but what calls return")
-    code = compiled_test(going_on(test.script) if test.is_rehearsal else test.script)
+    if (not_seen := CANNOT_BE_SEEN.search(test.script)) is not None:  # output, say: the program runs elsewhere
+        raise Unsupported(f"{not_seen[0]}: a test of anything but what calls return")
+    # A rehearsal, without results, is to find all calls: a statement that fails must not end it.
+    code = compiled_test(ignoring_failures(test.script) if test.is_rehearsal else test.script)
     sys.modules[MODULE] = SolutionModule(MODULE)
     sys.modules["pytest"] = pytest_module(test)
     if "random" in test.script:  # a test that draws its arguments draws the same ones in each round
         __import__("random").seed(0)
         if "numpy" in test.script:
             __import__("numpy").random.seed(0)
+    # `Names` looks up what is missing in the program: with the builtins in it, these come first.
     names = Names({**vars(builtins), "__name__": "tests", "__builtins__": builtins})
     exec(code, names)
     for hook in ("setup_module", "setup_function", "teardown_module", "teardown_function"):
@@ -750,7 +742,7 @@ def compiled_test(script: Any) -> Any:
     return compile(script, SCRIPT, "exec", dont_inherit=True)
 
 
-def going_on(script: Any) -> Any:
+def ignoring_failures(script: Any) -> Any:
     """The test for a rehearsal, in which a statement that fails ends nothing."""
     import ast
 
@@ -767,8 +759,8 @@ def going_on(script: Any) -> Any:
 
 
 def is_used_as_module(script: Any, name: Any) -> Any:
-    """Whether a test takes a member of the library's module `name`, without an import, and never calls the name: then
-    the module is meant, and not what the program may have under this name."""
+    """Whether a test takes a member of the library's module `name` and never calls the name: then the module is meant,
+    and not what the program may have under this name."""
     import ast
 
     uses = set()
@@ -805,7 +797,7 @@ def parameters_of(function: Any) -> Any:
 
 
 def run_function(function: Any, names: Any, *instance: Any) -> Any:
-    """A test function once, or once for each of its parameters."""
+    """Runs a test function once, or for each of its parameters."""
     if function.__code__.co_flags & COROUTINE:
         raise Unsupported("a test that is a coroutine")
     cases: list[dict[str, Any]] = [{}]
@@ -839,7 +831,7 @@ def fixture_value(name: Any, names: Any, generators: Any) -> Any:
 
 
 def pytest_module(test: Any) -> Any:
-    """The part of pytest that tests of a function need; any other name ends the test as a fault of its own."""
+    """The part of pytest that tests need."""
     module: Any = PytestModule("pytest")
     module.raises = lambda expected_exception, *call, match=None, **kwargs: raises(
         test, expected_exception, match, *call, **kwargs
@@ -904,8 +896,6 @@ class Marks:
 
 
 class raises:
-    """What `pytest.raises` returns, and its `with` names."""
-
     def __init__(self, test: Any, expected: Any, pattern: Any, *call: Any, **kwargs: Any) -> None:
         self.test, self.expected, self.pattern = test, expected, pattern
         self.value: Any = None
@@ -940,7 +930,7 @@ class raises:
 
 
 class Approx:
-    """A value that equals others within a tolerance, as pytest has it: 1e-6 of it, and 1e-12."""
+    """A value that equals others within a tolerance: 1e-6 of it, and 1e-12."""
 
     __array_ufunc__ = None  # an array on the left leaves the comparison to this class
     __array_priority__ = 100
@@ -961,7 +951,7 @@ class Approx:
         return f"approx({self.expected!r})"
 
     def close(self, expected: Any, actual: Any) -> Any:
-        """Whether numbers are equal within the tolerances, and dicts and sequences have such items; all else is ==."""
+        """Whether numbers, and items of dicts and sequences, are equal within the tolerances; all else is ==."""
         if type(expected).__module__ == "numpy" or type(actual).__module__ == "numpy":
             expected, actual = (value.tolist() if hasattr(value, "tolist") else value for value in (expected, actual))
         if isinstance(expected, dict):
@@ -989,7 +979,9 @@ class Approx:
         if abs(expected) == math.inf or abs(actual) == math.inf:
             return False
         absolute = 1e-12 if self.abs is None else self.abs
-        relative = (1e-6 if self.abs is None else 0.0) if self.rel is None else self.rel
+        relative = 1e-6 if self.abs is None else 0.0  # as in pytest: an `abs` alone leaves no relative tolerance
+        if self.rel is not None:
+            relative = self.rel
         return abs(expected - actual) <= max(absolute, relative * abs(expected))
 
 

@@ -1,11 +1,9 @@
 """Runs a checker on the outputs of programs, in a process of the sandbox that no program shares.
 
 `request.json` has `id`, `seconds` (of CPU time) and `wall_seconds` for a test, `checker` and `tests`; a test has
-`input`, `expected` and the program's `output` (base64), whatever bytes it wrote. The checker has its `files`, as texts
-by name; the program of a compiled one is in the file `checker.z`, zlib's. `results.json` gets `id` and `results`: for
-each test its `end`, "passed", "failed" or "fault", and a `reason`.
-
-Each test has a process of its own and a folder of its own, which only that process has to do with.
+`input`, `expected` and the program's `output` (base64). The checker has its `files`, as texts by name; a compiled one
+is in `checker.z`, zlib's. `results.json` gets `id` and `results`: for each test its `end`, "passed", "failed" or
+"fault", and a `reason`.
 """
 
 # ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH110, PTH123
@@ -53,7 +51,7 @@ def main() -> None:
 
 def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_seconds: float) -> Result:
     """Runs a checker, in a process of its own, on one output of a program: returns {"end", "reason"}."""
-    # As text, like the other two: a checker in Python fails where it reads or reports what is none.
+    # Odd bytes are replaced: a checker in Python could not read them.
     output = binascii.a2b_base64(test["output"]).decode("utf-8", "replace").encode()
     folder = os.path.abspath("test")
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,8 +76,9 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
 
 
 def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> None:
-    """Runs the checker on the files of a folder, in this forked process, which becomes the checker's (execv) unless it
-    is a function. What it prints, or the function's result as JSON, goes to the descriptor `writing`."""
+    """Runs the checker on the files input, output and answer in `folder`, in this forked process. What it prints goes
+    to `writing`, a descriptor. In the protocol "check" it is a Python function, whose result goes there as JSON; in
+    "kattis" and "testlib" a program."""
     os.setsid()  # so that it is killed with all that it starts
     whole = int(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
@@ -109,13 +108,14 @@ def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: 
 
 
 def value_of(checkers_folder: str, folder: str) -> list[Any]:
-    """What the function `check` returns: ["value", float] or ["error", text]."""
+    """What `check` returns for the files in `folder`: ["value", float] or ["error", text]. `checkers_folder` is the
+    working directory, and has checker.py."""
     texts = []
     for name in ("input", "output", "answer"):
         with open(f"{folder}/{name}", "rb") as file:
             texts.append(file.read().decode("utf-8", "replace"))
     sys.path.insert(0, checkers_folder)
-    sys.setrecursionlimit(20_000)
+    sys.setrecursionlimit(20_000)  # for nested outputs, and below for long numbers
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     try:
@@ -124,7 +124,7 @@ def value_of(checkers_folder: str, folder: str) -> list[Any]:
         names: dict[str, Any] = {"__name__": "checker", "__file__": "checker.py"}
         exec(code, names)
         value = names["check"](*texts)
-        # numpy's too; a text that reads like a number is a slip.
+        # numpy's too, but no texts.
         if isinstance(value, (str, bytes)) or not hasattr(value, "__float__") or float(value) != float(value):
             return ["error", f"check returned {value!r:.200}, which is neither a bool nor a number"]
         return ["value", float(value)]

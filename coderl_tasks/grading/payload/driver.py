@@ -1,25 +1,21 @@
 """Runs one program on the inputs of some tests and reports what came out; it never knows what should.
 
-This file is sent to the sandbox as the `code` of a request and never imported, so it stands alone: standard library,
-Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the program; of a group 0-solution.py and
-so on) and `tests.json` (see `build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests`
-there). What it does:
+This file is sent to the sandbox as the `code` of a request, so it stands alone: standard library, Python 3.10 or later,
+any user. Next to it lie `solution.py` (the program; of a group 0-solution.py and so on) and `tests.json` (see
+`build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests` there).
 
-1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. What it finds there
-   is what `python solution.py < input` would give it, but for a deeper stack and what the prelude imports. The
-   driver has one thread, keeps all results in its own memory, and gives a test no descriptor but the three
-   standard ones (and, for a call, one for the value). Where the request allows it, a process goes on to further tests
-   when it is done with its own, and the report says which these were: see `ProcessSharing`.
-2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock is a backstop for programs
-   that sleep; time in which a test was ready but got no processor does not count.
-3. When a test's first process has ended, the test has ended: its whole session is killed, and whatever left
-   the session is found (this process adopts orphans) and killed too. Its folder is removed.
-4. The working directory is not trusted: no links followed, and what stands in the way is removed. The driver
-   stays in the directory it started in, wherever that may be moved.
+1. A test runs in a process of its own, forked when the prelude is imported and the program compiled. It finds there
+   what `python solution.py < input` would find, but for a deeper stack and the prelude. The driver has one thread, and
+   gives a test the three standard descriptors, and for a call one for the value. Where the request allows it, a process
+   goes on to further tests: see `ProcessSharing`.
+2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock is for programs that sleep: time in
+   which a test was ready but got no processor does not count.
+3. A test ends with its first process: its session is killed, and so is what has left the session, as this process
+   adopts orphans. Its folder is removed.
+4. The working directory is not trusted: no links are followed, and what stands in the way is removed.
 
-What it cannot do: keep a program with the driver's own rights from killing it or from writing false results.
-The grader takes missing results for a crash, and false ones only help who knows the right answers, which are
-not here.
+A program with the driver's own rights can kill it or write false results. The grader takes missing results for a crash,
+and false ones only help who knows the right answers, which are not here.
 """
 
 # pathlib would be the slowest import of all:
@@ -65,8 +61,8 @@ IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
     "sys time typing"
 ).split()
-# Those of them that few programs use are loaded for a program in which the name or one of these stands: loading takes
-# longer than most tests, and `random` slows every fork.
+# Those that few programs use are loaded for a program in which the name or one of these stands: loading takes longer
+# than most tests, and `random` slows every fork.
 RARELY_USED = {
     "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
     "random": (
@@ -114,8 +110,8 @@ MOST_SHARED_TESTS = 64  # tests of one process at most; a descriptor each, below
 SHARING_STOPS_S, SHARING_ENDS_S = 0.1, 0.5
 TEST_DONE, ALL_DONE = b"t", b"."
 HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
-# A program with one of these names in its code, or with that of a loaded module that is not below, never shares a
-# process: it could leave something behind that is not found, or answer differently when it is asked again.
+# A program with one of these names, or that of a loaded module that is not below, never shares a process: it could
+# leave something behind that is not found, or answer differently the next time.
 NEVER_SHARING = frozenset(
     (
         "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
@@ -139,8 +135,8 @@ SHARING_MODULES = frozenset(
     ).split()
 )
 SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
-# A program that has none of these names, and imports HARMLESS_MODULES alone, may have a sandbox after another one: as
-# far as its code tells, it reaches no file, process, frame or code object.
+# A program without these names, which imports HARMLESS_MODULES alone, may run in a sandbox with others: as far as its
+# code tells, it reaches no file, process, frame or code object.
 HARMFUL = frozenset(
     (
         "__forward_code__ __match_args__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame "
@@ -185,11 +181,11 @@ kept_alive: list[Any] = []
 
 
 def main() -> None:
-    """Runs what tests.json asks for and writes results.json: the request's id, Python's version, and the tests (each as
+    """Runs what tests.json asks for. Writes results.json: the request's id, Python's version, and the tests (each as
     `record` has it) or the compile error; for a `group` of programs, what `run_group` returns."""
     started = time.monotonic()
     gc.disable()  # a collection writes to all objects' headers: after a fork each page of them would be copied
-    kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # `run_tests` replaces these
+    kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # the tests get others in `sys`
     with open("tests.json", "rb") as file:
         request = json.load(file)
     prepare_process(request["memory_bytes"])
@@ -198,10 +194,10 @@ def main() -> None:
     deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
     # All files go before any program runs, which would read them or put others in their place.
     if group is not None:
-        # What a process of a group inherits holds neither the id nor the other programs.
+        # A group's programs must not find the id or each other. The id is read again after them.
         del request["id"], report_id
-        kept = kept_open("tests.json", len(group))
-        sources = [kept_open(f"{number}-{SOLUTION}", number) for number in range(len(group))]
+        request_file = open_and_unlink("tests.json", FIRST_KEPT + len(group))
+        sources = [open_and_unlink(f"{number}-{SOLUTION}", FIRST_KEPT + number) for number in range(len(group))]
     else:
         os.unlink("tests.json")
         with open(SOLUTION, "rb") as file:
@@ -211,23 +207,23 @@ def main() -> None:
     try:
         if group is not None:
             report["group"] = run_group(group, sources, started + request["stops_s"], deadline)
-        elif isinstance(code := compiled(source), str):
+        elif isinstance(code := code_or_error(source), str):
             report["compile_error"] = code
         else:
             report["tests"] = run_tests(request, source, code, deadline)
     finally:
         os.dup2(OWN_STDERR, 2)
-    report["id"] = report_id if group is None else json.loads(contents(kept)).get("id")
+    report["id"] = report_id if group is None else json.loads(contents(request_file)).get("id")
     write_report(json.dumps(report).encode())
 
 
-def kept_open(name: str, number: int) -> int:
-    """A descriptor of a file, which is removed; `number` places after FIRST_KEPT."""
+def open_and_unlink(name: str, number: int) -> int:
+    """Opens a file as the descriptor `number`, which it returns, and removes its name."""
     descriptor = os.open(name, os.O_RDONLY)
-    os.dup2(descriptor, FIRST_KEPT + number, inheritable=False)
+    os.dup2(descriptor, number, inheritable=False)
     os.close(descriptor)
     os.unlink(name)
-    return FIRST_KEPT + number
+    return number
 
 
 def is_harmless(source: bytes, code: CodeType) -> bool:
@@ -246,7 +242,7 @@ def is_harmless(source: bytes, code: CodeType) -> bool:
     )
 
 
-def compiled(source: bytes) -> CodeType | str:
+def code_or_error(source: bytes) -> CodeType | str:
     """A program's code, or why it does not compile."""
     try:
         return compile(source, SOLUTION, "exec", dont_inherit=True)
@@ -281,16 +277,16 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 # ----------------------------------------------------------------------------------- all tests, in the driver
 
 
-# A process, a test as well as the driver, pays for each page of memory that it is the first to write to after a fork:
-# that is most of what a short test costs. So whatever can be done before the forks is done there, once or for a batch
-# of tests, what can wait is done after them, and what lies between touches few objects.
+# Each page of memory that a process writes to after a fork is copied: most of what a short test costs. So what can be
+# done before the forks is done there, for a batch of tests, what can wait is done after them, and what lies between
+# touches few objects.
 
 
 def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
     """Runs the program on a request's inputs, in order, until a test crashes or breaks a limit (`stop_on_failure`),
     the outputs exceed their limit together, one process has ended (`one_process`), or `deadline` (monotonic seconds) is
-    over. Returns the tests that ran, each as `record` has it. A `Place` has the folder and files of one process. With
-    `company` that may run several tests; if it did not end as it should, they run again, one process each."""
+    over. Returns the tests that ran, each as `record` has it. A `Job` is the work of one process, with `company` in the
+    request several tests. If it does not end well, none of them counts, and each runs again in its own process."""
     limits, entry_point = TestLimits(request), None if request["kind"] == "stdin" else request["entry_point"]
     prepare_descriptors()
     module = prepared_module("__main__" if entry_point is None else "solution", source)  # a call's program is imported
@@ -299,76 +295,77 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
             __import__(name)
     sys.modules["__main__"] = sys.modules[module.__name__] = module
     program = Program(source, code, module)
-    sharing = ProcessSharing(code, module) if request["company"] else None
+    sharing = ProcessSharing(code, module) if request["company"] else None  # None: one test per process
     tests: list[Record] = []
     output_bytes, inputs, goes_on = 0, request["inputs"], True
     while goes_on and len(tests) < len(inputs):
         if sharing is not None and not sharing.may_share(len(inputs) - len(tests)):
             sharing = None
         # One process that may run many tests, or a batch of processes with one test each.
-        n_places, tests_per_place = (BATCH, 1) if sharing is None else (1, MOST_SHARED_TESTS)
-        starts = range(len(tests), len(inputs), tests_per_place)[: 1 if request["one_process"] else n_places]
-        batch = [Place(f"test-{start}", entry_point, inputs[start : start + tests_per_place]) for start in starts]
+        n_processes, tests_per_process = (BATCH, 1) if sharing is None else (1, MOST_SHARED_TESTS)
+        starts = range(len(tests), len(inputs), tests_per_process)[: 1 if request["one_process"] else n_processes]
+        batch = [Job(f"test-{start}", entry_point, inputs[start : start + tests_per_process]) for start in starts]
         all_ends: list[list[TestEnd]] = []
         gc.freeze()  # a test's collections then leave these objects, and their pages, alone
-        for place in batch:
-            ends = run_process(limits, program, place, sharing, deadline)
+        for job in batch:
+            ends = run_process(limits, program, job, sharing, deadline)
             all_ends.append(ends)
-            # No second test counted in a process that may run several: it would be tried in vain for the others too.
-            if len(ends) < min(2, len(place.inputs)):
+            was_shared_in_vain = len(job.inputs) > 1 and len(ends) < 2
+            if was_shared_in_vain:  # it would be for the other tests too
                 sharing = None
             if not ends:  # its tests run again, one process each
                 break
-            output_bytes += sum(test_bytes for *_, test_bytes in ends)
+            output_bytes += sum(end.output_bytes for end in ends)
             is_over = time.monotonic() >= deadline or output_bytes > limits.total_output
-            last_ended, last_status, *_ = ends[-1]
-            has_failed = request["stop_on_failure"] and (last_ended, last_status) != ("exit", 0)
-            goes_on = not (is_over or has_failed or request["one_process"])
+            has_failed = (ends[-1].ended, ends[-1].wait_status) != ("exit", 0)
+            goes_on = not (is_over or (has_failed and request["stop_on_failure"]) or request["one_process"])
             if not goes_on:
                 break
-        for place, ends in zip(batch, all_ends, strict=False):  # after a break, the last places have run nothing
-            tests += [record(place, number, end) for number, end in enumerate(ends)]
-        for place in batch:
-            place.remove()
+        for job, ends in zip(batch, all_ends, strict=False):  # after a break, the last have run nothing
+            tests += [record(job, number, end) for number, end in enumerate(ends)]
+        for job in batch:
+            job.remove()
     return tests
 
 
 def run_group(group: list[Record], sources: list[int], stops_at: float, deadline: float) -> list[Record]:
-    """Runs several programs in one request, one after another, each when nothing is left of the last one's processes;
-    `sources` are descriptors of theirs. Returns for each the records of the tests that one process ran, or {"alone"} if
-    it has to run in a request of its own. Stops after `stops_at`, or when the outputs exceed their limit.
+    """Runs several programs in one process each, one after another. `group` has a request per program, and `sources` a
+    descriptor of each one's text. Returns for each {"tests"}, the records of those that its process ran, or {"alone"}
+    if it has to run in a request of its own; for none after `stops_at`, or when the outputs exceed their limit.
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
     finds nothing of the others, and nothing that counts for them."""
     warm_up()
     prepare_descriptors()
-    prepared_stack()  # of all processes
-    output_bytes = 0
-    done: list[tuple[Place, list[TestEnd]]] = []
+    prepared_stack()  # made here, once for all processes
+    n_descriptors = output_bytes = 0
+    done: list[tuple[Job, list[TestEnd]]] = []
     for number, (request, source) in enumerate(zip(group, sources, strict=True)):
-        if sum(len(place.descriptors) for place, _ in done) > 170:  # all have to lie below OWN_STDERR
+        if n_descriptors > 170:  # a program needs up to 70 more, and all lie below OWN_STDERR, 250
             break
-        limits, n_inputs = TestLimits(request), MOST_SHARED_TESTS if request["company"] else 1
-        place = Place(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
-        gc.freeze()
-        ends = run_process(limits, GroupProgram(source), place, None, deadline)
-        done.append((place, ends))
-        output_bytes += sum(test_bytes for *_, test_bytes in ends)
+        limits, n_inputs = TestLimits(request), MOST_SHARED_TESTS if request["company"] else 1  # tests per process
+        job = Job(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
+        n_descriptors += len(job.descriptors)
+        gc.freeze()  # the process's collections then leave the driver's objects, and their pages, alone
+        ends = run_process(limits, GroupProgram(source), job, None, deadline)  # it says itself if it may share
+        done.append((job, ends))
+        output_bytes += sum(end.output_bytes for end in ends)
         if time.monotonic() > stops_at or output_bytes > limits.total_output:
             break
     reports: list[Record] = []
-    for place, ends in done:
-        is_alone = not ends or os.waitstatus_to_exitcode(ends[0][1]) == RUNS_ALONE
-        tests = [] if is_alone else [record(place, number, end) for number, end in enumerate(ends)]
-        reports.append({"alone": True} if is_alone else {"tests": tests})
-        place.remove()
+    for job, ends in done:
+        if not ends or os.waitstatus_to_exitcode(ends[0].wait_status) == RUNS_ALONE:
+            reports.append({"alone": True})
+        else:
+            reports.append({"tests": [record(job, number, end) for number, end in enumerate(ends)]})
+        job.remove()
     return reports
 
 
 @cache
 def warm_up() -> None:
-    """Does often what each process will do, with a program of its own. Python fills caches when it does something for
-    the first times, and rewrites the code; each fork would do so again, and write to a page for most of it."""
+    """Does often what each process will do, with a program of its own: Python fills caches and rewrites code the first
+    times, and each fork would do so again."""
     for _ in range(WARM_UP_TIMES):
         code = compile(WARM_UP_PROGRAM, SOLUTION, "exec", dont_inherit=True)
         is_harmless(WARM_UP_PROGRAM, code)
@@ -390,18 +387,18 @@ class GroupProgram:
         """Whether its folder, in which it has no file, is still empty."""
         return not os.listdir(folder)
 
-    def load(self, place: Place) -> tuple[Program, ProcessSharing | None]:
+    def load(self, job: Job) -> tuple[Program, ProcessSharing | None]:
         source = contents(self.source)
         os.closerange(FIRST_KEPT, LAST_KEPT)
         set_recursion_limit(USUAL_RECURSION_LIMIT)
-        code = compiled(source)
+        code = code_or_error(source)
         if isinstance(code, str) or not is_harmless(source, code):
             leave(RUNS_ALONE)
         set_recursion_limit(RECURSION_LIMIT)
         module = prepared_module("solution", source)
         sys.modules["__main__"] = sys.modules["solution"] = module
-        sharing = ProcessSharing(code, module) if place.sharing_files else None
-        if sharing is not None and not sharing.may_share(len(place.inputs)):
+        sharing = ProcessSharing(code, module) if job.further_files else None
+        if sharing is not None and not sharing.may_share(len(job.inputs)):
             sharing = None
         return Program(source, code, module), sharing
 
@@ -435,8 +432,8 @@ class Program:
 
 
 class DeepStack:
-    """A stack that holds deep recursion through C code, for the calling thread: no other could take the main one's
-    place, in which Python runs signal handlers. Where the C library cannot change stacks, that of the thread."""
+    """A stack that holds deep recursion through C code, for the calling thread: Python runs signal handlers in the main
+    one alone. Where the C library cannot change stacks, that of the thread."""
 
     def __init__(self) -> None:
         self.function: Callable[[], object] = int
@@ -484,12 +481,12 @@ class TestLimits:
         )
 
 
-class Place:
+class Job:
     """Where a process runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
 
     `inputs` are its test, and those that it may go on to; arguments as JSON where there is an `entry_point`. `answers`
-    are the files that they go to. Only several tests need `sharing_files`: `progress`, which gets a byte after each
-    test, `discarded`, which gets the output of all but the first that is no answer, and the further answers.
+    are the files that they go to. Only several tests need `further_files`: `progress`, which gets a byte after each
+    test, `discarded`, which gets the output of further tests that is no answer, and their answers.
     """
 
     def __init__(self, name: str, entry_point: str | None, inputs: list[str]) -> None:
@@ -503,10 +500,10 @@ class Place:
         self.folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         stdin = b"" if entry_point else inputs[0].encode("utf-8", "surrogatepass")
         self.streams = [anonymous_file(stdin), *(anonymous_file() for _ in range(3 if entry_point else 2))]
-        self.sharing_files = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
-        self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.sharing_files[2:]]
-        self.progress, self.discarded = self.sharing_files[:2] or (-1, -1)
-        self.descriptors = (self.folder, *self.streams, *self.sharing_files)
+        self.further_files = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
+        self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.further_files[2:]]
+        self.progress, self.discarded = self.further_files[:2] or (-1, -1)
+        self.descriptors = (self.folder, *self.streams, *self.further_files)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -516,14 +513,21 @@ class Place:
         clear_the_way(self.name)
 
 
-TestEnd = tuple[str, int, float, int, int]
-"""How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, bytes of output."""
+class TestEnd(NamedTuple):
+    """How a test, or its process, ended."""
+
+    ended: str  # exit; cpu or wall, the limit that it broke; starved: it got no processor; for a test signal or output
+    wait_status: int  # as os.wait has it
+    cpu_s: float
+    rss_kb: int  # peak memory, in KiB
+    n_orphans: int = 0  # processes that it left behind
+    output_bytes: int = 0
 
 
 def prepare_descriptors() -> None:
     for number in range(3):  # what an import of the prelude prints goes nowhere
         os.dup2(anonymous_file(), number)
-    os.closerange(3, OWN_STDERR)  # so the descriptors of a Place come in the order in which it opens them, from 3 on
+    os.closerange(3, OWN_STDERR)  # so the descriptors of a Job come in the order in which it opens them, from 3 on
     prepare_streams()
 
 
@@ -543,12 +547,13 @@ def prepare_streams() -> None:
 
 def prepared_module(name: str, source: bytes) -> ModuleType:
     """The module that a program becomes, not run yet. It has those names of the prelude (imports that programs may
-    leave out) that stand anywhere in the source, even in a doctest; all if the program may make names at run time."""
+    leave out) that stand anywhere in the source; all if the program may make names at run time."""
     module = ModuleType(name)
     module.__dict__["__file__"] = SOLUTION
     if name == "__main__":
         module.__dict__["__builtins__"] = builtins  # of other modules it is a dictionary
-    words = set(source.removeprefix(BYTE_ORDER_MARK).translate(WORD_BYTES).decode("utf-8", "replace").split())
+    spaced = source.removeprefix(BYTE_ORDER_MARK).translate(WORD_BYTES)  # with spaces for all that is part of no name
+    words = set(spaced.decode("utf-8", "replace").split())
     if not words.isdisjoint(NAMES_AT_RUN_TIME):
         lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
         exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
@@ -557,11 +562,12 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
             if word[0] != "_":
                 del module.__dict__[word]
         return module
-    # Each name is looked up: to go through all names of the builtins or of the prelude would write to all of them.
-    prelude = prelude_names(frozenset(RARE_NAMES[word] for word in words if word in RARE_NAMES))
+    rarely_used = frozenset(RARE_NAMES[word] for word in words if word in RARE_NAMES)  # modules that it may need
+    dictionary_of = prelude_names(rarely_used)
+    # To go through the prelude instead would change all its reference counts, and a fork copies what is written to.
     for word in words:
-        if word in prelude and word not in builtins.__dict__:
-            module.__dict__[word] = prelude[word][word]
+        if word in dictionary_of and word not in builtins.__dict__:
+            module.__dict__[word] = dictionary_of[word][word]
     return module
 
 
@@ -594,13 +600,15 @@ def prepared_stack() -> DeepStack:
 
 
 def prepare_threads() -> None:
-    """Lets this thread, and those that a program starts, recurse deeply through C code, where Python counts that."""
+    """Lets this thread, and those that a program starts, recurse deeply through C code. Only Python 3.12 and 3.13 limit
+    that: each thread counts down how many C calls it has left."""
     counter_offset = c_recursion_counter()
-    if counter_offset is None:  # only the recursion limit and the stack count in this Python
+    if counter_offset is None:
         return
 
-    def allow_deep_recursion() -> None:  # of the thread that calls it
-        ctypes.c_int.from_address(thread_state() + counter_offset).value = RECURSION_LIMIT
+    def allow_deep_recursion() -> None:
+        calls_left = ctypes.c_int.from_address(thread_state() + counter_offset)  # of the calling thread
+        calls_left.value = RECURSION_LIMIT
 
     def run_deep(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         allow_deep_recursion()
@@ -621,13 +629,12 @@ def set_limit_of_program(limit: int) -> None:
 
 
 def c_recursion_counter() -> int | None:
-    """Where the state of a thread counts how much deeper calls through C code may nest: an offset in bytes.
+    """Returns the offset, in bytes, at which a thread's state counts the C calls that it has left; None if there is no
+    such counter. Leaves the recursion limit at RECURSION_LIMIT.
 
-    None but for Python 3.12 and 3.13, which allow a fixed number, too few for a program that recurses under
-    `lru_cache`, however large its stack is. Before them the recursion limit alone counts, and after them the stack is
-    measured. The counter has no setter. It lies behind two others that move with the recursion limit, and that is how
-    it is found: four integers, Python calls left, their limit, C calls left, and a headroom of 0. None also where what
-    lies there is no such counter, as in another build of Python. Leaves the recursion limit at RECURSION_LIMIT.
+    Python 3.12 and 3.13 have it, without a setter, and start it too low for recursion under `lru_cache`. It is third of
+    four integers: Python calls left, their limit, C calls left, a headroom of 0. They are found by raising the
+    recursion limit by 1, which changes the first two.
     """
     if sys.version_info[:2] not in ((3, 12), (3, 13)):
         return None
@@ -635,77 +642,74 @@ def c_recursion_counter() -> int | None:
     for limit in (RECURSION_LIMIT - 1, RECURSION_LIMIT):
         set_recursion_limit(limit)
         snapshots.append(integers[:])
+    lower, higher = snapshots
     for index in range(len(integers) - 3):
-        (*before, c_before, room_before), (*after, c_left, headroom) = (four[index : index + 4] for four in snapshots)
-        left, limit = after
-        moved = before == [left - 1, limit - 1] and (c_before, room_before) == (c_left, headroom)
-        if moved and limit == RECURSION_LIMIT and 0 < limit - left < DRIVER_CALLS:
-            return 4 * (index + 2) if 0 < c_left <= 100_000 and headroom == 0 else None
+        calls_left, limit, c_calls_left, headroom = higher[index : index + 4]
+        has_followed = lower[index : index + 4] == [calls_left - 1, limit - 1, c_calls_left, headroom]
+        calls_under_way = limit - calls_left  # those of the driver
+        if has_followed and limit == RECURSION_LIMIT and 0 < calls_under_way < DRIVER_CALLS:
+            is_counter = 0 < c_calls_left <= 100_000 and headroom == 0  # in other builds, another thing may be there
+            return 4 * (index + 2) if is_counter else None  # the third integer, of 4 bytes each
     return None
 
 
 def run_process(
-    limits: TestLimits,
-    program: Program | GroupProgram,
-    place: Place,
-    sharing: ProcessSharing | None,
-    deadline: float,
+    limits: TestLimits, program: Program | GroupProgram, job: Job, sharing: ProcessSharing | None, deadline: float
 ) -> list[TestEnd]:
-    """Runs a place's tests in a process of their own. Returns how the first of them ended, and those that the process
-    went on to; [] if it went on and anything is not as it should be (files are left, say): then none counts, as one
-    test may have changed the result of the next, and each has to run in a process of its own."""
+    """Runs the first test of a job in a new process, which with `sharing` goes on to the others. Returns how those that
+    it ran ended; [] if one of several ended badly or left something behind (files, processes), as it may have changed
+    the results of others: each then has to run in its own process."""
+    may_go_on = len(job.inputs) > 1
     started = time.monotonic()
-    names_before = names_here() if place.sharing_files else set()
+    names_before = names_here() if may_go_on else set()
     process = os.fork()
     if process == 0:
-        run_in_child(limits, program, place, sharing)
-    ended, exit_status, cpu_s, rss_kb, n_orphans = watch(process, limits, started, deadline, place)
-    sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*place.streams[1:], *place.answers[1:])]
-    progress = contents(place.progress, len(place.inputs) + 1) if place.sharing_files else b""
+        run_in_child(limits, program, job, sharing)
+    end = watch(process, limits, started, deadline, job)
+    sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*job.streams[1:], *job.answers[1:])]
+    progress = contents(job.progress, len(job.inputs) + 1) if may_go_on else b""
     if not progress:  # its first test is all that it ran
-        output_bytes = max(sizes)  # the limit is that of each file
-        if output_bytes > limits.output:
-            ended, output_bytes = "output", 0
-        elif ended == "exit" and os.WIFSIGNALED(exit_status):
-            ended = "signal"
-        return [(ended, exit_status, cpu_s, rss_kb, output_bytes)]
-    n_done = len(progress) - 1
-    ended_well = (ended, exit_status, n_orphans, progress) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
+        largest = max(sizes)  # the limit is that of each file
+        if largest > limits.output:
+            return [end._replace(ended="output")]
+        was_killed = end.ended == "exit" and os.WIFSIGNALED(end.wait_status)
+        return [end._replace(ended="signal" if was_killed else end.ended, output_bytes=largest)]
+    n_done = len(progress) - 1  # a byte after each test, and one at the end
+    is_complete = progress == TEST_DONE * n_done + ALL_DONE and 0 < n_done <= len(job.inputs)
+    ended_well = (end.ended, end.wait_status, end.n_orphans) == ("exit", 0, 0)
     left_here = names_here() - names_before
-    left_nothing = not left_here and program.is_intact(place.folder)
-    if not (ended_well and left_nothing and 0 < n_done <= len(place.inputs) and max(sizes) <= limits.output):
-        for name in left_here:  # what runs again is not to find it
+    left_nothing = not left_here and program.is_intact(job.folder)
+    if not (is_complete and ended_well and left_nothing and max(sizes) <= limits.output):
+        for name in left_here:  # the tests that run again must not find it
             clear_the_way(name)
         return []
-    size = sum(sizes) // n_done  # only the sums of its tests are known: each gets an equal part
-    return [("exit", 0, cpu_s / n_done, rss_kb, size)] * n_done
+    # Only the sums of all tests are known: each gets an equal part.
+    return [TestEnd("exit", 0, end.cpu_s / n_done, end.rss_kb, output_bytes=sum(sizes) // n_done)] * n_done
 
 
-def record(place: Place, number: int, end: TestEnd) -> Record:
-    """A test as the report has it: of a place, the one with this number."""
-    ended, exit_status, cpu_s, rss_kb, _ = end
+def record(job: Job, number: int, end: TestEnd) -> Record:
+    """A test as the report has it: of a job, the one with this number."""
+    ended, status = end.ended, end.wait_status
     # What an assertion test has got before its process was ended may have failed it already.
-    is_wanted = ended == "exit" or (place.entry_point == OPERATIONS and ended != "output")
-    answer = contents(place.answers[number]) if is_wanted else b""
-    tail = contents(place.streams[2], STDERR_TAIL) if ended in ("exit", "signal") else b""
+    is_wanted = ended == "exit" or (job.entry_point == OPERATIONS and ended != "output")
+    answer = contents(job.answers[number]) if is_wanted else b""
+    tail = contents(job.streams[2], STDERR_TAIL) if ended in ("exit", "signal") else b""
     return {
         "ended": ended,
-        "code": os.WTERMSIG(exit_status) if os.WIFSIGNALED(exit_status) else os.WEXITSTATUS(exit_status),
-        "cpu_s": cpu_s,
-        "rss_kb": rss_kb,
+        "code": os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+        "cpu_s": end.cpu_s,
+        "rss_kb": end.rss_kb,
         "answer": binascii.b2a_base64(answer, newline=False).decode(),
         "stderr": binascii.b2a_base64(tail, newline=False).decode(),
         "in_company": number > 0,
     }
 
 
-def watch(
-    process: int, limits: TestLimits, started: float, deadline: float, place: Place
-) -> tuple[str, int, float, int, int]:
+def watch(process: int, limits: TestLimits, started: float, deadline: float, job: Job) -> TestEnd:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive. Returns how it
-    ended ("exit", "cpu", "wall", or "starved" if it waited too long for a processor), its wait status, the CPU seconds
-    and peak memory (KiB) of all, and how many processes it left behind."""
+    ended, with the CPU seconds and the peak memory of all. Where it went on to further tests, it has less time."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
+    most_starved_s = STARVED_AT_MOST * limits.cpu
     own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
@@ -715,20 +719,20 @@ def watch(
         if woken is not None:  # by the end of another process, an orphan: look again
             continue
         now = time.monotonic()
-        runs_further_tests = place.sharing_files and os.fstat(place.progress).st_size > 0
+        runs_further_tests = len(job.inputs) > 1 and os.fstat(job.progress).st_size > 0
         has_several, used_s = cpu_seconds(process, own_s)
         cpu_left = (min(limits.cpu, SHARING_ENDS_S) if runs_further_tests else limits.cpu) - used_s
-        starved_s = min(starved_seconds(process), STARVED_AT_MOST * limits.cpu)  # it got no processor
+        # The wall clock stands still, within limits, while the test is ready to run and gets no processor.
+        starved_s = min(starved_seconds(process), most_starved_s)
         wall_left = min(limits.wall - (now - started - starved_s), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
-            is_starved = starved_s >= STARVED_AT_MOST * limits.cpu
-            ended = "cpu" if cpu_left < 0 else "starved" if is_starved else "wall"
+            ended = "cpu" if cpu_left < 0 else "starved" if starved_s >= most_starved_s else "wall"
             os.kill(process, _signal.SIGKILL)
             break
         pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if has_several else ALONE_S))
-    with NO_PROCESS:
+    with NO_PROCESS:  # where none is left
         os.killpg(process, _signal.SIGKILL)
-    _, exit_status, usage = os.wait4(process, 0)
+    _, wait_status, usage = os.wait4(process, 0)
     cpu_s, rss_kb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
     orphans = reap_orphans()
     for usage in orphans:
@@ -736,15 +740,15 @@ def watch(
     cpu_s = max(cpu_s, sum(own_s.values()))  # some processes are in no usage: see `cpu_seconds`
     if ended == "exit" and cpu_s > limits.cpu:  # it went over the limit after the last look
         ended = "cpu"
-    return ended, exit_status, cpu_s, rss_kb, len(orphans)
+    return TestEnd(ended, wait_status, cpu_s, rss_kb, n_orphans=len(orphans))
 
 
 def cpu_seconds(process: int, own_s: dict[tuple[int, bytes], float]) -> tuple[bool, float]:
     """Whether a test has several processes, and its CPU seconds so far: the most that any of three counts shows.
 
-    The first process by its CPU clock. All that live, with those that they have collected: the
-    processes of a fork bomb take the processor from each other, none for long. And what each ever had when it was
-    looked at, which `own_s` keeps: the kernel counts a process nowhere that ends while its parent ignores SIGCHLD.
+    The first process by its CPU clock. All that live, with those that they have collected: a fork bomb's processes run
+    for moments each. And what each ever had when it was looked at, which `own_s` keeps: the kernel counts a process
+    nowhere that ends while its parent ignores SIGCHLD.
     """
     seconds, several = 0.0, False
     with contextlib.suppress(OSError):
@@ -764,11 +768,8 @@ def process_seconds(process: int) -> float:
 
 
 def starved_seconds(process: int) -> float:
-    """Seconds for which a process was ready to run and got no processor; 0 where the kernel does not say.
-
-    That of the thread which waited longest, of those whose priority is still the driver's: who takes a lower one waits
-    on its own account.
-    """
+    """Seconds for which a process was ready to run and got no processor; 0 where the kernel does not say. Of its
+    threads, the one that waited longest counts; those of a lower priority than the driver's do not."""
     starved = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         priority = priority_of(os.getpid(), os.getpid())
@@ -840,54 +841,57 @@ def descendants() -> list[Descendant]:
 
 
 def run_in_child(
-    limits: TestLimits, program: Program | GroupProgram, place: Place, sharing: ProcessSharing | None
+    limits: TestLimits, program: Program | GroupProgram, job: Job, sharing: ProcessSharing | None
 ) -> NoReturn:
-    """What a forked process does: moves into its place, sets its limits and runs the program; never returns."""
+    """What a forked process does: moves into its folder, sets its limits and runs the program; never returns. With
+    `sharing` it goes on to further tests; a `GroupProgram` is read here, and finds that out itself."""
     try:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # it ends with the driver
         prctl(PR_SET_DUMPABLE, 1)  # or its own /proc/self would be closed to the program
         os.setsid()  # a group of its own, which `watch` kills
-        os.fchdir(place.folder)
-        for target, descriptor in enumerate(place.streams):  # in rising order, and none is below its target
+        os.fchdir(job.folder)
+        for target, descriptor in enumerate(job.streams):  # in rising order, and none is below its target
             os.dup2(descriptor, target)
-        # Close all others of the driver, which are below 256, but for the range of those that several tests need.
-        os.closerange(len(place.streams), place.sharing_files[0] if place.sharing_files else 256)
-        if place.sharing_files:
-            os.closerange(place.sharing_files[-1] + 1, 256)
+        # Close the driver's others, all below 256, but not those of further tests, which are in a row.
+        kept = job.further_files or [256]
+        os.closerange(len(job.streams), kept[0])
+        os.closerange(kept[-1] + 1, 256)
         for limit, value in limits.process:
             resource.setrlimit(limit, value)
         folder = os.getcwd()
         sys.path.insert(0, folder)
         if isinstance(program, GroupProgram):
-            program, sharing = program.load(place)
+            program, sharing = program.load(job)
         else:
             program.write_in_folder(folder)
         if sharing is not None:
             sharing.path = list(sys.path)  # `is_clean` compares with it
-        program.stack.call(partial(run_program, program, place, sharing))
-    except BaseException as error:  # not the program's: `run_program` ends the process
+        program.stack.call(partial(run_program, program, job, sharing))
+    except BaseException as error:  # not the program's, which never gets here
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(1)
 
 
-def run_program(program: Program, place: Place, sharing: ProcessSharing | None) -> NoReturn:
-    """Runs the program on its first test, in the forked process, then on the place's others if it may share the process
-    (`sharing`), and ends the process with the test's exit status, as Python would end."""
+def run_program(program: Program, job: Job, sharing: ProcessSharing | None) -> NoReturn:
+    """Runs the program on its first test, in the forked process, with `sharing` on the job's others too, and ends
+    the process with the test's exit status, as Python would end."""
     status, code, module = 1, program.code, program.module
     try:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if "random" in sys.modules:  # which draws a new seed after a fork
-            sys.modules["random"].seed(0)  # so that a verdict can be had again
+            sys.modules["random"].seed(0)  # so that verdicts are reproducible
         gc.enable()
-        if sharing is None and place.entry_point == OPERATIONS:  # when the answers are out, nothing else of it counts
-            status = exit_status_of(partial(run_operations, code, module.__dict__, place.inputs[0], VALUE_DESCRIPTOR))
+        test_input = job.inputs[0]
+        if sharing is None and job.entry_point == OPERATIONS:
+            # No test follows, and the answers are out: files and threads need no end as Python's.
+            status = exit_status_of(partial(run_operations, code, module.__dict__, test_input, VALUE_DESCRIPTOR))
         else:
-            opens_files = sharing is None or sharing.opens_files
-            status = run_test(code, module, place.entry_point, place.inputs[0], opens_files)
-        if status == 0 and sharing is not None and place.sharing_files:
-            sharing.run_further_tests(code, module.__name__, place)
+            may_open_files = sharing is None or sharing.may_open_files
+            status = run_test(code, module, job.entry_point, test_input, may_open_files)
+        if status == 0 and sharing is not None and len(job.inputs) > 1:
+            sharing.run_further_tests(code, module.__name__, job)
         if status == INTERRUPTED:
             _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
             kill(os.getpid(), _signal.SIGINT)
@@ -897,27 +901,25 @@ def run_program(program: Program, place: Place, sharing: ProcessSharing | None) 
         leave(status)
 
 
-def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str, opens_files: bool) -> int:
+def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str, may_open_files: bool) -> int:
     """The program in a module that is prepared for it, from its first line to its end; the exit status."""
     space = module.__dict__
     n_prepared = len(space)
     run = partial(run_call, code, space, entry_point, test_input) if entry_point else partial(exec, code, space)
-    return finalize_as_python_does(exit_status_of(run), code, space, n_prepared, opens_files)
+    return finalize_as_python_does(exit_status_of(run), code, space, n_prepared, may_open_files)
 
 
 class ProcessSharing:
-    """Further tests in the process of a test that has ended well: a fork costs more than most tests.
+    """Runs further tests in the process of a test that has ended well, as a fork costs more than most tests.
 
-    The first test of a process has it to itself, so its result is as good as ever. Those that follow find a fresh main
-    module, fresh streams, and what else a program may have changed as it was. Only a pass of theirs counts, and that is
-    for the judge to say: it has the others run again. A process that is not clean after a test, that forks, leaves a
-    file or a thread, ends in the middle, or takes long runs no further test, and if it has run one already nothing of
-    it counts. docs/rewards.md says why a pass is a pass.
+    They find a fresh main module, fresh streams, and what else a program may have changed as it was. The judge counts
+    only a pass of theirs, and has the others run again. A process that is not clean after a test, leaves a file or a
+    process, ends in the middle, or takes long runs no further test, and if it has run one nothing of it counts.
     """
 
     def __init__(self, code: CodeType, module: ModuleType) -> None:
         self.names = names_of(code)
-        self.opens_files = not self.names.isdisjoint(FILE_MAKERS)
+        self.may_open_files = not self.names.isdisjoint(FILE_MAKERS)
         self.space, self.modules, self.path = dict(module.__dict__), set(sys.modules), list(sys.path)
         self.streams = {name: sys.__dict__[name] for stream in STREAMS for name in (stream, f"__{stream}__")}
         # What the program can name and change: to look through all would write to as many pages as a fork. Of the
@@ -955,21 +957,21 @@ class ProcessSharing:
         found = builtins.__dict__
         return {name: found[name] for name in self.names if name in found}
 
-    def run_further_tests(self, code: CodeType, name: str, place: Place) -> None:
-        """Run the other tests of a place, as long as they end well and quickly. Says in `progress` how far it got."""
+    def run_further_tests(self, code: CodeType, name: str, job: Job) -> None:
+        """Run a job's other tests, as long as they end well and quickly; `progress` gets a byte after each."""
         if not self.is_clean():
             return
-        write(place.progress, TEST_DONE)
-        for number in range(1, len(place.inputs)):
+        write(job.progress, TEST_DONE)
+        for number in range(1, len(job.inputs)):
             if cpu_clock() > SHARING_STOPS_S:
                 break
-            module = self.prepare_next_test(name, place, number)
-            if run_test(code, module, place.entry_point, place.inputs[number], self.opens_files) != 0:
+            module = self.prepare_next_test(name, job, number)
+            if run_test(code, module, job.entry_point, job.inputs[number], self.may_open_files) != 0:
                 break
             if not self.is_clean():
                 leave(1)
-            write(place.progress, TEST_DONE)
-        write(place.progress, ALL_DONE)
+            write(job.progress, TEST_DONE)
+        write(job.progress, ALL_DONE)
         leave(0)
 
     def is_clean(self) -> bool:
@@ -983,18 +985,23 @@ class ProcessSharing:
             and self.names.isdisjoint(sys.modules.keys() - SHARING_MODULES)
         )
 
-    def prepare_next_test(self, name: str, place: Place, number: int) -> ModuleType:
-        """Gives the test `number` of a place its descriptors, streams, settings and module, which it returns. Raises
-        OSError if the last test has left a descriptor open; the process ends then, and its tests run again."""
-        os.ftruncate(place.discarded, 0)
-        os.lseek(place.discarded, 0, os.SEEK_SET)
-        duplicate(place.discarded, 2)  # first of all: whichever of 0 to 2 the test closed, `stdin` must not become it
-        duplicate(place.discarded, 0)
-        duplicate(place.discarded if place.entry_point else place.answers[number], 1)
-        if place.entry_point:
-            duplicate(place.answers[number], VALUE_DESCRIPTOR)
-        stdin = anonymous_file(b"" if place.entry_point else place.inputs[number].encode("utf-8", "surrogatepass"))
-        if stdin != len(place.streams):  # the first free descriptor, as after the fork
+    def prepare_next_test(self, name: str, job: Job, number: int) -> ModuleType:
+        """Gives the test `number` its descriptors, streams and settings. Returns its module. Raises OSError if the last
+        test has left a descriptor open; the process ends then, and its tests run again."""
+        discarded, answer = job.discarded, job.answers[number]
+        os.ftruncate(discarded, 0)
+        os.lseek(discarded, 0, os.SEEK_SET)
+        # The last test may have closed some of 0 to 2, and the new file `stdin` gets the first free one.
+        for descriptor in range(3):
+            duplicate(discarded, descriptor)
+        if job.entry_point:  # the answer is the value of a call
+            duplicate(answer, VALUE_DESCRIPTOR)
+            stdin = anonymous_file()
+        else:
+            duplicate(answer, 1)
+            stdin = anonymous_file(job.inputs[number].encode("utf-8", "surrogatepass"))
+        first_free = len(job.streams)  # as it was after the fork
+        if stdin != first_free:
             raise OSError("the last test has left a descriptor open")
         duplicate(stdin, 0)
         close(stdin)
@@ -1060,13 +1067,15 @@ def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -
     if entry_point == OPERATIONS:  # an assertion test, which asks for several calls and more
         run_operations(code, space, test_input, VALUE_DESCRIPTOR)
         return
-    before = space.get(entry_point)
+    of_prelude = space.get(entry_point)
     arguments, encode = json.loads(test_input), json.JSONEncoder(default=plain_value).encode
     exec(code, space)
     solution, function = space.get("Solution"), space.get(entry_point)
+    # What was there before, such as math.gcd, is the program's only if it uses the name.
+    is_only_of_prelude = function is of_prelude and entry_point not in code.co_names
     if isinstance(solution, type) and hasattr(solution, entry_point):
         function = getattr(solution(), entry_point)
-    elif not callable(function) or (function is before and entry_point not in code.co_names):  # the prelude's is none
+    elif not callable(function) or is_only_of_prelude:
         raise NameError(f"there is no Solution.{entry_point} and no function {entry_point}")
     value = function(*arguments)
     try:
@@ -1107,14 +1116,14 @@ def plain_value(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepared: int, opens_files: bool) -> int:
-    """What Python does at its end, in its order (threads, exit handlers, flushes), without ending the process; returns
-    the exit status, 120 instead of 0 if flushing failed. `space` are the program's globals, the prelude's `n_prepared`
-    first; without `opens_files` it can have opened none."""
+def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepared: int, may_open_files: bool) -> int:
+    """Does what Python does at its end, in its order (threads, exit handlers, flushes), without ending the process.
+    Returns the exit status, 120 instead of 0 if flushing failed. `space` are the program's globals, of which the first
+    `n_prepared` were there before it ran: the imports that programs may leave out (the prelude)."""
     if "threading" in sys.modules:
-        with ANYTHING:
+        with ANYTHING:  # a fault is ignored, here and below, as Python does
             sys.modules["threading"]._shutdown()  # waits for the program's threads
-    with ANYTHING:  # Python, too, ignores what exit handlers raise
+    with ANYTHING:
         atexit._run_exitfuncs()
     for name in ("stdout", "stderr"):
         stream = sys.__dict__.get(name)
@@ -1123,16 +1132,17 @@ def finalize_as_python_does(status: int, code: CodeType, space: Record, n_prepar
                 stream.flush()
         except BaseException:
             status = status or 120
-    for name in STREAMS:  # what the program has put in their place is freed, and so flushed
+    # Files that the program left open are flushed when they are freed: those that it put in the place of streams, and
+    # its globals. The prelude's stay, as they are many, but for those that it may have set anew.
+    for name in STREAMS:
         sys.__dict__[name] = sys.__dict__.get(f"__{name}__")
     own_stdout = sys.__dict__["stdout"]
-    # The program's globals go, so that files it left open are flushed. The prelude's stay: that would take too long.
     while len(space) > n_prepared:
         space.popitem()
-    for name in code.co_names:  # the program has set prepared ones, too
+    for name in code.co_names:
         space.pop(name, None)
     # Classes, builtins and cycles hold files too. To look for them takes longer than most programs do.
-    for candidate in (own_stdout, *gc.get_objects()) if opens_files else (own_stdout,):
+    for candidate in (own_stdout, *gc.get_objects()) if may_open_files else (own_stdout,):
         if type(candidate) in FILES:
             with ANYTHING:
                 candidate.flush()

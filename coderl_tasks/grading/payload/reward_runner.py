@@ -1,4 +1,4 @@
-"""Runs in the sandbox, beside a user's reward.py: rewards of many completions, each in a process of its own.
+"""Runs in the sandbox, beside a user's reward.py: rewards of many completions, one process each.
 
 `request.json` has `id`, `ground_truth`, `completions`, `cpu_limit_s` and `wall_limit_s`; `results.json` gets `id` and
 `results`, one of {"reward": number} and {"error": text} per completion, or `fault` where reward.py cannot be used. With
@@ -49,7 +49,7 @@ def load(name: str) -> Callable[..., Any]:
 
 def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
     """One completion's result, {"reward": number} or {"error": text}, from a forked process: what a call leaves behind,
-    the next one does not see. The error is that of the call, the limit that it broke, or how its process ended."""
+    the next one does not see. `request` has `ground_truth` and the limits, and for respond the number of its `turn`."""
 
     def work(writing: int) -> None:
         os.setsid()  # a group of its own, which is killed as a whole

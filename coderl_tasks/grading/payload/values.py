@@ -1,18 +1,13 @@
 """The values of assertion tests, as JSON: what a test gives to the program, and what the program gives back.
 
-The tests run in one process of the sandbox and the program in another. This text is part of both: of
-`payload/assertions.py`, which asks for operations, and of `payload/driver.py`, which does them (`Operations`). It
-stands alone, in Python 3.10 or later. What it reads becomes objects of a few builtin types; it is no pickle.
+This text is part of `payload/assertions.py`, where the tests run, and of `payload/driver.py`, where the program runs.
+What it reads becomes objects of a few builtin types; it is no pickle.
 
 A message is {"root": value, "nodes": [...]}; that of an operation's arguments has a list of values as its root. None,
-bool, int, str and finite float stand for themselves; anything else is a key [operation, place], so that what is one
-object stays one, cycles too. The places of what an operation is given are 0, 1, ...; those of what its result mentions
--1, -2, ...; a message has the nodes of those that it is the first to name. A node is [kind, ...]: see `node_of` and
-`Decoding`. What no kind fits is a reference to an object in the program's process, [operation, number]: the object's
-number among those that the result of that operation mentions, so that a program that runs again names it the same.
-
-Containers are the same on both sides (`Shared`): a list that the program keeps is the list that the test gave it, or
-got of it, as it would be in one process.
+bool, int, str and finite float stand for themselves; any other object has a key, [operation, number]: 0, 1, ... in
+arguments, -1, -2, ... in results. A message has the nodes, [kind, ...], of those that it is the first to name. What has
+no kind is a reference, by its number among the objects that the result of that operation mentions, the same when the
+program runs again. Containers are the same on both sides (`Shared`), as in one process.
 """
 
 import binascii
@@ -36,12 +31,12 @@ Key = tuple[int, int]
 # Of an iterator that the program returns, what is sent before the tests ask for more.
 MOST_ITEMS_AHEAD, LONGEST_AHEAD_S = 1000, 0.05
 MOST_OLD_OBJECTS, MOST_OLD_ITEMS = 200, 20_000
-"""Of each side's objects so many are kept in step, with so many items in all, beside those of the last operation."""
+"""Of each side's old objects so many are kept in step, with so many items in all."""
 LIBRARY_ERRORS = (
     "json.decoder", "statistics", "decimal", "zlib", "queue", "_queue", "struct", "re", "csv", "_csv", "configparser",
     "subprocess", "asyncio.exceptions", "dataclasses", "copy", "_pickle", "ipaddress", "zoneinfo",
 )  # fmt: skip
-"""Modules of the library whose exceptions are the same on both sides."""
+"""Their exceptions are the same on both sides."""
 INLINE_TYPES = (bool, int, str, type(None))
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 MAPPINGS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict, "Counter": Counter}
@@ -49,13 +44,13 @@ KIND_OF_TYPE = {kind: name for name, kind in (*SEQUENCES.items(), *MAPPINGS.item
 MUTABLE_TYPES: dict[str, Any] = {**MAPPINGS, "list": list, "set": set, "bytearray": bytearray, "deque": deque}
 VIEWS = {type({}.keys()): "dict_keys", type({}.values()): "dict_values", type({}.items()): "dict_items"}
 CONSTANTS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
-OF_VALUES: dict[str, Callable[..., Any]] = {
+FROM_VALUES: dict[str, Callable[..., Any]] = {
     "tuple": tuple, "frozenset": frozenset, "range": lambda values: range(*values),
     "slice": lambda values: slice(*values), "dict_keys": lambda values: dict.fromkeys(values).keys(),
     "dict_values": lambda values: dict(enumerate(values)).values(),
 }  # fmt: skip
 """What makes an object of the values in its node."""
-OF_TEXTS: dict[str, Callable[..., Any]] = {
+FROM_TEXTS: dict[str, Callable[..., Any]] = {
     "float": float, "complex": complex, "bytes": binascii.a2b_base64, "constant": CONSTANTS.__getitem__,
     "timedelta": lambda *parts: __import__("datetime").timedelta(*parts),
     "Decimal": lambda text: __import__("decimal").Decimal(text),
@@ -66,12 +61,12 @@ NAMED_TUPLE_NAMES = {*vars(namedtuple("NamedTuple", "")), "__replace__", "__anno
 DATES = ("date", "datetime", "time")
 ARRAY_KINDS = "biufcSUmM"  # of dtypes whose bytes are all that they hold
 BASES = (bool, int, float, complex, str, bytes, tuple, frozenset, list, dict, set, bytearray)
-"""A program's class that extends one of these has values that compare as the builtin's do."""
+"""Values of a program's class that extends one of these compare as the builtin's do."""
 MUTABLE_BASES = (list, dict, set, bytearray)
 ERROR, ITERATOR, REFERENCE, ERROR_CLASS, FUNCTION = "error", "iterator", "reference", "error_class", "function"
 LIBRARY_ERROR, UNTOUCHED = "library_error", "untouched"
 DESCRIBED_ANEW = (ERROR, ITERATOR, REFERENCE, UNTOUCHED, *VIEWS.values())
-"""What has its node in each message that mentions it, as it is then."""
+"""What gets its node anew in each message."""
 
 
 class CannotCross(Exception):
@@ -83,11 +78,8 @@ class MalformedValue(Exception):
 
 
 class Shared:
-    """The objects that both sides know, by their keys: the newest ones, and all of the last operation.
-
-    Containers among them are kept in step: what one side has changed in them since the last message is part of its next
-    one. Of an object that nothing but this table refers to nothing can have changed.
-    """
+    """The objects that both sides know, by their keys: the newest ones, and all of the last operation. What a side has
+    changed in them is part of its next message; where nothing else refers to one, nothing has."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Any] = {}
@@ -104,7 +96,7 @@ class Shared:
             self.contents[key] = contents_of(self.objects[key])
 
     def end_message(self, nodes: Iterable[tuple[Key, Node]]) -> None:
-        """After a message with these new nodes: some objects are known by their keys in one message alone."""
+        """After a message with these new nodes: some objects have their keys in one message alone."""
         for key, node in nodes:
             if node[0] in DESCRIBED_ANEW:
                 self.drop_key(key, self.objects[key])
@@ -139,7 +131,7 @@ def referrers(objects: dict[Any, Any], key: Any) -> int:
 
 
 UNUSED = referrers({0: []}, 0)
-"""The count of a value to which nothing but a table refers."""
+"""The count of a value in a table alone."""
 
 
 def contents_of(container: Any) -> list[Any]:
@@ -221,7 +213,8 @@ class Encoding:
 
 def node_of(value: Any, encoding: Encoding) -> Node | None:
     """The node, [kind, ...] as JSON, that stands for a value in a message to the other process, if its type is one of
-    those that can be rebuilt there; None for any other. The values in it are added to the message (`encoding`)."""
+    those that can be rebuilt there; None for any other. That of [7, x] is ["list", [7, [3, 1]]], if [3, 1] is the key
+    under which `encoding` adds the object x to the message. A float's repr is exact."""
     add_all, kind = encoding.add_all, type(value)
     name = KIND_OF_TYPE.get(kind, "")
     if name in SEQUENCES:
@@ -263,7 +256,8 @@ def is_bare(kind: type) -> bool:
 
 
 def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node | None:
-    """`node_of` for values of classes of datetime, decimal, fractions and numpy, by module and class name."""
+    """`node_of` for a value of the class `name` of datetime, decimal, fractions or numpy; None to send a reference.
+    `encoding.add` gives what stands for a value in a node."""
     if name == "timedelta":
         return ["timedelta", value.days, value.seconds, value.microseconds]
     if name == "timezone":
@@ -275,7 +269,7 @@ def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node
         return ["Decimal", str(value)]
     if name == "Fraction":
         return ["Fraction", value.numerator, value.denominator]
-    numpy = sys.modules["numpy"]
+    numpy = sys.modules["numpy"]  # loaded, as the value is of its class
     if module != "numpy" or not isinstance(value, (numpy.ndarray, numpy.generic)):
         return None
     if value.dtype.kind == "O" and isinstance(value, numpy.ndarray):
@@ -291,8 +285,7 @@ def base64_of(data: bytes | bytearray) -> str:
 
 
 class Decoding:
-    """The objects of a message of an `operation`, `root` its own, which are then known to this side. `resolve` makes an
-    object of a node that has no kind of its own. Raises MalformedValue for what `Encoding` does not write."""
+    """The objects of a message, `root` its own."""
 
     def __init__(
         self,
@@ -303,29 +296,28 @@ class Decoding:
         *,
         is_result: bool,
     ) -> None:
-        """Makes the objects of a message of `operation` (its result if `is_result`, else its arguments) and changes
-        those of earlier messages that the other side has changed; then notes in `shared` what both sides have now."""
+        """Makes the objects of a message of `operation` (its result if `is_result`, numbered -1, -2, ..., else its
+        arguments, 0, 1, ...) and changes earlier ones that the other side has changed; then notes in `shared` what both
+        have now. `resolve` makes an object of a node of another kind. Raises MalformedValue for another message."""
         self.resolve, self.shared = resolve, shared
+        self.nodes: dict[Key, Node] = {}
+        self.made: dict[Key, Any] = {}
         try:
-            self.nodes: dict[Key, Node] = {
-                (operation, -1 - number if is_result else number): node for number, node in enumerate(message["nodes"])
-            }
-            self.made: dict[Key, Any] = {}
-            # Those that can be changed are made empty, and filled when all others are made.
-            for key, node in self.nodes.items():
-                if node[0] in MUTABLE_TYPES:
-                    maxlen = {"maxlen": node[2]} if node[0] == "deque" else {}
-                    self.made[key] = MUTABLE_TYPES[node[0]](**maxlen)
+            for number, node in enumerate(message["nodes"]):
+                self.nodes[operation, -1 - number if is_result else number] = node
+            # Containers may hold each other: they are made empty, and filled when all other objects are made.
+            containers = {key: node for key, node in self.nodes.items() if node[0] in MUTABLE_TYPES}
+            for key, (kind, *fields) in containers.items():
+                self.made[key] = deque(maxlen=fields[1]) if kind == "deque" else MUTABLE_TYPES[kind]()
             for key in self.nodes:
                 self.make(key)
             self.root = self.value(message["root"]) if is_result else self.values(message["root"])
-            for key, node in self.nodes.items():
-                if node[0] in MUTABLE_TYPES:
-                    self.fill(self.made[key], node)
-            changed = [((written[0], written[1]), node) for written, node in message.get("changed", ())]
-            for key, node in changed:
+            for key, node in containers.items():
+                self.fill(self.made[key], node)
+            for (old_operation, number), node in message.get("changed", ()):
+                key = (old_operation, number)
                 self.fill(shared.objects[key], node)
-                shared.settle(key, node)  # at once: to fill the next one may take an operation
+                shared.settle(key, node)  # before the next one's values run an operation
         except (CannotCross, MalformedValue, MemoryError):
             raise
         except Exception as error:
@@ -369,28 +361,26 @@ class Decoding:
             is_waiting.discard(waiting.pop())
 
     def object(self, node: Node) -> Any:
-        """Makes the object of a node of any kind that is not one of MUTABLE_TYPES."""
-        kind, first, *rest = node
-        if kind in OF_VALUES:
-            return OF_VALUES[kind](self.values(first))
-        if kind in OF_TEXTS:
-            return OF_TEXTS[kind](first, *rest)
-        if kind == "dict_items":
-            return dict(map(self.values, first)).items()
-        if kind == "type":
-            found = getattr(builtins, first)
-            return found if isinstance(found, type) else self.resolve(self, node)
-        if kind == "namedtuple":
-            return namedtuple(first, rest[0], rename=True)(*self.values(rest[1]))
-        if kind in ("timezone", *DATES):
-            datetime: Any = __import__("datetime")
-            if kind == "timezone":
-                return datetime.timezone(self.value(first), rest[0])
-            date = getattr(datetime, kind).fromisoformat(first)
-            return date if kind == "date" else date.replace(tzinfo=self.value(rest[0]), fold=rest[1])
-        if kind in ("ndarray", "scalar", "objects"):
-            return self.array(node)
-        return self.resolve(self, node)
+        """Makes the object of a node, unless it is one of MUTABLE_TYPES."""
+        match node:
+            case [kind, values] if kind in FROM_VALUES:
+                return FROM_VALUES[kind](self.values(values))
+            case [kind, *texts] if kind in FROM_TEXTS:
+                return FROM_TEXTS[kind](*texts)
+            case ["dict_items", pairs]:
+                return dict(map(self.values, pairs)).items()
+            case ["type", name] if isinstance(getattr(builtins, name), type):
+                return getattr(builtins, name)
+            case ["namedtuple", name, fields, values]:
+                return namedtuple(name, fields, rename=True)(*self.values(values))
+            case ["timezone", offset, name]:
+                return __import__("datetime").timezone(self.value(offset), name)
+            case [kind, text, zone, fold] if kind in DATES:
+                date = getattr(__import__("datetime"), kind).fromisoformat(text)
+                return date if kind == "date" else date.replace(tzinfo=self.value(zone), fold=fold)
+            case ["ndarray" | "scalar" | "objects", *_]:
+                return self.array(node)
+        return self.resolve(self, node)  # what stands for a reference, say, on this side
 
     def array(self, node: Node) -> Any:
         try:
@@ -409,7 +399,8 @@ class Decoding:
         return array if kind == "ndarray" else array[()]
 
     def fill(self, container: Any, node: Node) -> None:
-        """Replace the content of a mutable object, which others may refer to, by what a node holds."""
+        """Replace the content of a mutable object by what its new node holds: [kind, items, ...]. The items of a
+        mapping are pairs; a defaultdict has its factory behind them."""
         kind = node[0]
         if kind in ("ndarray", "objects"):
             array = self.array(node)
@@ -420,46 +411,46 @@ class Decoding:
         if type(container) is not MUTABLE_TYPES[kind]:
             raise MalformedValue(f"a {kind} in the place of a {type(container).__name__}")
         items: Any
-        if kind == "bytearray":
-            items = binascii.a2b_base64(node[1])
-        elif kind in MAPPINGS:
-            items = dict(map(self.values, node[1]))
+        written = node[1]
+        # The container is cleared after this: to hash an object of the program is an operation, and may raise.
+        if kind in MAPPINGS:
+            items = dict(map(self.values, written))
             if len(node) > 2 and kind == "defaultdict":
                 container.default_factory = self.value(node[2])
+        elif kind == "bytearray":
+            items = binascii.a2b_base64(written)
         else:
-            items = self.values(node[1])
-        if kind == "set":
-            items = set(items)  # before the other one is empty: to hash an object of the program is an operation
+            items = set(self.values(written)) if kind == "set" else self.values(written)
         container.clear()
-        if kind == "OrderedDict":
-            container.update(items)  # which `dict.update` would do past its order
-        elif kind in MAPPINGS:
-            dict.update(container, items)
-        elif kind == "set":
-            container.update(items)
+        if kind in MAPPINGS and kind != "OrderedDict":
+            dict.update(container, items)  # a Counter's own `update` would add
+        elif kind in ("OrderedDict", "set"):
+            container.update(items)  # an OrderedDict's own, which knows its order
         else:
             container.extend(items)
 
 
 def parts_of(node: Node) -> list[Json]:
-    """The values in a node of an immutable object. They have to be made before it, as it cannot be filled later."""
-    kind, first, *rest = node
-    if kind in OF_VALUES:
-        return list(first)
-    if kind == "dict_items":
-        return [value for pair in first for value in pair]
-    if kind == "namedtuple":
-        return list(rest[1])
-    if kind == "timezone":
-        return [first]
-    if kind in DATES or kind == "objects":
-        return list(rest[0]) if kind == "objects" else [rest[0]]
-    if kind in (ERROR, ITERATOR):
-        return [first, *rest[0]]
-    if kind == REFERENCE:
-        return [rest[1]]
-    if kind == ERROR_CLASS:
-        return [rest[2]]
+    """The values in a node of an immutable object, or their keys: they are made first, as it cannot be filled later."""
+    match node:
+        case [kind, values] if kind in FROM_VALUES:
+            return list(values)
+        case ["namedtuple", _, _, values] | ["objects", _, values]:
+            return list(values)
+        case ["dict_items", pairs]:
+            return [value for pair in pairs for value in pair]
+        case ["timezone", offset, _]:
+            return [offset]
+        case [kind, _, zone, _] if kind in DATES:
+            return [zone]
+        case ["error", error_class, arguments, _]:
+            return [error_class, *arguments]
+        case ["iterator", end, items, *_]:
+            return [end, *items]
+        case ["reference", _, _, builtin_value, _, _]:
+            return [builtin_value]
+        case ["error_class", _, _, _, parent, _]:
+            return [parent]
     return []
 
 
@@ -467,56 +458,56 @@ def parts_of(node: Node) -> list[Json]:
 
 
 class Operations:
-    """Does what the tests ask of a program, whose names `find` looks up: an operation by its name, with arguments."""
+    """Does what the tests ask of a program, whose names `find` looks up."""
 
     def __init__(self, find: Callable[[str], Any], line_of: Callable[[BaseException], int | None]) -> None:
         self.find, self.line_of = find, line_of
         self.shared = Shared()
-        self.objects: list[list[Any]] = []  # those that each operation's result mentions
-        self.references: dict[int, tuple[int, int]] = {}
+        self.mentioned: list[list[Any]] = []  # by operation, the objects that its result is the first to mention
+        self.references: dict[int, tuple[int, int]] = {}  # by `id`, an object's operation and number there
         self.ahead: dict[tuple[int, int], list[Any]] = {}  # what was taken of iterators
         self.factors: dict[tuple[int, int], float] = {}  # how much to take of them
 
     def answers(self, written: str) -> Iterator[bytes]:
         """Does the operations in a JSON list of [name, message of the arguments] with the program, and yields each
-        answer (a result or an exception) as a line of JSON. Ends at one that cannot be done, as its arguments are not
-        there: it was asked for ahead, in the expectation of other results."""
+        answer (a result or an exception) as a line of JSON. They were asked for ahead, by the results of another run:
+        the answers end where arguments do not exist in this one."""
         for number, (name, message) in enumerate(json.loads(written)):
             try:
                 decoding = Decoding(message, self.resolve, self.shared, number, is_result=False)
             except (MalformedValue, CannotCross):
                 return
-            self.objects.append([])
+            self.mentioned.append([])  # filled by `describe`
             function = self.find if name == "find" else FUNCTIONS.get(name) or getattr(operator, name)
             answer: Message
-            raised: list[int | None] = []
+            has_raised, line = False, None
             try:
                 value = function(*decoding.root)
             except MemoryError:  # ends the process, which says so
                 raise
             except BaseException as error:
-                value, raised = error, [self.line_of(error)]
+                value, has_raised, line = error, True, self.line_of(error)
             encoding = Encoding(self.describe, self.shared, number, is_result=True)
             try:
                 answer = encoding.message(value)
-                if raised:
-                    answer["raised"] = raised[0]
+                if has_raised:
+                    answer["raised"] = line
             except MemoryError:
                 raise
             except BaseException as error:
                 answer = {"cannot": f"{type(error).__name__}: {error}"[:200]}
-            del decoding, value, raised  # so that what the program has let go is known to be unused
-            self.shared.forget(number)
+            del decoding, value  # so that what the program has let go is known to be unused
+            self.shared.forget(number)  # of old objects, as the other side does
             yield json.dumps(answer).encode() + b"\n"
 
     def resolve(self, decoding: Decoding, node: Node) -> Any:
         if node[0] == FUNCTION:
             return operator.attrgetter(node[2])(sys.modules[node[1]])
         if node[0] == UNTOUCHED:  # what was taken of the iterator ahead comes first
-            return itertools.chain(self.ahead.pop((node[1], node[2]), ()), self.objects[node[1]][node[2]])
+            return itertools.chain(self.ahead.pop((node[1], node[2]), ()), self.mentioned[node[1]][node[2]])
         if node[0] != REFERENCE:
             raise MalformedValue(f"{node[0]} is no kind of value")
-        return self.objects[node[1]][node[2]]
+        return self.mentioned[node[1]][node[2]]
 
     def describe(self, encoding: Encoding, value: Any) -> Node:
         """The node of an object of the program that cannot be sent as a value: an exception, its class, an iterator, or
@@ -524,22 +515,22 @@ class Operations:
         if isinstance(value, BaseException):
             attributes = encoding.add(vars(value)) if vars(value) else None
             return [ERROR, encoding.add(type(value)), [*encoding.add_all(value.args), attributes], str(value)[:1000]]
-        number, place = self.references.get(id(value), (len(self.objects) - 1, -1))
-        if place < 0:
-            place = len(self.objects[number])
-            self.objects[number].append(value)
-            self.references[id(value)] = number, place
-        name = type(value).__name__
+        reference = self.references.get(id(value))
+        if reference is None:
+            operation = len(self.mentioned) - 1  # the present one
+            reference = self.references[id(value)] = operation, len(self.mentioned[operation])
+            self.mentioned[operation].append(value)
+        kind = type(value)
         if isinstance(value, type) and issubclass(value, BaseException):
-            return error_class_node(encoding, value, number, place)
-        if type(value).__module__ in ("builtins", "itertools") and iter_is_itself(value):
-            return self.iterator_node(encoding, value, number, place)
-        base: Any = next((base for base in BASES if isinstance(value, base)), None)
+            return error_class_node(encoding, value, *reference)
+        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools") and iter(value) is value:
+            return self.iterator_node(encoding, value, *reference)
+        base: Any = next((base for base in BASES if isinstance(value, base)), None)  # a builtin type that it extends
         if base is None:
-            return [REFERENCE, number, place, None, name, ""]
-        # Of a value that may still change only the type is sent: the tests ask for it when they compare.
-        now = None if base in MUTABLE_BASES else encoding.add(base_value(value))
-        return [REFERENCE, number, place, now, name, base.__name__]
+            return [REFERENCE, *reference, None, kind.__name__, ""]
+        # A value that may still change is not sent along: the tests ask for it when they compare.
+        builtin_value = None if base in MUTABLE_BASES else encoding.add(base_value(value))
+        return [REFERENCE, *reference, builtin_value, kind.__name__, base.__name__]
 
     def iterator_node(self, encoding: Encoding, iterator: Any, number: int, place: int) -> Node:
         items: list[Any] = []
@@ -573,12 +564,8 @@ def error_class_node(encoding: Encoding, kind: Any, number: int, place: int) -> 
     return [ERROR_CLASS, number, place, name, encoding.add(parent), others]
 
 
-def iter_is_itself(value: Any) -> bool:
-    return hasattr(type(value), "__next__") and iter(value) is value
-
-
 def base_value(value: Any) -> Any:
-    """A value of a program's class that extends a builtin type, as that type has it, whatever the class redefines."""
+    """A value of a program's class as the builtin type that it extends has it, whatever the class redefines."""
     base: Any
     for base in BASES:
         if isinstance(value, base):
@@ -603,4 +590,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "enter": lambda manager: type(manager).__enter__(manager),
     "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
 }  # fmt: skip
-"""What operations do; those that are not here are of the module `operator`."""
+"""What operations do; the others are of the module `operator`."""

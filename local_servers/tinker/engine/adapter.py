@@ -63,7 +63,7 @@ class LoraShape:
         return sorted(filter(wanted, base))
 
 
-def _applied_bytes(matrices: list[torch.Tensor], rank: int) -> int:
+def _adapted_bytes(matrices: list[torch.Tensor], rank: int) -> int:
     """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
     products take (joined, and packed), some three times as much."""
     return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * rank * sum(matrix.shape) for matrix in matrices)
@@ -108,7 +108,7 @@ class Snapshot:
     @torch.no_grad()
     def _own(self) -> Weights:
         names = _matrices(self.factors)
-        need = _applied_bytes([self._base[name] for name in names], len(self.factors[f"{names[0]}.lora_A"]))
+        need = _adapted_bytes([self._base[name] for name in names], len(self.factors[f"{names[0]}.lora_A"]))
         require_memory(need, "a copy of the weights to sample from", self._base[UNEMBED].device.type)
         own: Weights = {}
         for name in names:
@@ -131,25 +131,24 @@ class Adapter:
     grads: dict[str, torch.Tensor] | None = None
     moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     step: int = 0
-    _applied: SnapshotWeights | None = None
+    _adapted: SnapshotWeights | None = None
 
     @property
     def scale(self) -> float:
         return ALPHA / self.shape.rank
 
     def targets(self) -> list[str]:
-        """The matrices that it trains."""
         return _matrices(self.params)
 
-    def applied(self, base: Weights) -> SnapshotWeights:
+    def adapted_weights(self, base: Weights) -> SnapshotWeights:
         """The weights with this adapter, kept until it changes. Later optimizer steps do not change them."""
-        if self._applied is None:
-            self._applied = Snapshot(base, self.factors(base)).weights()
-        return self._applied
+        if self._adapted is None:
+            self._adapted = Snapshot(base, self.factors(base)).weights()
+        return self._adapted
 
-    def forget_applied(self) -> None:
+    def forget_adapted_weights(self) -> None:
         """Before the adapter changes: the memory of its weights is free where nobody samples from them."""
-        self._applied = None
+        self._adapted = None
 
     @torch.no_grad()
     def factors(self, base: Weights) -> Weights:
@@ -196,7 +195,6 @@ class Adapter:
 
 
 def _matrices(factors: Weights) -> list[str]:
-    """The matrices that have factors."""
     return [key.removesuffix(".lora_A") for key in factors if key.endswith(".lora_A")]
 
 
@@ -216,10 +214,10 @@ def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
         )
     device = base[UNEMBED].device
     matrices = [base[name] for name in targets]
-    # A and B with their gradients and two moments, float32, and what is made of them for the passes.
+    # A and B with their gradients and two moments, float32, and the weights that they make with the base's.
     trained_bytes = 4 * 4 * shape.rank * sum(sum(matrix.shape) for matrix in matrices)
     what = f"training with LoRA rank {shape.rank}"
-    require_memory(trained_bytes + _applied_bytes(matrices, shape.rank), what, device.type)
+    require_memory(trained_bytes + _adapted_bytes(matrices, shape.rank), what, device.type)
     params = {}
     for name in targets:
         out_features, in_features = base[name].shape
@@ -261,7 +259,7 @@ def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         raise BadRequest("the gradients are not finite: no step was taken, and they were dropped")
     clip = settings.grad_clip_norm / norm if 0 < settings.grad_clip_norm < norm else 1.0
     adapter.step += 1
-    adapter.forget_applied()
+    adapter.forget_adapted_weights()  # the parameters change below
     correction1 = 1 - settings.beta1**adapter.step
     correction2 = 1 - settings.beta2**adapter.step
     for name, param in adapter.params.items():
@@ -299,6 +297,7 @@ def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:
     if optimizer:
         moments = load_file(folder / "optimizer.safetensors", device)
         adapter.step = state["step"]
+        # The first step makes the moments: a checkpoint from before it has none.
         adapter.moments = {
             key: (moments[f"{key}.first"], moments[f"{key}.second"]) for key in params if f"{key}.first" in moments
         }

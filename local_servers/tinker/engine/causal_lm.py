@@ -152,13 +152,13 @@ class _RoundedProduct(torch.autograd.Function):
         return x_grad, None, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
-class _Binding(threading.local):
+class _PassState(threading.local):
     """What the slots of one model use during this thread's current forward pass."""
 
     weights: Weights
-    product: Product | None
-    exact: bool  # products in float32, whatever the weights' dtype
-    ready: dict[str, torch.Tensor]  # outputs of slots whose group was multiplied
+    product: Product | None  # the row-exact one; None: plain products, which are differentiable
+    in_float32: bool  # whether products are float32 whatever the weights' dtype, without LoRA factors
+    group_outputs: dict[str, torch.Tensor]  # of slots whose group was multiplied for an earlier slot, by their names
 
 
 @dataclass(frozen=True)
@@ -201,28 +201,28 @@ class SlotGroup:
 
 
 class LinearSlot(nn.Module):
-    """A linear layer that takes its weight from the binding; row-exact when the binding has a product."""
+    """A linear layer that takes its weight from the state of the pass; row-exact when that has a product."""
 
     bias: torch.Tensor | None
 
-    def __init__(self, name: str, bias: torch.Tensor | None, binding: _Binding) -> None:
+    def __init__(self, name: str, bias: torch.Tensor | None, pass_state: _PassState) -> None:
         super().__init__()
-        self.name, self.binding = name, binding
+        self.name, self.pass_state = name, pass_state
         self.group: SlotGroup | None = None
         self.register_buffer("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        binding, weights = self.binding, self.binding.weights
+        pass_state, weights = self.pass_state, self.pass_state.weights
         weight = weights[self.name]
-        if binding.exact:
+        if pass_state.in_float32:
             return _linear(x, weight, self.bias)
         group = self.group
-        if group is not None and (binding.product is not None or group.adapted(weights)):
-            if self.name not in binding.ready:
-                binding.ready |= zip(group.names, self._of_group(group, x), strict=True)
-            out = binding.ready.pop(self.name)
-        elif binding.product is not None:
-            out = binding.product(x[0], weight)[None]
+        if group is not None and (pass_state.product is not None or group.adapted(weights)):
+            if self.name not in pass_state.group_outputs:
+                pass_state.group_outputs |= zip(group.names, self._of_group(group, x), strict=True)
+            out = pass_state.group_outputs.pop(self.name)
+        elif pass_state.product is not None:
+            out = pass_state.product(x[0], weight)[None]
         elif f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
@@ -231,31 +231,31 @@ class LinearSlot(nn.Module):
         return out if self.bias is None else out + self.bias
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        weights, product = self.binding.weights, self.binding.product
+        weights, product = self.pass_state.weights, self.pass_state.product
         if product is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
         return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
 
 
 class ActivationSlot(nn.Module):
-    """The MLP's activation function; row-exact when the binding asks for it."""
+    """The MLP's activation function; row-exact when the pass is."""
 
-    def __init__(self, function: nn.Module, binding: _Binding) -> None:
+    def __init__(self, function: nn.Module, pass_state: _PassState) -> None:
         super().__init__()
-        self.function, self.binding = function, binding
+        self.function, self.pass_state = function, pass_state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x) if self.binding.product is None else row_exact_activation(self.function, x[0])[None]
+        return self.function(x) if self.pass_state.product is None else row_exact_activation(self.function, x[0])[None]
 
 
 class GatedMLP(nn.Module):
     """An MLP of transformers, down(activation(gate(x)) * up(x)), whose three products are two where it is trained: what
     lies between them is the widest of a layer, and of it only the outputs of gate and up are kept."""
 
-    def __init__(self, mlp: nn.Module, binding: _Binding) -> None:
+    def __init__(self, mlp: nn.Module, pass_state: _PassState) -> None:
         super().__init__()
         self.mlp: Any = mlp
-        self.binding = binding
+        self.pass_state = pass_state
 
     @classmethod
     def fits(cls, module: nn.Module) -> bool:
@@ -266,9 +266,9 @@ class GatedMLP(nn.Module):
         return one_product and isinstance(getattr(module, "act_fn", None), ActivationSlot)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights, binding = self.binding.weights, self.binding
+        weights, pass_state = self.pass_state.weights, self.pass_state
         inner, outer = self.mlp.gate_proj.group, self.mlp.down_proj.group
-        plain = binding.product is not None or binding.exact or not torch.is_grad_enabled()
+        plain = pass_state.product is not None or pass_state.in_float32 or not torch.is_grad_enabled()
         if plain or not inner.adapted(weights) or not outer.adapted(weights):
             return cast(torch.Tensor, self.mlp(x))
         both: torch.Tensor = inner.trained(x, weights)
@@ -323,73 +323,82 @@ def _attention_entry(
     return row_attention(layer, q, k, v, scaling)[None], None
 
 
-ALL_ATTENTION_FUNCTIONS.register("coderl_rows", _attention_entry)
+_ATTENTION = "coderl_rows"
+ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attention_entry)
 
 
 class BaseModel:
     """A causal LM; `weights` are the base weights. Forward passes may run in several threads."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Loads the Hugging Face model in `folder`, replaces its linear layers and attention by our own forms, and
-        tries on a few tokens that the logits are still those of transformers' form. Raises SetupError for an
-        architecture that is not supported or gives other logits, OutOfMemory if the model does not fit."""
-        self.device, self.dtype = device, dtype
+        """Loads the Hugging Face model in `folder`, replaces its linear layers, attention, activation and rotary
+        embedding by our own forms, and compares the logits of a few tokens with those of transformers' own form. Raises
+        SetupError for an architecture that is not supported or gives other logits, OutOfMemory if it does not fit."""
+        self.folder, self.device, self.dtype = folder, device, dtype
         name = str(dtype).removeprefix("torch.")
         self.needed_bytes = _needed_bytes(folder, device, dtype)
         require_memory(self.needed_bytes, f"loading {folder} in {name}", device.type)
         model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)
-        self.config: Any = model.config
-        self.folder = folder
-        self.context_length: int = self.config.max_position_embeddings
-        self.vocab_size: int = self.config.vocab_size
-        self.n_layers: int = self.config.num_hidden_layers
-        n_heads: int = self.config.num_attention_heads
-        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or n_heads
-        self.head_dim: int = getattr(self.config, "head_dim", None) or self.config.hidden_size // n_heads
-        self._binding = _Binding()
+        self._read_sizes(model.config)
+        self._pass_state = _PassState()
         self._backbone: Any = model.get_decoder()
         self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight.float()}
-        # First the trial's reference, by transformers' own form: `rounded` in `dtype`, `expected` in float32.
+        # What transformers' own form computes, before its parts are replaced.
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
-        model.set_attn_implementation("eager")
-        with torch.no_grad():
-            rounded = model(tokens[None], use_cache=False).logits[0].float()
-        embedding = self._backbone.get_input_embeddings()
-        if embedding.weight is model.get_output_embeddings().weight:  # one table for both: float32 has its numbers
-            embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
-        expected = _exact_logits(model, tokens)
-        # Then the replacements. `_fit_slots` puts a slot in place of each linear layer, its matrix into `weights`.
-        model.set_attn_implementation("coderl_rows")
-        self._fit_slots(self._backbone, "model")
+        rounded, expected = self._reference_logits(model, tokens)  # in `dtype`, and in float32
+        model.set_attn_implementation(_ATTENTION)
+        self._replace_layers(self._backbone, "model")  # moves the matrices of linear layers to `weights`
         self.n_weights = sum(weight.numel() for weight in self.weights.values())
         self.large = device.type == "cpu" and self.n_weights >= _LARGE_WEIGHTS
         self._refuse_unknown_parts()
         self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
-        self._product: RowExactProduct | None = None
+        self._row_exact_product: RowExactProduct | None = None
         self._refuse_other_results(tokens, expected)
-        # `_product` gives a row the same bits in any batch. On a GPU its many small products would cost too much.
+        # Gives a row the same bits in any batch, so that a request's samples do not depend on what runs beside it. On a
+        # GPU its many small products would cost too much.
         if device.type == "cpu":
-            self._product = self._row_exact_product(tokens)
+            self._row_exact_product = self._tried_row_exact_product(tokens)
         if dtype == torch.bfloat16:
             self._refuse_coarse_results(tokens, expected, rounded)
         if self.large:  # of SmolLM2-135M half a gigabyte was needed to load and compare it
             return_freed_memory()
 
-    def _fit_slots(self, module: nn.Module, path: str) -> None:
+    def _read_sizes(self, config: Any) -> None:
+        self.config = config
+        self.context_length: int = config.max_position_embeddings
+        self.vocab_size: int = config.vocab_size
+        self.n_layers: int = config.num_hidden_layers
+        n_heads: int = config.num_attention_heads
+        self.n_kv_heads: int = getattr(config, "num_key_value_heads", None) or n_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+
+    @torch.no_grad()
+    def _reference_logits(self, model: PreTrainedModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (tokens, vocabulary) of transformers' own form of the model: with all of it in the model's dtype, and
+        in float32. Its linear layers compute in float32 from here on."""
+        model.set_attn_implementation("eager")
+        rounded = model(tokens[None], use_cache=False).logits[0].float()
+        embedding = self._backbone.get_input_embeddings()
+        if embedding.weight is model.get_output_embeddings().weight:
+            # The float32 copy of the unembedding has the same numbers: keep one table and not two.
+            embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
+        return rounded, _float32_logits(model, tokens)
+
+    def _replace_layers(self, module: nn.Module, path: str) -> None:
         slots = []
         for name, child in list(module.named_children()):
             child_path = f"{path}.{name}"
             if isinstance(child, nn.Linear):
                 self.weights[child_path] = child.weight
-                slots.append(LinearSlot(child_path, child.bias, self._binding))
+                slots.append(LinearSlot(child_path, child.bias, self._pass_state))
                 setattr(module, name, slots[-1])
             elif name in ("act_fn", "activation_fn"):
-                setattr(module, name, ActivationSlot(child, self._binding))
+                setattr(module, name, ActivationSlot(child, self._pass_state))
             else:
-                self._fit_slots(child, child_path)
+                self._replace_layers(child, child_path)
                 if GatedMLP.fits(child):
-                    setattr(module, name, GatedMLP(child, self._binding))
+                    setattr(module, name, GatedMLP(child, self._pass_state))
         if self.dtype == torch.bfloat16:
             for slot in slots:
                 alike = next((names for names in _ONE_INPUT if slot.name.rpartition(".")[2] in names), ())
@@ -416,7 +425,8 @@ class BaseModel:
 
     def _refuse_unknown_parts(self) -> None:
         """Raises SetupError for parts that the local engine cannot compute, or would compute in another way that the
-        trial (a few tokens, perhaps in bfloat16) does not show."""
+        comparison with transformers' logits does not show: that takes a few tokens, and a window, a cap or a scaling of
+        positions has an effect on long or unusual sequences alone."""
         kind = self.config.model_type
         layer_types = getattr(self.config, "layer_types", None)
         window = getattr(self.config, "sliding_window", None) or self.context_length
@@ -437,9 +447,9 @@ class BaseModel:
                 raise SetupError(f"{self.folder}: {kind} has a part the local engine does not know: {name}")
 
     @torch.no_grad()
-    def _probe(self, sequences: list[torch.Tensor], *, exact: bool = False) -> torch.Tensor:
-        """The last sequence's logits (rows, vocabulary), float32, when they are packed one after the other; `exact` as
-        for `hidden`."""
+    def _probe(self, sequences: list[torch.Tensor], *, in_float32: bool = False) -> torch.Tensor:
+        """The last sequence's logits (rows, vocabulary), float32, when they are packed one after the other;
+        `in_float32` as for `hidden`."""
         starts = [sum(map(len, sequences[:number])) for number in range(len(sequences))]
         total = starts[-1] + len(sequences[-1])
         groups = [PackedGroup(start, len(rows), ()) for start, rows in zip(starts, sequences, strict=True)]
@@ -449,8 +459,8 @@ class BaseModel:
         packed = torch.cat([*sequences, sequences[0].new_zeros(padding)])
         positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
         attention = TreeAttention(tuple(groups))
-        hidden = self.hidden(self.weights, packed, positions, attention, row_exact=True, exact=exact)
-        return self.exact_logits(self.weights, hidden[starts[-1] : total])
+        hidden = self.hidden(self.weights, packed, positions, attention, row_exact=True, in_float32=in_float32)
+        return self.row_exact_logits(self.weights, hidden[starts[-1] : total])
 
     def _refuse_other_results(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
         """Our form of the model must compute what transformers' plain form does. Both compute in float32 here: rounding
@@ -458,7 +468,7 @@ class BaseModel:
         refusal = f"{self.folder}: the local engine does not reproduce this {self.config.model_type} model"
         supported = "it runs Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3 and models built like them"
         try:
-            found = self._probe([tokens], exact=True)
+            found = self._probe([tokens], in_float32=True)
         except (TypeError, RuntimeError) as error:  # other arguments or other shapes than those of the slots
             if as_out_of_memory(error) is not None:
                 raise
@@ -468,16 +478,16 @@ class BaseModel:
             difference = float((found - expected).abs().max())
             raise SetupError(f"{refusal} (largest difference {difference:.2g}); {supported}")
 
-    def _row_exact_product(self, tokens: torch.Tensor) -> RowExactProduct | None:
+    def _tried_row_exact_product(self, tokens: torch.Tensor) -> RowExactProduct | None:
         """The product that gives a row the same bits in any batch, tried on every shape and on the whole model. None
         where bfloat16 has none; raises RuntimeError where float32 has none."""
         try:
-            self._product = RowExactProduct()
+            self._row_exact_product = RowExactProduct()
             for weight in self.weights.values():
-                self._product.sizes(weight)
+                self._row_exact_product.sizes(weight)
             alone = self._probe([tokens])
             if torch.equal(self._probe([tokens.flip(0), tokens[:37], tokens]), alone):
-                return self._product
+                return self._row_exact_product
             raise RuntimeError("this machine gives a row other bits in another batch")
         except RuntimeError as error:
             if self.dtype == torch.float32 or as_out_of_memory(error) is not None:
@@ -507,29 +517,32 @@ class BaseModel:
         attention: RowAttention,
         *,
         row_exact: bool,
-        exact: bool = False,
+        in_float32: bool = False,
     ) -> torch.Tensor:
         """Final hidden states (R, hidden) of packed rows, the tokens of one or more sequences: `tokens` and `positions`
         are (R,) int64, `attention` knows which rows see which.
 
         With `row_exact` a row has the same bits in any batch; rows must then come in whole tiles (`padded_rows`).
-        Otherwise the result is differentiable in `weights`. With `exact`, for the trial of a new model, products are
-        float32, whatever the dtype of the weights, and LoRA factors are left out."""
-        # The layers read their weights and mode from this object, which is thread-local: they have no such arguments.
-        bound = self._binding.__dict__
-        bound.update(weights=weights, product=self._product if row_exact else None, exact=exact, ready={})
+        Otherwise the result is differentiable in `weights`. With `in_float32` products are float32, whatever the dtype
+        of the weights, and LoRA factors are left out: for the comparison with transformers when a model is loaded."""
+        # transformers calls the layers without our arguments: they read them from this object, which is thread-local.
+        state = self._pass_state
+        state.weights, state.in_float32 = weights, in_float32
+        state.product = self._row_exact_product if row_exact else None  # None: plain products
+        state.group_outputs = {}  # layers of one input are multiplied together, and the later ones find theirs here
         embedded = self._backbone.get_input_embeddings()(tokens).float()
         try:
+            # transformers hands `row_attention` through to the attention that is registered as _ATTENTION.
             out = self._backbone(
                 inputs_embeds=embedded[None], position_ids=positions[None], use_cache=False, row_attention=attention
             )
         finally:
-            bound.clear()
+            vars(state).clear()
         return out.last_hidden_state[0]
 
-    def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
+    def row_exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""
-        product = self._product or _linear
+        product = self._row_exact_product or _linear
         rows = hidden.shape[0]
         return product(F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows)), weights[UNEMBED])[:rows]
 
@@ -551,7 +564,7 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
-            attn_implementation="coderl_rows",
+            attn_implementation=_ATTENTION,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -563,8 +576,7 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return cast(PreTrainedModel, model)
 
 
-@torch.no_grad()
-def _exact_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+def _float32_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     """Logits (tokens, vocabulary) of transformers' own form of the model with float32 activations; its linear layers
     take their weights as float32 from here on."""
     for module in model.modules():

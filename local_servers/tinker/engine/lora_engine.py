@@ -46,8 +46,8 @@ class Engine:
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
         `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024. `threads` is how many threads
-        share one operation, for the whole process, and part of what decides the bits. One is best, as sampling deals
-        its requests and training its micro-batches to the cores: two gain little on idle cores, and on busy ones every
+        share one operation, for the whole process; another number gives other bits. One is best, as sampling deals its
+        requests and training its micro-batches to the cores: two gain little on idle cores, and on busy ones every
         operation waits for the slower thread (sampling on nano took ten times as long)."""
         torch.set_num_threads(threads)
         self.folder = folder
@@ -57,15 +57,16 @@ class Engine:
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         on_cpu = device == "cpu"
         self._max_batch_rows = max_batch_rows or (256 if on_cpu else 1024)
-        # A GPU waits for each call: there the attention of all samples is one, those of a group among them. The CPU is
-        # quicker with one for each group, which reads the keys of the prompt once.
-        self.samples_alone = not on_cpu
+        # Whether each sample of a request is run as a request of its own. A GPU is slow where there are many calls, and
+        # one attention call can take requests for one sample from any prompt. The CPU is quicker with a call for each
+        # whole request, which reads the keys of the prompt once for all samples.
+        self.splits_samples = not on_cpu
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
         self.dtype = self._model.dtype
-        self.large = self._model.large
+        self.large = self._model.large  # its requests are long, and take enough memory to give it back at their end
         self.needed_bytes = self._model.needed_bytes
-        # Of which each runs an operation by itself.
+        # How many operations, of `threads` threads each, this process can run at once.
         self.cores = max(1, len(os.sched_getaffinity(0)) // threads) if on_cpu else 1
 
     @property
@@ -75,8 +76,6 @@ class Engine:
         if found is None and self.tokenizer is not None:
             found = self.tokenizer.eos_token_id
         return [] if found is None else list(found) if isinstance(found, list) else [found]
-
-    # training
 
     def create_adapter(
         self, rank: int, seed: int, *, train_mlp: bool = True, train_attn: bool = True, train_unembed: bool = True
@@ -96,7 +95,6 @@ class Engine:
         return output
 
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
-        """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
         return adam_step(adapter, settings)
 
     def validate(self, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> None:
@@ -108,16 +106,14 @@ class Engine:
             with about_datum(number):
                 _check_datum(datum, loss, self.vocab_size, self.context_length)
 
-    # sampling
-
     def snapshot(self, adapter: Adapter) -> Snapshot:
         """The adapter as it is now, which later steps do not change. Raises OutOfMemory as `sampler_weights` does."""
-        return adapter.applied(self._model.weights).snapshot
+        return adapter.adapted_weights(self._model.weights).snapshot
 
     def sampler_weights(self, adapter: Adapter | None) -> Weights:
         """What the adapter makes of the weights now, which later steps do not change; None means the base model. Raises
         OutOfMemory before it makes a copy that there is no room for."""
-        return self._model.weights if adapter is None else adapter.applied(self._model.weights)
+        return self._model.weights if adapter is None else adapter.adapted_weights(self._model.weights)
 
     def sample(self, jobs: list[tuple[Weights, SampleSpec]]) -> list[SampleResult]:
         """Samples all jobs together; each result is what it would be alone. Raises BadRequest if one is invalid."""
@@ -134,7 +130,7 @@ class Engine:
 
     def parts(self, spec: SampleSpec) -> list[SampleSpec]:
         """The requests that one is run as, whose results are `SampleResult.joined`."""
-        return spec.by_sample() if self.samples_alone else [spec]
+        return spec.by_sample() if self.splits_samples else [spec]
 
     def validate_sample(self, spec: SampleSpec) -> None:
         _check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
@@ -169,8 +165,6 @@ class Engine:
         """Keys and values of one token in all layers."""
         model = self._model
         return model.n_layers * 2 * model.n_kv_heads * model.head_dim * torch.float32.itemsize
-
-    # storage
 
     def save_adapter(self, adapter: Adapter, folder: Path, *, optimizer: bool) -> None:
         """Writes the adapter, with Adam's state if `optimizer`, into `folder` (PEFT's format)."""

@@ -24,7 +24,7 @@ probabilities of them, both at temperature 1 whatever temperature drew the token
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,6 @@ LOSSES: dict[str, Loss] = {
         divergence="kl_coeff",
     ),
 }
-"""What can be asked for, by name."""
 _LEAST_REMAINDER = 1e-6
 """A remainder is the difference of two numbers near 1 and of no meaning below their error."""
 
@@ -134,25 +133,33 @@ def checked_config(loss: str, config: dict[str, float]) -> dict[str, float]:
     return settings
 
 
-def scored_tokens(loss: str, datum: TrainDatum, config: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and tokens, (N,) int64 each, whose log-probabilities the loss reads: the T targets first."""
+class ScoredTokens(NamedTuple):
+    """Tokens of a datum and their positions, (N,) int64 each: the targets first."""
+
+    positions: np.ndarray
+    tokens: np.ndarray
+
+
+def scored_tokens(loss: str, datum: TrainDatum, config: dict[str, float]) -> ScoredTokens:
+    """The tokens whose log-probabilities the loss reads, in the order of `token_losses`."""
     targets = datum.loss_inputs["target_tokens"].astype(np.int64)
     positions = np.arange(len(targets))
     if not _reads_sampler(loss, config):
-        return positions, targets
+        return ScoredTokens(positions, targets)
     assert datum.sampler is not None
     tokens = datum.sampler.tokens
     recorded = np.repeat(datum.sampler.positions, tokens.shape[1])
-    return np.concatenate([positions, recorded]), np.concatenate([targets, tokens.ravel()])
+    return ScoredTokens(np.concatenate([positions, recorded]), np.concatenate([targets, tokens.ravel()]))
 
 
 def token_losses(
     loss: str, datum: TrainDatum, logprobs: np.ndarray, config: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of each target (T,) and the derivative of their sum with respect to each log-probability (N,), both float32.
+    """Returns the loss of each target of a datum (T,) and the derivative of their sum with respect to each of
+    `logprobs` (N,), both float32. `config` comes from `checked_config`.
 
-    `logprobs` (N,) are those of `scored_tokens`; `config` comes from `checked_config`.
-    """
+    `logprobs` (N,) are those of `scored_tokens`: first the T targets', then, where the loss weighs the divergence from
+    the sampler, those of the k tokens that the sampler recorded at each of S positions (N = T + S * k)."""
     import torch
 
     rule, n_targets = LOSSES[loss], len(datum.tokens)
@@ -162,8 +169,9 @@ def token_losses(
     losses = rule.of_targets(current[:n_targets], inputs, config)
     if _reads_sampler(loss, config):
         assert datum.sampler is not None
-        penalty = config[rule.divergence] * _divergence(datum.sampler, current[n_targets:])
-        losses = losses.index_add(0, torch.from_numpy(datum.sampler.positions), penalty)
+        penalty = config[rule.divergence] * _divergence(datum.sampler, current[n_targets:])  # (S,)
+        recorded_at = torch.from_numpy(datum.sampler.positions)
+        losses = losses.index_add(0, recorded_at, penalty)  # to the losses of the targets at the same positions
     (slope,) = torch.autograd.grad(losses.sum(), current)
     return losses.detach().numpy(), slope.numpy()
 

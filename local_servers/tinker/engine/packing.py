@@ -12,7 +12,7 @@ one copy of the prefix.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,15 +47,21 @@ class PackedGroup:
     buckets: tuple[Bucket, ...]
 
 
+class DatumRows(NamedTuple):
+    """The packed rows of the T tokens of a request's datum; `number` is the datum's index in the request."""
+
+    number: int
+    rows: np.ndarray
+
+
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed rows: `tokens` and `positions` (R,), the groups they form, and for each datum in it (index, its
-    row numbers)."""
+    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it."""
 
     tokens: np.ndarray
     positions: np.ndarray
     groups: tuple[PackedGroup, ...]
-    datum_rows: tuple[tuple[int, np.ndarray], ...]
+    datum_rows: tuple[DatumRows, ...]
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
@@ -115,7 +121,7 @@ class _Packer:
         self._tokens: list[np.ndarray] = []
         self._positions: list[np.ndarray] = []
         self._groups: list[PackedGroup] = []
-        self._datum_rows: list[tuple[int, np.ndarray]] = []
+        self._datum_rows: list[DatumRows] = []
 
     def _put(self, tokens: np.ndarray, first_position: int, length: int) -> int:
         start = self.rows
@@ -140,7 +146,8 @@ class _Packer:
                 suffix_rows[place] = np.arange(row, row + len(suffixes[place]))
         self._groups.append(PackedGroup(start, prefix, tuple(buckets)))
         self._datum_rows += [
-            (member, np.concatenate([prefix_rows, rows])) for member, rows in zip(members, suffix_rows, strict=True)
+            DatumRows(member, np.concatenate([prefix_rows, rows]))
+            for member, rows in zip(members, suffix_rows, strict=True)
         ]
 
     def finish(self) -> MicroBatch:
@@ -196,28 +203,30 @@ class TreeAttention:
     def _bucket(
         self, bucket: Bucket, prefix: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Attention of the suffixes of a bucket, each to the prefix and itself: (rows of the bucket, H, d). `prefix`
-        says which rows of q (R, H, d), k and v (R, KV, d) are the prefix's. Queries are taken in blocks of positions,
-        so that masks stay small; the query heads that share a key head are folded into its query positions."""
+        """Attention of a bucket: the suffixes of one prefix, padded to one length, each see the prefix and themselves.
+        Returns (rows of the bucket, H, d). `prefix` are the prefix's rows of q (R, H, d), k and v (R, KV, d)."""
         n, length = bucket.count, bucket.length
         (heads, d), kv = q.shape[1:], k.shape[1]
-        group = heads // kv
+        group = heads // kv  # query heads that share a key head
         rows = slice(bucket.start, bucket.start + n * length)
-        keys, values = (_suffix_keys(x, prefix, rows, n) for x in (k, v))
+        keys, values = (_suffix_keys(x, prefix, rows, n) for x in (k, v))  # (n, KV, prefix and suffix, d)
         outs = []
-        for start in range(0, length, _QUERY_BLOCK):
+        for start in range(0, length, _QUERY_BLOCK):  # blocks of query positions, so that masks stay small
             stop = min(start + _QUERY_BLOCK, length)
-            seen = prefix.stop - prefix.start + stop
-            inputs = _suffix_queries(q, rows, n, kv, start, stop), keys[:, :, :seen], values[:, :, :seen]
-            # How the backward pass makes the copies of `inputs` again, which would take too much memory if kept.
+            seen = prefix.stop - prefix.start + stop  # the keys up to the block's last query
+            # (n, KV, group * (stop - start), d): the heads of a group are folded into the query positions.
+            queries = _suffix_queries(q, rows, n, kv, start, stop)
+            # Copies would take too much memory if they were kept: the backward pass makes each of them again.
             again = (
                 partial(_suffix_queries, q.detach(), rows, n, kv, start, stop),
                 partial(_suffix_keys, k.detach(), prefix, rows, n, seen),
                 partial(_suffix_keys, v.detach(), prefix, rows, n, seen),
             )
+            inputs = queries, keys[:, :, :seen], values[:, :, :seen]
             out = _attention(inputs, again, attn_mask=self._mask(seen, stop - start, group, q.device), scale=scale)
             outs.append(out.view(n, kv, group, stop - start, d))
-        return torch.cat(outs, dim=3).permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
+        by_head = torch.cat(outs, dim=3)  # (n, KV, group, length, d)
+        return by_head.permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
 
     def _mask(self, seen: int, queries: int, repeat: int, device: torch.device) -> torch.Tensor:
         """(repeat * queries, seen), 0 or -inf: the last `queries` of `seen` positions, each sees those up to itself. A
@@ -245,11 +254,7 @@ def _prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> 
     """Plain causal attention, heads of a key repeated."""
     repeat = q.shape[1] // k.shape[1]
     inputs = _heads_first(q), _heads_first(k, repeat), _heads_first(v, repeat)
-    again = (
-        partial(_heads_first, q.detach()),
-        partial(_heads_first, k.detach(), repeat),
-        partial(_heads_first, v.detach(), repeat),
-    )
+    again = tuple(partial(_heads_first, x.detach(), times) for x, times in ((q, None), (k, repeat), (v, repeat)))
     out = _attention(inputs, again, is_causal=True, scale=scale)
     return out[0].transpose(0, 1)
 

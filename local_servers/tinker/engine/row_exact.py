@@ -25,10 +25,8 @@ TILE = 32
 small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
-
 _PACKED_NUMBERS = 4_000_000
 """Numbers of the largest matrix that is kept in another order too: those of models up to about 0.6 B parameters."""
-
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
 _VECTOR_ELEMENTS = 64

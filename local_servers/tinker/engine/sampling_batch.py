@@ -14,8 +14,9 @@
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,11 +42,18 @@ _WORTH_WAITING = CHUNK
 """Prompt tokens for whose computation a request waits some steps."""
 
 
+class ComputedPrefix(NamedTuple):
+    """The first `positions` tokens of a prompt, whose keys and values (`tensors`) another request has computed."""
+
+    tensors: Callable[[], list[torch.Tensor]]
+    positions: int
+
+
 class RunningRequest:
     """One sampling request on its way: its cache, its draws, and the samples that still run."""
 
     def __init__(self, model: BaseModel, weights: Weights, spec: SampleSpec, tokenizer: Any | None) -> None:
-        """`spec` has been checked. `tokenizer` (None: the model has none) is for stop strings. Lists are per sample."""
+        """`spec` has been checked. `tokenizer` (None: the model has none) is for stop strings."""
         self.weights = weights
         self.spec = spec
         self.error: Exception | None = None
@@ -54,20 +62,23 @@ class RunningRequest:
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, range(spec.first_sample, spec.first_sample + n))
         shape = model.n_layers, model.n_kv_heads, model.head_dim
+        # One sample shares tensors with other requests, which `reserve` gets from the batch's SlotPool. Several samples
+        # have tensors of their own, in which the prompt is stored once.
         self.cache: GroupCache | SlotCache = (
             SlotCache(length) if n == 1 else GroupCache(*shape, length, n, model.device)
         )
         self.prompt = np.array(spec.prompt)
-        # Keys and values of so many first prompt tokens that another request has computed, to be copied; None: none.
-        self.prefix: tuple[Callable[[], list[torch.Tensor]], int] | None = None
+        self.prefix: ComputedPrefix | None = None  # to be copied into the cache before the next step
         self.drawn_from: torch.Tensor | None = None  # logits of the last step, from which the next tokens are drawn
+        # Per sample. What is recorded at each token is the likeliest tokens' ids and log-probabilities.
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
-        self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
+        self._recorded_top_k: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
         self._reasons: list[str | None] = [None if limit > 0 else "length"] * n
-        self._running = list(range(n)) if limit > 0 else []
+        self._running = list(range(n)) if limit > 0 else []  # samples that have not ended
+        # Per prompt token. Nothing predicts the first one, hence None.
         self._prompt_logprobs: list[float | None] = [None]
-        self._topk: list[list[tuple[int, float]] | None] = [None]
+        self._prompt_top_k: list[list[tuple[int, float]] | None] = [None]
 
     @property
     def prefilling(self) -> bool:
@@ -79,11 +90,6 @@ class RunningRequest:
         return isinstance(self.cache, SlotCache) and not self.cache.filled and not self.wants_prompt_logprobs
 
     @property
-    def place(self) -> tuple[int, int] | None:
-        """Where its cache lies among those of other requests; None for a cache of its own."""
-        return self.cache.place if isinstance(self.cache, SlotCache) else None
-
-    @property
     def done(self) -> bool:
         return self.error is not None or (not self.prefilling and not self._running)
 
@@ -91,7 +97,7 @@ class RunningRequest:
     def rows(self) -> int:
         """How many rows its next step takes."""
         if self.prefilling:
-            known = self.cache.prompt_filled if self.prefix is None else self.prefix[1]
+            known = self.cache.prompt_filled if self.prefix is None else self.prefix.positions
             return min(PREFILL_CHUNK, len(self.spec.prompt) - known)
         return len(self._running)
 
@@ -113,8 +119,7 @@ class RunningRequest:
             return
         slots.reserve(self.cache)
         if self.prefix is not None:
-            source, positions = self.prefix
-            self.cache.copy_prefix(source(), positions)
+            self.cache.copy_prefix(self.prefix.tensors(), self.prefix.positions)
             self.prefix = None
 
     def inputs(self) -> tuple[list[int], list[int]]:
@@ -179,7 +184,7 @@ class RunningRequest:
         n = len(self._running)
         ids, values = (part.expand(n, -1).cpu().numpy() for part in (best.indices, best.values))
         for place, sample in enumerate(self._running):
-            self._recorded[sample].append((ids[place], values[place]))
+            self._recorded_top_k[sample].append((ids[place], values[place]))
 
     def _note_prompt(self, logits: torch.Tensor) -> None:
         """Log-probabilities of the prompt tokens that follow this chunk's rows."""
@@ -191,15 +196,15 @@ class RunningRequest:
         if k > 0:
             best = logprobs.topk(k, dim=1)
             rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            self._topk += [list(zip(ids, values, strict=True)) for ids, values in rows]
+            self._prompt_top_k += [list(zip(ids, values, strict=True)) for ids, values in rows]
 
     def result(self) -> SampleResult:
-        top_k = map(_top_k, self._recorded)
+        top_k = map(_top_k, self._recorded_top_k)
         samples = zip(self._tokens, self._logprobs, self._reasons, top_k, strict=True)
         return SampleResult(
             [SampledSequence(*sample) for sample in samples],  # type: ignore[arg-type]
             self._prompt_logprobs if self.spec.prompt_logprobs else None,
-            self._topk if self.spec.topk_prompt_logprobs > 0 else None,
+            self._prompt_top_k if self.spec.topk_prompt_logprobs > 0 else None,
         )
 
 
@@ -208,6 +213,18 @@ def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
         return None
     ids, values = (np.stack(part) for part in zip(*recorded, strict=True))
     return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
+
+
+@dataclass
+class _ThreadShare:
+    """The requests that one thread runs in a step, and the rows that these take."""
+
+    requests: list[RunningRequest] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, request: RunningRequest) -> None:
+        self.requests.append(request)
+        self.rows += request.rows
 
 
 def _each_alone(work: Callable[[list[RunningRequest]], None], requests: list[RunningRequest], error: Exception) -> None:
@@ -241,18 +258,20 @@ class SamplingBatch:
                 request.reserve(self._slots)  # memory for what this step adds to its cache
                 by_weights.setdefault(id(request.weights), []).append(request)
             except Exception as error:  # of this request alone: the others run
-                request.error = error
-        # Together only where the weights are the same object: a step of the old policy and one of the new may run side
-        # by side.
-        parts = [part for requests in by_weights.values() for part in self._dealt(requests)]
-        if self._threads == 1 or len(parts) == 1:  # in this thread: on a GPU another one has buffers of its own
-            for part in parts:
-                self._run(part)
+                request.error = error  # which makes it `done`
+        # Together only where the weights are the same object: requests for the old policy and for the new one may run
+        # side by side.
+        shares = [share for requests in by_weights.values() for share in self._split_over_threads(requests)]
+        # In this thread where none can be saved: for another thread, PyTorch would allocate more buffers on a GPU.
+        if self._threads == 1 or len(shares) == 1:
+            for share in shares:
+                self._run(share)
         else:
-            list(self._pool.map(self._run, parts))
+            list(self._pool.map(self._run, shares))
         finished = [request for request in chosen if request.done]
         for request in finished:
-            # Keep the keys and values of its prompt for later prompts that begin with the same tokens.
+            # Keep its prompt's keys and values for later prompts that begin alike: of those in slots alone the bits do
+            # not depend on chunks. Who asks for a prompt's log-probabilities has to compute them anyway (`begins`).
             if isinstance(request.cache, SlotCache) and request.error is None and not request.wants_prompt_logprobs:
                 self._kept.add(request.weights, request.prompt, request.cache.tensors(len(request.prompt)))
         self.requests = [request for request in self.requests if not request.done]
@@ -289,12 +308,12 @@ class SamplingBatch:
                     found, source = computed, partial(other.cache.tensors, computed)  # it may move first
                 if shared - found >= _WORTH_WAITING:
                     return True
-        request.prefix = (source, found) if found else None
+        request.prefix = ComputedPrefix(source, found) if found else None
         return False
 
-    def _dealt(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
-        """Deals the requests out to threads: as many parts as there are threads, with about as many rows each; fewer
-        where there is so little to do that a thread costs more than it saves."""
+    def _split_over_threads(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
+        """Splits a step's requests into shares of about as many rows each, which threads run side by side: as many as
+        there are threads, fewer where there is so little to do that a thread costs more than it saves."""
         rows = sum(request.rows for request in requests)
         # How many threads the step is worth: by its multiplications, and in bfloat16 by its rows.
         worth = 2 * self._model.n_weights * rows / _THREAD_OPERATIONS
@@ -303,18 +322,20 @@ class SamplingBatch:
         count = int(min(self._threads, len(requests), max(1, worth)))
         if count == 1:
             return [requests]
-        parts: list[list[RunningRequest]] = [[] for _ in range(count)]
-        loads = [0] * count
-        # Requests with a cache of their own first, each to the part with the least rows. Then those in slots of shared
-        # blocks (`place`), in the order of their slots and each part filled to its share: one call does the attention
-        # of neighbouring slots, and would compute in vain what lies between distant ones.
-        for request in sorted(requests, key=lambda request: request.place or (0, -request.rows)):
-            part = loads.index(min(loads))
-            if request.place is not None:
-                part = next((i for i, load in enumerate(loads) if load + request.rows / 2 <= rows / count), part)
-            parts[part].append(request)
-            loads[part] += request.rows
-        return [part for part in parts if part]
+        shares = [_ThreadShare() for _ in range(count)]
+        own_cache = [request for request in requests if isinstance(request.cache, GroupCache)]
+        for request in sorted(own_cache, key=lambda request: -request.rows):  # the largest first, to even out
+            min(shares, key=lambda share: share.rows).add(request)
+        # One attention call takes neighbouring slots of a block, and computes those between distant ones in vain. So
+        # requests in slots fill one share after the other, in the order of their slots.
+        in_slots = [
+            (request.cache.block_and_slot, request) for request in requests if isinstance(request.cache, SlotCache)
+        ]
+        for _, request in sorted(in_slots, key=lambda pair: pair[0]):
+            # At most half of the request goes over an even share.
+            with_space = (share for share in shares if share.rows + request.rows / 2 <= rows / count)
+            next(with_space, min(shares, key=lambda share: share.rows)).add(request)
+        return [share.requests for share in shares if share.requests]
 
     @torch.inference_mode()
     def _run(self, requests: list[RunningRequest]) -> None:
@@ -357,8 +378,9 @@ class SamplingBatch:
 
     def _forward(self, requests: list[RunningRequest]) -> tuple[torch.Tensor, ...]:
         """Runs one forward pass over the next rows of all `requests`, which have the same weights. Returns per request
-        the logits that it wants of its rows (those to draw from, or all of a prompt). If the pass fails, it can be
-        repeated for each request: what it has changed is then changed in the same way."""
+        the logits that it wants of its rows (those to draw from, or all of a prompt). A row gets the same bits whatever
+        other rows are in the pass. So a pass that fails can be repeated for each request by itself: it then writes the
+        same keys and values into the caches again."""
         tokens: list[int] = []
         positions: list[int] = []
         segments = []
@@ -373,7 +395,7 @@ class SamplingBatch:
             its_tokens, its_positions = request.inputs()
             tokens += its_tokens
             positions += its_positions
-        # Whole tiles, so that no row meets a kernel of another size.
+        # Whole tiles: the library picks kernels, and so bits, by the number of rows.
         padding = [0] * (padded_rows(len(tokens)) - len(tokens))
         weights = requests[0].weights
         hidden = self._model.hidden(
@@ -383,4 +405,4 @@ class SamplingBatch:
             SampleAttention(segments),
             row_exact=True,
         )
-        return self._model.exact_logits(weights, hidden[logit_rows]).split(n_logits)
+        return self._model.row_exact_logits(weights, hidden[logit_rows]).split(n_logits)

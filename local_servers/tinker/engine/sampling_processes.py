@@ -109,20 +109,22 @@ class _Worker:
     ) -> None:
         """Starts the process, which loads the engine's model. If it dies, `take_back` gets its unfinished requests."""
         self.alive = True
-        self.tokens = 0  # the most that its unfinished requests may take
-        self._base = engine.sampler_weights(None)
+        self.tokens = 0  # prompt tokens of its unfinished requests, and the most that they may sample
+        self._base_weights = engine.sampler_weights(None)  # which the worker loads itself: other weights are sent to it
         self._take_back = take_back
         self._numbers = itertools.count()
-        self._unfinished: dict[int, Submitted] = {}
-        self._held: OrderedDict[int, Snapshot] = OrderedDict()
-        self._lock = threading.Lock()
+        self._unfinished: dict[int, Submitted] = {}  # by the number under which the worker knows a request
+        # What the worker has in memory, by the object's id here; the one used last is the last.
+        self._sent_snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()  # of `tokens` and `_unfinished`
         ours, theirs = socket.socketpair()
         with theirs:
             # A program of its own and no fork: this process has threads, and locks that they hold.
             descriptor = theirs.fileno()
             arguments = [descriptor, engine.folder, engine.dtype, max_cache_bytes, threads]
             command = [sys.executable, "-m", _WORKER, *map(str, arguments)]
-            # A group of its own: whoever ends the server by its group leaves the worker to the end of the socket.
+            # A process group of its own, which a signal to the server's group does not reach (Ctrl-C): the worker ends
+            # by itself when the server closes the socket.
             self._process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, process_group=0)
         self._connection = Connection(ours.detach())
         # A thread sends: the process may be loading the model, and weights are more than a socket takes at once.
@@ -152,7 +154,7 @@ class _Worker:
     def _send_request(self, number: int, weights: Weights, spec: SampleSpec) -> None:
         try:
             key = None
-            if weights is not self._base:
+            if weights is not self._base_weights:
                 if not isinstance(weights, SnapshotWeights):
                     raise TypeError("another process can sample from the base model and from snapshots alone")
                 key = self._send_snapshot(weights.snapshot)
@@ -166,14 +168,14 @@ class _Worker:
         """Sends it where the worker does not hold it, which keeps one other at most: that of the policy before, while
         it is in use. Returns what the worker knows it by."""
         key = id(snapshot)
-        if key not in self._held:
-            kept = [old for old, held in self._held.items() if held.in_use][-1:]
-            dropped = [old for old in self._held if old not in kept]
+        if key not in self._sent_snapshots:
+            kept = [old for old, sent in self._sent_snapshots.items() if sent.in_use][-1:]
+            dropped = [old for old in self._sent_snapshots if old not in kept]
             self._connection.send(("snapshot", key, dropped, save(snapshot.factors)))
             for old in dropped:
-                del self._held[old]
-            self._held[key] = snapshot  # held here too: another object cannot get its id
-        self._held.move_to_end(key)
+                del self._sent_snapshots[old]
+            self._sent_snapshots[key] = snapshot  # held here too: another object cannot get its id
+        self._sent_snapshots.move_to_end(key)
         return key
 
     def _cancel(self, number: int) -> None:
@@ -235,7 +237,7 @@ def _work(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, thread
     that is closed: ("snapshot", key, keys to drop, LoRA factors) are weights to hold, ("sample", number, key, spec) is
     a request for these weights; any other kind cancels the request whose number follows. It answers (number, result or
     error). The arguments are texts, as they come from the command line."""
-    keep_freed_memory()
+    keep_freed_memory()  # the allocator returns none to the system: each step would ask for the same memory again
     transformers_logging.disable_progress_bar()
     connection = Connection(int(descriptor))
     limiting = limit_own_memory_until(asyncio.Event())  # which nobody sets

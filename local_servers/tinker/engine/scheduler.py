@@ -96,21 +96,23 @@ class SamplingScheduler:
         self, waiting: deque[Submitted], batch: SamplingBatch, futures: dict[RunningRequest, Future[SampleResult]]
     ) -> None:
         """Moves requests into the batch, first come first served, while the caches have room; one runs in any case."""
-        held = sum(self._engine.cache_bytes(request.spec) for request in batch.requests)
+        reserved = sum(self._engine.cache_bytes(request.spec) for request in batch.requests)
         while waiting:
             weights, spec, future = waiting[0]
-            held += self._engine.cache_bytes(spec)
+            if future.cancelled():  # it takes no room, and holds nobody up
+                waiting.popleft()
+                continue
+            needed = self._engine.cache_bytes(spec)
             # In order: a large request that is passed over would wait for ever while small ones keep coming.
-            if batch.requests and held > self._max_cache_bytes:
+            if batch.requests and reserved + needed > self._max_cache_bytes:
                 return
             waiting.popleft()
-            if future.cancelled():
-                continue
             try:
                 request = self._engine.running_request(weights, spec)
             except Exception as error:  # this one's alone: the loop serves the others
                 end_future(future, error)
                 continue
+            reserved += needed
             batch.requests.append(request)
             futures[request] = future
 

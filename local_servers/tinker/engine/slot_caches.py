@@ -17,6 +17,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -61,8 +62,8 @@ class SlotCache:
         return self.prompt_filled + self.generated
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Neighbours in a block have neighbouring places."""
+    def block_and_slot(self) -> tuple[int, int]:
+        """Orders caches so that neighbours in a block are neighbours."""
         return id(self.slots), self.slot
 
     def tensors(self, positions: int) -> list[torch.Tensor]:
@@ -153,12 +154,36 @@ class _Rows:
     first: int
 
 
-class _Call:
-    """One attention call: `width` query positions of each slot from the first to the last, against `keys` keys."""
+class _CallShape(NamedTuple):
+    """An attention call has `width` query positions of each of its slots of a block, and their first `keys` keys."""
 
-    def __init__(self, slots: Slots, keys: int, width: int, parts: list[_Rows], device: torch.device) -> None:
+    slots: Slots
+    keys: int
+    width: int
+
+
+def _by_shape(rows: range, cache: SlotCache) -> Iterator[tuple[_CallShape, _Rows]]:
+    """Cuts a request's rows of a step into those of one call each, whose shape depends on positions alone: a new token
+    sees its slot's whole capacity, a prompt row all keys up to the end of its CHUNK."""
+    assert cache.slots is not None
+    first = cache.filled
+    if cache.prompt_filled == cache.prompt_length:  # the prompt is computed: these are new tokens
+        yield _CallShape(cache.slots, cache.slots.capacity, width=1), _Rows(cache, rows, first)
+        return
+    while rows:
+        chunk_end = (first // CHUNK + 1) * CHUNK
+        in_chunk, rows = rows[: chunk_end - first], rows[chunk_end - first :]
+        yield _CallShape(cache.slots, chunk_end, width=CHUNK), _Rows(cache, in_chunk, first)
+        first = chunk_end
+
+
+class _Call:
+    """One attention call of a shape, for each slot from the first to the last of those that `parts` are in."""
+
+    def __init__(self, shape: _CallShape, parts: list[_Rows], device: torch.device) -> None:
         numbers = [part.cache.slot for part in parts]
-        self._slots, self._keys, self._width = slots, keys, width
+        self._slots, self._keys, self._width = shape
+        width = shape.width
         self._used = slice(min(numbers), max(numbers) + 1)
         count = self._used.stop - self._used.start
         places: list[int] = []
@@ -204,8 +229,9 @@ class _Call:
         out.index_copy_(0, self._rows, found.index_select(0, self._places))
 
 
-def _runs(parts: list[_Rows], width: int, most_unused: float) -> Iterator[list[_Rows]]:
-    """The parts, of one block, where a call would compute too much in vain for the slots between them: apart."""
+def _split_at_gaps(parts: list[_Rows], width: int, most_unused: float) -> Iterator[list[_Rows]]:
+    """Splits the parts of one block where a single call would compute more than `most_unused` query positions of slots
+    between them, whose results nobody needs."""
     run: list[_Rows] = []
     for part in sorted(parts, key=lambda part: part.cache.slot):
         if run and (part.cache.slot - run[-1].cache.slot - 1) * width > most_unused:
@@ -219,50 +245,39 @@ class SlotAttention:
     """Attention of the rows of a step that are requests' for one sample; also fills their caches."""
 
     def __init__(self, segments: list[tuple[range, SlotCache]]) -> None:
-        """Plans a step, the same for each layer: where the new keys and values go, and which attention calls there are.
-
-        A segment is the step's rows of one request, and its cache: the positions that follow those that it holds. A
-        cache is one slot of a block `Slots`, in which a cell is one position of one slot. Rows whose attention has the
-        same shape (block, keys, width of queries) go into one call. That shape may depend on positions alone, so that a
-        row's bits do not depend on what runs beside it: a new token sees its slot's whole capacity; prompt rows are cut
-        at multiples of CHUNK, and see all keys up to the end of their chunk."""
-        cells: dict[Slots, tuple[list[int], list[int]]] = {}
-        parts: dict[tuple[Slots, int, int], list[_Rows]] = {}
+        """Plans a step, the same for each layer: where its new keys and values go, and which attention calls there are.
+        Rows whose calls have the same shape go into one. A segment is a request's rows in the step, and its cache."""
+        stored: dict[Slots, tuple[list[int], list[int]]] = {}  # by block: positions in it, and the rows that go there
+        rows_by_shape: dict[_CallShape, list[_Rows]] = {}
         for rows, cache in segments:
             assert cache.slots is not None
-            slots, first = cache.slots, cache.filled
-            cell = cache.slot * slots.capacity + first
-            its_cells, its_rows = cells.setdefault(slots, ([], []))
-            its_cells += range(cell, cell + len(rows))
-            its_rows += rows
-            if cache.prompt_filled == cache.prompt_length:  # the prompt is computed: these are new tokens
-                parts.setdefault((slots, slots.capacity, 1), []).append(_Rows(cache, rows, first))
-                continue
-            while rows:
-                stop = (first // CHUNK + 1) * CHUNK
-                now, rows = rows[: stop - first], rows[stop - first :]
-                parts.setdefault((slots, stop, CHUNK), []).append(_Rows(cache, now, first))
-                first = stop
-        device = next(iter(cells)).tensors[0].device
-        # A call computes all slots from its first to its last, unused ones in vain: on the CPU `_runs` splits it there.
+            first = cache.slot * cache.slots.capacity + cache.filled  # the slots of a block lie behind each other
+            positions, stored_rows = stored.setdefault(cache.slots, ([], []))
+            positions += range(first, first + len(rows))
+            stored_rows += rows
+            for shape, part in _by_shape(rows, cache):
+                rows_by_shape.setdefault(shape, []).append(part)
+        device = next(iter(stored)).tensors[0].device
+        # A call computes all slots from its first to its last, also those between that the step does not need. On the
+        # CPU it is split where these cost more than another call; on a GPU another call costs more than any number.
         most_unused = _MOST_UNUSED if device.type == "cpu" else math.inf
-        self._cells = [
-            (slots, torch.tensor(its_cells, device=device), torch.tensor(its_rows, device=device))
-            for slots, (its_cells, its_rows) in cells.items()
+        self._stored = [
+            (slots, torch.tensor(positions, device=device), torch.tensor(stored_rows, device=device))
+            for slots, (positions, stored_rows) in stored.items()
         ]
         self._calls = [
-            _Call(*shape, run, device)
-            for shape, its_parts in parts.items()
-            for run in _runs(its_parts, shape[2], most_unused)
+            _Call(shape, neighbours, device)
+            for shape, parts in rows_by_shape.items()
+            for neighbours in _split_at_gaps(parts, shape.width, most_unused)
         ]
 
     def attend(
         self, out: torch.Tensor, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> None:
         """Writes the results of its rows into `out` (R, H, d): q (R, H, d), k and v (R, KV, d)."""
-        for slots, cells, rows in self._cells:
+        for slots, positions, rows in self._stored:
             for cache, new in zip(slots.of_layer(layer), (k, v), strict=True):
-                cache.flatten(0, 1).index_copy_(0, cells, new.index_select(0, rows))
+                cache.flatten(0, 1).index_copy_(0, positions, new.index_select(0, rows))
         for call in self._calls:
             call.attend(out, layer, q, scale)
 
@@ -285,6 +300,10 @@ def longer_prefix(a: np.ndarray, b: np.ndarray, known: int) -> int:
     return shared if shared > known else 0
 
 
+def _begins_with(tokens: np.ndarray, beginning: np.ndarray) -> bool:
+    return longer_prefix(tokens, beginning, known=len(beginning) - 1) > 0
+
+
 class KeptPrompts:
     """Keys and values of prompts, those used last, up to `max_bytes`; none of weights that nobody samples from."""
 
@@ -302,8 +321,7 @@ class KeptPrompts:
         self._prompts = [
             each
             for each in self._prompts
-            if (its := each.weights()) is not None
-            and not (its is weights and longer_prefix(tokens, each.tokens, len(each.tokens) - 1))
+            if (its := each.weights()) is not None and not (its is weights and _begins_with(tokens, each.tokens))
         ]
         held = need + sum(each.nbytes for each in self._prompts)
         while held > self._max_bytes:

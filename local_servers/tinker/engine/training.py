@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +26,8 @@ from local_servers.tinker.engine_types import LossOutput, TrainDatum
 
 LANES = 4
 """Sums of gradients kept apart, hence how many threads can work; each costs the memory of the factors' gradients."""
-
 _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
-
 _ACTIVATION_BYTES = 600_000_000
 """What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
 _LEAST_ROWS = 256
@@ -36,15 +35,22 @@ _LEAST_ROWS = 256
 _GPU_ROWS = 8192
 _MOST_ROWS = 16384
 """Of a micro-batch whose sequences share a long prefix."""
-
 _LOGIT_ELEMENTS = 6_000_000
 """Logits computed at a time: rows of a chunk times the vocabulary."""
 _KEPT_ELEMENTS = 4 * _LOGIT_ELEMENTS
 """Log-probabilities that a micro-batch keeps for its backward pass; where they would be more, that computes them again
 (nothing larger than a chunk is held then)."""
 
-_Losses = dict[int, tuple[np.ndarray, np.ndarray]]
-"""Log-probabilities and losses (T,) by the datum's index."""
+
+class _DatumLosses(NamedTuple):
+    """Log-probabilities and losses (T,) of a datum's targets."""
+
+    logprobs: np.ndarray
+    losses: np.ndarray
+
+
+_Losses = dict[int, _DatumLosses]
+"""By the datum's index in the request."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,9 @@ class _Unembedding:
     @torch.no_grad()
     def backward(self, slopes: torch.Tensor, unembedding: torch.Tensor, unembed_grads: Weights) -> torch.Tensor:
         """Returns the gradient of sum(slopes * target log-probabilities) for the hidden states (R, hidden); `slopes`
-        (pairs,) are the loss's derivatives. Its products are with `unembedding`, and of its dtype. Adds the gradients
-        of the unembedding's LoRA factors A and B to `unembed_grads`, if these are trained. Uses up what
+        (pairs,) are the loss's derivatives. `unembedding` is the matrix in the dtype of the layers: in bfloat16 the
+        products of this pass are bfloat16 too, which is faster; those of the forward pass are float32. Adds the
+        gradients of the unembedding's LoRA factors A and B to `unembed_grads`, if these are trained. Uses up what
         `target_logprobs` kept; log-probabilities that were too many to keep are computed again."""
         dtype = unembedding.dtype
         a, b = (self._weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
@@ -141,7 +148,7 @@ class _Lane:
     def run(self, batch: MicroBatch, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
         """Returns log-probabilities and losses of the batch's datums, by their index in `datums`; with a backward pass
         adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
-        derivatives by these (`slopes`) then go back through the unembedding and the layers."""
+        derivatives with respect to these (`slopes`) then go back through the unembedding and the layers."""
         device = self._model.device
         with torch.set_grad_enabled(self._backward):
             hidden = self._model.hidden(
@@ -151,23 +158,24 @@ class _Lane:
                 TreeAttention(batch.groups),
                 row_exact=False,
             )
-        # Per datum the positions and tokens whose log-probabilities the loss reads; `rows` are these positions' rows.
-        wanted = [scored_tokens(loss, datums[index], config) for index, _ in batch.datum_rows]
-        rows = np.concatenate([its_rows[at] for (_, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True)])
-        tokens = np.concatenate([tokens for _, tokens in wanted])
+        scored = [scored_tokens(loss, datums[each.number], config) for each in batch.datum_rows]
+        rows = np.concatenate([each.rows[its.positions] for each, its in zip(batch.datum_rows, scored, strict=True)])
+        tokens = np.concatenate([its.tokens for its in scored])
         # Stable: two tokens of one row keep their order, and the sum its bits.
         order = np.argsort(rows, kind="stable")
         targets = _Targets(torch.from_numpy(rows[order]).to(device), torch.from_numpy(tokens[order]).to(device))
-        logprobs = np.empty(len(rows), dtype=np.float32)
         unembedding = _Unembedding(hidden.detach(), self._weights, targets)
+        logprobs = np.empty(len(rows), dtype=np.float32)
         logprobs[order] = unembedding.target_logprobs(keep=self._backward).cpu().numpy()
+        # The losses, each from its datum's share of the log-probabilities.
         slopes = np.empty(len(rows), dtype=np.float32)
         out: _Losses = {}
         start = 0
-        for (index, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True):
-            span = slice(start, start + len(at))
-            losses, slopes[span] = token_losses(loss, datums[index], logprobs[span], config)
-            out[index] = (logprobs[start : start + len(its_rows)].copy(), losses)
+        for (number, its_rows), its_scored in zip(batch.datum_rows, scored, strict=True):
+            span = slice(start, start + len(its_scored.tokens))
+            losses, slopes[span] = token_losses(loss, datums[number], logprobs[span], config)
+            n_targets = len(its_rows)  # a datum has one target per token, and `scored_tokens` names these first
+            out[number] = _DatumLosses(logprobs[span][:n_targets].copy(), losses)
             start = span.stop
         if self._rounded_unembedding is not None and slopes.any():
             slope_tensor = torch.from_numpy(slopes[order]).to(device)
@@ -182,7 +190,7 @@ class _Lane:
         return grads | self._unembed_grads
 
 
-def _usual_rows(model: BaseModel) -> int:
+def _rows_per_batch(model: BaseModel) -> int:
     """Rows of a micro-batch, as many as fit what may be kept of it."""
     if model.device.type != "cpu":
         return _GPU_ROWS
@@ -204,9 +212,11 @@ def run_datums(
     """Returns log-probabilities and losses of `datums`, which have been checked; with `backward`, their gradients are
     added to the adapter's. Micro-batches are dealt out to LANES lanes, which run in threads and sum their gradients."""
     config = checked_config(loss, loss_config)
-    batches = pack([datum.tokens for datum in datums], _MOST_ROWS, _usual_rows(model))
-    weights = adapter.applied(model.weights)
-    # Gradients are summed in float32, hence on float32 leaves, also of factors that were rounded to bfloat16.
+    sequences = [datum.tokens for datum in datums]
+    batches = pack(sequences, max_tokens=_MOST_ROWS, usual_tokens=_rows_per_batch(model))
+    weights = adapter.adapted_weights(model.weights)
+    # The LoRA factors that gradients are taken of. They are float32, also where the passes round them to bfloat16,
+    # because a gradient has their dtype and is summed over the micro-batches.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
     unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # once: 57 MB of SmolLM2-135M
 
@@ -216,18 +226,19 @@ def run_datums(
 
     results: _Losses = {}
     grads: Weights = {}
-    # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
+    # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
     lanes = min(len(batches), LANES)
     with ThreadPoolExecutor(min(lanes, len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
-        for parts, its_grads in pool.map(run_lane, range(lanes)):
-            for part in parts:
-                results |= part
-            # As they come: lanes that have not begun have no gradients yet.
+        for losses_of_batches, its_grads in pool.map(run_lane, range(lanes)):
+            for batch_losses in losses_of_batches:
+                results |= batch_losses
+            # As they come, which saves memory: lanes that have not begun have no gradients yet.
             for name, grad in its_grads.items():
                 grads[name] = grads[name].add_(grad) if name in grads else grad
     if backward:
         adapter.add_grads(grads)
-    logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
+    in_order = [results[index] for index in range(len(datums))]
+    logprobs, losses = [each.logprobs for each in in_order], [each.losses for each in in_order]
     # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))
     return LossOutput(logprobs, losses, {"loss:sum": total})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coderl_tasks.sandbox_programs import PREPARED
+from coderl_tasks.sandbox_programs import PRELOADED
 from local_servers.sandbox.fork_server import imports_rare
 
 
@@ -27,4 +27,4 @@ def test_other_programs_come_from_the_small_parent(program: bytes) -> None:
 
 
 def test_the_grading_driver_is_one_of_them() -> None:
-    assert not any(imports_rare(text.encode()) for text in PREPARED)
+    assert not any(imports_rare(text.encode()) for text in PRELOADED)

@@ -184,7 +184,7 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
 
     base = {name: torch.empty(64, 32, device=device, dtype=dtype) for name in ("model.layers.0.mlp.up_proj", UNEMBED)}
     adapter = create_adapter(base, LoraShape(4), 0)
-    weights = adapter.applied(base)
+    weights = adapter.adapted_weights(base)
     if dtype == torch.bfloat16:
         group = SlotGroup(("model.layers.0.mlp.up_proj",), [64], base["model.layers.0.mlp.up_proj"])
         (out,) = group.sampled(torch.empty(6, 32, device=device), weights, F.linear)

@@ -53,10 +53,24 @@ def test_requests_wait_for_room_in_the_cache(engine: Engine, cases: Any) -> None
     scheduler.close()
 
 
+def test_a_cancelled_request_that_waited_for_room_holds_up_none_behind_it(engine: Engine, cases: Any) -> None:
+    """Two small requests fit into the caches together; the large one that came between them fits beside none."""
+    weights = engine.sampler_weights(None)
+    long = SampleSpec(cases.prompt(0, 10), max_tokens=4000, num_samples=1)
+    large = SampleSpec(cases.prompt(1, 10), max_tokens=4000, num_samples=4)
+    short = SampleSpec(cases.prompt(2, 10), max_tokens=3, num_samples=1)
+    scheduler = SamplingScheduler(engine, max_cache_bytes=engine.cache_bytes(long) + engine.cache_bytes(short))
+    running, waiting, behind = (scheduler.submit(weights, spec) for spec in (long, large, short))
+    assert waiting.cancel()
+    assert len(behind.result(timeout=60).sequences) == 1
+    assert not running.done()
+    scheduler.close()
+
+
 @pytest.fixture
 def by_sample(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
-    monkeypatch.setattr(engine, "samples_alone", True)
+    monkeypatch.setattr(engine, "splits_samples", True)
 
 
 @pytest.mark.usefixtures("by_sample")
@@ -67,7 +81,7 @@ def test_samples_that_run_as_requests_of_their_own_are_those_of_the_whole_reques
     specs = [SampleSpec(cases.prompt(i, 70 + i), 5, 12, seed=i, prompt_logprobs=i > 0) for i in range(3)]
     found = [future.result() for future in [scheduler.submit(weights, spec) for spec in specs]]
     assert found == engine.sample([(weights, spec) for spec in specs])
-    monkeypatch.setattr(engine, "samples_alone", False)
+    monkeypatch.setattr(engine, "splits_samples", False)
     for spec, result, whole in zip(specs, found, engine.sample([(weights, spec) for spec in specs]), strict=True):
         assert (result.prompt_logprobs is None) is not spec.prompt_logprobs
         np.testing.assert_allclose(

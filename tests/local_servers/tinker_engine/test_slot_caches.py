@@ -119,7 +119,7 @@ def test_kept_prompts_end_with_their_weights_and_make_room(
         kept.add(base, prompt, tensors)
     assert held() == [0, 1]
     assert kept.find(weights, np.append(prompts[0], 0))[0] == 50
-    adapter.forget_applied()
+    adapter.forget_adapted_weights()
     del weights
     kept.add(base, prompts[2], tensors)
     assert held() == [0, 1, 2]  # there was room, as nothing of other weights is left
