@@ -121,7 +121,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 
 types: $(INSTALLED)
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --output-format min-text
 
 clean:
-	rm -rf $(VENV) .venv-compat .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-compat .pytest_cache .ruff_cache *.egg-info

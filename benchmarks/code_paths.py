@@ -52,7 +52,7 @@ WATCHER = "watch-"
 HISTORY = "step_history_markdown"
 """What draws the history of the step before, in a thread of its own, while a step is under way."""
 STEP_FILE, STEP, COMMIT, TRACED_STEP = "flows/train.py", "_step", "write_commit", 1
-DIRECTIVE = re.compile(r"#(!| ?(noqa|fmt|type|ruff|isort|mypy|pragma)\b)")
+DIRECTIVE = re.compile(r"#(!| ?(noqa|fmt|type|ruff|isort|pyrefly|pragma)\b)")
 NOT_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -171,7 +171,7 @@ class CTranslate2:
         converter = ctranslate2.converters.TransformersConverter(str(folder))
         converter.convert(str(made), quantization="int8_float32")
         self._generator = ctranslate2.Generator(str(made), compute_type="int8_float32", intra_threads=threads)
-        self._vocabulary = AutoTokenizer.from_pretrained(folder)
+        self._vocabulary: Any = AutoTokenizer.from_pretrained(folder)
 
     def sample(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> Groups:
         import ctranslate2
@@ -319,7 +319,7 @@ def weights_in_products(folder: Path) -> int:
 
 def random_model(folder: Path, size: str, layers: int | None) -> Path:
     """Writes a random Qwen3 of this size into `folder`."""
-    shape = SIZES[size] | ({"num_hidden_layers": layers} if layers else {})
+    shape: dict[str, Any] = SIZES[size] | ({"num_hidden_layers": layers} if layers else {})
     config = Qwen3Config(**shape, head_dim=128 if size == "0.6B" else 64, tie_word_embeddings=True)
     config.eos_token_id = None  # every completion has its full length
     torch.manual_seed(0)

@@ -178,7 +178,7 @@ def measure(trainee: Trainee, watch: Watch, arguments: argparse.Namespace) -> li
     """
     rng = np.random.default_rng(0)
     prompts = make_prompts(rng, arguments.prompts, arguments.prompt_tokens)
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for step in range(arguments.repeats + 1):
         cpu = watch.cpu_seconds()
         watch.peak_gigabytes()

@@ -106,7 +106,7 @@ class Opened:
     sandbox: str
 
     def engine(self, environment: CodeEnvironment, **settings: Any) -> RolloutEngine:
-        values = {"temperature": 1.0, "max_tokens": 16, "context": 8192, "seed": 0} | settings
+        values: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16, "context": 8192, "seed": 0} | settings
         renderer = model_renderer(self.model)
         return RolloutEngine(self.judge, renderer, RolloutSettings("train", self.model, **values), environment)
 

@@ -275,7 +275,7 @@ def random_qwen3() -> Callable[..., Any]:
 
     def make(vocabulary: int, context: int, end: int, *, width: int, **config: Any) -> Qwen3ForCausalLM:
         torch.manual_seed(0)
-        shape = {
+        shape: dict[str, Any] = {
             "vocab_size": vocabulary,
             "hidden_size": width,
             "intermediate_size": 2 * width,

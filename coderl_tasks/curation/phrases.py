@@ -131,7 +131,7 @@ def _partly_free_order(text: str) -> str:
     free = [sentence for sentence in _sentences(text) if _first(_ANY_ORDER, sentence)]
     of_two_orders = [sentence for sentence in free if len(re.findall(r"\border\b", sentence, re.IGNORECASE)) > 1]
     partly = [_first(_PARTLY_FREE, sentence) for sentence in free]
-    return next(filter(None, [*of_two_orders, *partly]), "")
+    return next((words for words in (*of_two_orders, *partly) if words), "")
 
 
 def _demanded_order(any_order: str, rest: str) -> str:

@@ -367,7 +367,7 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
     if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
         return by_difficulty
     labels = list(dict.fromkeys(cell[0] for cell in by_difficulty))
-    by_label = {}
+    by_label: dict[Cell, Fraction] = {}
     for rest in dict.fromkeys(cell[1:] for cell in by_difficulty):  # each split, or ()
         part = candidates.filter(split=rest[0]) if rest else candidates
         # L labels, D true difficulties: which share of the problems with a label is expected to be of each difficulty.
@@ -376,7 +376,7 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
             labelled = part.filter(difficulty=label)
             if len(labelled):  # otherwise the label counts as certain
                 expected_L_D[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
-        part_shares = [by_difficulty[label, *rest] for label in labels]
+        part_shares = [by_difficulty[(label, *rest)] for label in labels]
         total = sum(part_shares, Fraction())
         wanted_D = np.zeros(len(DIFFICULTIES))
         for label, share in zip(labels, part_shares, strict=True):

@@ -118,14 +118,16 @@ class CodeEnvironment(Environment):
     rows = CODE_ROWS
     format_coef: float = FORMAT_COEF
     _: KW_ONLY
-    turns: Turns = ONE_TURN
+    turns: Turns = ONE_TURN  # pyrefly: ignore[bad-override]
     fraction: bool = False
     priorities: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stop_after_code: bool = False
     quarantine: bool = False
     holdback: float = 0.0
     seed: int = 0
-    messages = staticmethod(problem_messages)
+
+    def messages(self, problem: Problem) -> list[Message]:
+        return problem_messages(problem)
 
     def of_run(self, settings: TrainSettings, priorities: Mapping[str, Sequence[int]]) -> "CodeEnvironment":
         return replace(

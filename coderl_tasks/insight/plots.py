@@ -192,7 +192,7 @@ def evaluation_marks(
     for record in records:
         leads_to, is_open = link and link(record), record.summary["n"] < MOST_IN_COMMON * most
         about = (record.step, record.pass_at_1, *record.interval, evaluation_said(record), leads_to, "Pass@1")
-        marks.append(Mark(*about, is_open=is_open))
+        marks.append(Mark(*about, is_open=is_open))  # pyrefly: ignore[bad-argument-type]
     return marks
 
 

@@ -266,8 +266,10 @@ def _profile_ratio(run: RunRecord, pool: FoundPool, done: int) -> dict[str, floa
     if drawn["completion"].null_count():
         return None
 
+    frames = (profile, drawn)
+
     def factor(*names: str) -> float:
-        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in (profile, drawn))
+        of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in frames)
         return of_pool / of_steps if of_steps else 1.0
 
     kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}

@@ -79,7 +79,7 @@ def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
     given = _texts([row.get("test_setup_code")]) + _texts(row.get("test_imports"))
     setup = [text for text in (_imports_over_builtins(code, tests), *map(unix_lines, given)) if text.strip()]
     tests = [unix_lines(test) for test in (*tests, *_texts(row.get("challenge_test_list")))]
-    scripts = ["\n".join(filter(None, [*setup, test])) for test in tests]
+    scripts = ["\n".join(part for part in (*setup, test) if part) for test in tests]
     columns = {"tests": scripts, "question": row.get("question") or row.get("text") or row.get("prompt")}
     return columns | _task_id(row) | ({"solutions": [code]} if code else {})
 

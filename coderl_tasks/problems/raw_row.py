@@ -142,7 +142,8 @@ def _problem(row: Mapping[str, Any], test_set: TestSet, statement: str, starter_
         name, checker, time_limit_s = _comparator_of(row), _checker_of(row, test_set), _time_limit_s(row)
     by = f"{name} {checker}" if checker else name
     problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
-    decided = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **test_set._asdict(), **about}
+    decided: dict[str, Any] = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **about}
+    decided |= test_set._asdict()
     decided |= dict.fromkeys(("tests_total", "tests_original"), len(test_set.tests))
     return Problem(problem_id=problem_id, statement=statement, starter_code=starter_code, **decided)
 
@@ -177,7 +178,7 @@ def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     another row. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
-    values = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0, **values}
+    values = _OPTIONAL_VALUES | dict(values)
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
     # `solutions`, `wrong_solutions` and these two may be null, if the data set has none; any other null is damage.
@@ -212,6 +213,7 @@ def _are_tests(value: Any) -> bool:
     )
 
 
+_OPTIONAL_VALUES: dict[str, Any] = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0}
 _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
     **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),

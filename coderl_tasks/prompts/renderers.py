@@ -69,7 +69,7 @@ class Renderer(ABC):
         # A message that spells an added token (<|im_end|>) must not become one: `_plain_pieces` finds and splits these.
         # Not those of white space, which ordinary text has, nor single characters, which cannot be split.
         # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
-        written = sorted((t for t in self._added_tokens if t.strip() and len(t) > 1), key=len, reverse=True)
+        written: list[str] = sorted((t for t in self._added_tokens if t.strip() and len(t) > 1), key=len, reverse=True)
         pattern = "|".join(re.escape(token) for token in written) or "(?!)"  # (?!) never matches
         self._spelled_token = re.compile(pattern)
         self._written_ids = {self._added_tokens[token] for token in written}

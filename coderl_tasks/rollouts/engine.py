@@ -86,7 +86,8 @@ class RolloutEngine:
         """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
         `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
-        values = {"temperature": self.settings.temperature, "sampler_step": self.settings.sampler_step} | others
+        values: dict[str, Any] = {"temperature": self.settings.temperature}
+        values |= {"sampler_step": self.settings.sampler_step} | others
         return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -243,7 +244,7 @@ def used(api_url: str) -> Iterator[None]:
     """Make this process (settings) and its children (environment) report to `api_url`, with the secret it asks for."""
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    updates = {PREFECT_API_URL: api_url}
+    updates: dict[Any, str] = {PREFECT_API_URL: api_url}
     if auth := auth_string(api_url):
         updates[PREFECT_API_AUTH_STRING] = auth
     # Both: Prefect read its settings when it was imported, and flow runs in other processes read the environment.

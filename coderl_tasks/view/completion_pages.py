@@ -164,7 +164,7 @@ def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[d
     for row in rows:
         by_program.setdefault((row["verdict"], text_of(row), row["first_failed"]), []).append(row)
     passing = [members[0] for (verdict, *_), members in by_program.items() if verdict == Verdict.PASSED]
-    clusters = []
+    clusters: list[dict[str, Any]] = []
     for (verdict, program, _), members in by_program.items():
         first = members[0]
         failed = failed_test(first, problem)

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import time
+from typing import Any
 
 from aiohttp import web
 from tinker import types
@@ -34,7 +35,7 @@ async def stats(request: web.Request) -> web.Response:
     state = state_of(request)
 
     def engine(host: EngineHost) -> dict[str, object]:
-        loaded = {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
+        loaded: dict[str, object] = {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
         return loaded | {"device": host.device, "dtype": host.dtype}
 
     return web.json_response(
@@ -82,7 +83,7 @@ async def auth_token(request: web.Request) -> web.Response:
     now = int(time.time())
     claims = {"iss": "passport-local", "sub": OWNER, "org_id": OWNER, "iat": now, "exp": now + _TOKEN_LIFE_S}
 
-    def segment(payload: dict[str, object]) -> str:
+    def segment(payload: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(payload).encode()).rstrip(b"=").decode()
 
     key = request.headers["X-API-Key"].rpartition(".")[2]

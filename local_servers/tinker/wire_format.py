@@ -1,6 +1,7 @@
 """Between the SDK's messages and the engine's plain types: protobuf training requests in, protobuf answers out."""
 
 import secrets
+from collections.abc import Iterable
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -76,7 +77,7 @@ def _span(message: "pb.ProvenanceSpan") -> Span:
     return Span(kind == "sampled_tokens", str(named.sequence_id), int(named.offset), int(named.length))
 
 
-def _input_tokens(chunks: "list[pb.Chunk]") -> np.ndarray:
+def _input_tokens(chunks: Iterable[pb.Chunk]) -> np.ndarray:
     parts = []
     for chunk in chunks:
         kind = chunk.WhichOneof("chunk")

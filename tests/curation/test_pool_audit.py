@@ -162,7 +162,7 @@ async def test_a_killed_audit_goes_on_and_ends_with_the_same_bytes(
         await audit_problems(problems, judge, folder=tmp_path / "killed", on_progress=stop_at_two)
     seen: list[tuple[int, int]] = []
     resumed = await audit_problems(
-        problems, judge, folder=tmp_path / "killed", on_progress=lambda *counts: seen.append(counts)
+        problems, judge, folder=tmp_path / "killed", on_progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(3, 4), (4, 4)]
     for name, audits in (("resumed", resumed), ("whole", await audit_problems(problems, judge))):

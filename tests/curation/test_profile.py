@@ -321,7 +321,12 @@ async def test_what_is_sampled_of_a_shard_grows_from_pass_to_pass(
             counting = CountingSampler(measuring.sampler)
             plan = SamplingPlan(2, 2, sampled=sampled)
             frame = await profile(
-                measuring, problems, counting, folder=tmp_path, sampling=plan, on_progress=lambda *of: seen.append(of)
+                measuring,
+                problems,
+                counting,
+                folder=tmp_path,
+                sampling=plan,
+                on_progress=lambda done, total: seen.append((done, total)),
             )
             assert frame.equals(whole.filter(pl.col("problem_id").is_in(sampled)))
             assert counting.calls == calls

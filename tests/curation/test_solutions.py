@@ -151,13 +151,17 @@ async def test_a_restart_does_only_what_is_left(judge: Judge, tmp_path: Path, mo
     with (tmp_path / "checks.jsonl").open("a") as file:
         file.write('{"problem_id": "p3", "sta')  # torn by a crash
     seen: list[tuple[int, int]] = []
-    resumed = await check_solutions(problems, judge, folder=tmp_path, on_progress=lambda *counts: seen.append(counts))
+    resumed = await check_solutions(
+        problems, judge, folder=tmp_path, on_progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(4, 6), (5, 6), (6, 6)]
     assert resumed.equals(await check_solutions(problems, judge))
 
     seen.clear()
     changed = [*problems[:-1], doubling("p5", WRONG)]
-    redone = await check_solutions(changed, judge, folder=tmp_path, on_progress=lambda *counts: seen.append(counts))
+    redone = await check_solutions(
+        changed, judge, folder=tmp_path, on_progress=lambda done, total: seen.append((done, total))
+    )
     assert len(seen) == 6 and redone["status"].to_list() == ["good"] * 5 + ["own_solution_fails"]
 
 

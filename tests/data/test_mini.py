@@ -22,7 +22,7 @@ SPLITS = {
 
 
 @pytest.fixture(scope="session")
-def mini(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def mini(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Any]]:
     cache = str(tmp_path_factory.mktemp("datasets"))
     return {
         (config, split): list(load_dataset(str(DATA / "mini"), config, split=split, cache_dir=cache))

@@ -153,7 +153,7 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
         ([row], {"refill": 2.0}, "refill: here the caller chooses a step's problems"),
     ]
     for problems, settings, why in asked:
-        given = {"preset": "nano", "log_path": str(tmp_path / "run"), **settings}
+        given: dict[str, Any] = {"preset": "nano", "log_path": str(tmp_path / "run"), **settings}
         with pytest.raises((ConfigError, DataError), match=why) as refusal:
             init_grpo("data/nano", problems=problems, **given)
         assert "\n" not in str(refusal.value), why

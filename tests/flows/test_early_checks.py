@@ -96,7 +96,7 @@ async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Pat
     settings = {"dataset": own, "evaluation_dataset": None, "test_share": 0.01}
     write_json(place / "manifest.json", {"settings": settings})
 
-    async def side(**given: object) -> tuple[str, str | None, float | None]:
+    async def side(**given: Any) -> tuple[str, str | None, float | None]:
         planned = await plan(TrainSettings(preset="nano", pool=str(place / "pool.parquet"), **given))
         assert isinstance(planned, TrainSettings)
         return planned.dataset, planned.evaluation_dataset, planned.test_share

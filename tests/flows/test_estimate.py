@@ -69,7 +69,7 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     assert "train: by the run's first 3 steps, against the profile of their problems" in said and "time left" in said
     after = train_row(settings(max_steps=9), pool, run)
     sampled = rollouts(run)
-    taken = sampled["completion_tokens"].list.len().sum()
+    taken = int(sampled["completion_tokens"].list.len().sum())
     problems = sampled.join(profile, on="problem_id", how="left")["mean_completion_tokens"].to_list()
     ratio = mean_of["mean_completion_tokens"] / (sum(problems) / len(problems))
     assert after.expected.completion == pytest.approx(taken + 6 * taken / 3 * ratio, abs=1)

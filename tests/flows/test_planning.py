@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,8 @@ async def test_an_evaluation_takes_of_its_run_what_says_something_there(
     proxy.models["data/nano"] = "data/nano"
     path = Path(shutil.copytree(run, tmp_path / "run"))
 
-    async def planned(recorded: dict[str, object], **given: object) -> EvaluateSettings:
-        write_json(path / "config.json", read_json(run / "config.json") | recorded)
+    async def planned(recorded: Mapping[str, object], **given: object) -> EvaluateSettings:
+        write_json(path / "config.json", {**read_json(run / "config.json"), **recorded})
         settings, _ = await plan_evaluation(parse_settings(EvaluateSettings, {"checkpoint": str(path), **given}))
         environment_of(settings)
         return settings

@@ -43,7 +43,7 @@ async def test_a_shard_is_profiled_once(servers: None) -> None:
     with fs.open("/profiled/problems.parquet", "wb") as file:
         problems_frame(problems).write_parquet(file)
     addresses, output = ["memory://profiled/problems.parquet"], "memory://profiled/shards/0000"
-    assert await profile_shard(addresses, output, settings, start=2, count=3) == 3
+    assert await profile_shard(addresses, output, settings, start=2, count=3) == 3  # pyrefly: ignore[not-async]
     written = {path: fs.modified(path) for path in fs.find("/profiled/shards")}
     profile = pl.read_parquet(io.BytesIO(fs.cat_file("/profiled/shards/0000/profile.parquet")))
     assert profile["problem_id"].to_list() == [problem.problem_id for problem in problems[2:5]]
@@ -52,7 +52,7 @@ async def test_a_shard_is_profiled_once(servers: None) -> None:
     async with get_client() as client:
         for limit in LIMITS:
             await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=limit, limit=1))
-        assert await profile_shard(addresses, output, settings, start=2, count=3) == 3
+        assert await profile_shard(addresses, output, settings, start=2, count=3) == 3  # pyrefly: ignore[not-async]
         taken = [(await client.read_global_concurrency_limit_by_name(limit)).active_slots for limit in LIMITS]
         for limit in LIMITS:
             await client.delete_global_concurrency_limit_by_name(limit)
@@ -85,7 +85,8 @@ async def test_another_machine_goes_on_where_one_was_killed_and_samples_nothing_
         assert read_profile(address, job) is None
         monkeypatch.setitem(os.environ, "TINKER_BASE_URL", gateway.url)
         gateway.seeds, gateway.most = [], None
-        assert await profile_shard([joined(address, job.problems)], address, settings, job=job.key) == len(problems)
+        shard = profile_shard([joined(address, job.problems)], address, settings, job=job.key)
+        assert await shard == len(problems)  # pyrefly: ignore[not-async]
     assert sorted(gateway.seeds) == sorted(rounds - before)
     profile = read_profile(address, job)
     assert profile is not None

@@ -71,7 +71,7 @@ async def test_a_step_by_the_recipe(embedded: Services) -> None:
             if should_skip(advantages):
                 continue
             datums += [
-                make_datum(prompt.to_ints() + sequence.tokens, sequence.logprobs, prompt.length, advantage)
+                make_datum(prompt.to_ints() + sequence.tokens, sequence.logprobs or (), prompt.length, advantage)
                 for sequence, advantage in zip(answer.sequences, advantages, strict=True)
             ]
     assert correct == {0.0, 1.0}

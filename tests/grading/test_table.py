@@ -132,7 +132,7 @@ def echo(answer: str) -> dict[str, Any]:
 def test_rows_without_an_id_are_named_by_their_number(suffix: str, tmp_path: Path, embedded_url: str) -> None:
     raw = raw_problems(tmp_path, [echo("a"), {"statement": "?"}, echo("b"), echo("a")])
     given = tmp_path / "completions.jsonl"
-    lines = [
+    lines: list[dict[str, object]] = [
         {"source_row": row, "completion": f"```\nprint('{text}')\n```"} for row, text in ((0, "a"), (2, "a"), (3, "a"))
     ]
     lines.append({"problem_id": None, "source_row": 2, "completion": "\ud800 no code"})

@@ -201,7 +201,7 @@ def write_step(run: RunDirectory, step: int, draw: random.Random, steps: int) ->
     updates: list[dict[str, Any]] = []
     if step == STEPS - 1:  # the last one was trained on twice
         row["n_updates"] = 2
-        sums = (row["n_datums"], 100 * row["n_datums"], row["loss"], 0.5, 98.0, 1.5)
+        sums: Any = (row["n_datums"], 100 * row["n_datums"], row["loss"], 0.5, 98.0, 1.5)
         updates = [OptimizerStep(epoch, *sums, clipped=3, service_metrics={}).row() for epoch in range(2)]
     run.step(step).write("scored", frame)
     run.step(step).write_commit(Commit(step, row, updates=updates))

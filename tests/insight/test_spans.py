@@ -42,7 +42,7 @@ class Collector(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Collector
+    server: Collector  # pyrefly: ignore[bad-override-mutable-attribute]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -5,7 +5,7 @@ from pathlib import Path
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.run_directory import MetricsLog, metrics_rows
 
-BASELINE = {"step": -1, "eval/name": "baseline", "eval/mean_correct": 0.2}
+BASELINE: dict[str, object] = {"step": -1, "eval/name": "baseline", "eval/mean_correct": 0.2}
 
 
 def step_row(step: int, loss: float = 0.0) -> dict[str, object]:

@@ -136,6 +136,7 @@ def test_what_the_environment_says_has_no_advantage_and_no_log_probability(score
             if part.first == part.last:
                 continue
             inputs = {name: value.to_numpy() for name, value in next(datums).loss_fn_inputs.items()}
+            assert part.sampled is not None
             is_sampled = np.concatenate([np.zeros(part.prompt_len - 1, bool), part.sampled])
             assert inputs["target_tokens"].tolist() == tokens[1:].tolist()
             assert not inputs["advantages"][~is_sampled].any() and not inputs["logprobs"][~is_sampled].any()

@@ -47,7 +47,7 @@ def test_a_pool_is_read_as_data_by_its_folder_and_its_name(tmp_path: Path, monke
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set folder: taco and lcbv5 to train on, lcbv5 to test on."""
-    import datasets
+    import datasets.config
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     home = tmp_path / "set"

@@ -55,7 +55,7 @@ def test_one_file_is_trained_and_evaluated_on_only_if_that_is_asked_for(own: str
     with pytest.raises(ConfigError, match=r"mine.jsonl is one file, .*test_share=0.1, .*evaluation_dataset=.*; or not"):
         require_other_problems(TrainSettings(dataset=own), own, "or not")
     for asked_for in ({"test_share": 0.1}, {"evaluation_dataset": own}):
-        require_other_problems(TrainSettings(dataset=own, **asked_for), own, "")
+        require_other_problems(TrainSettings.model_validate({"dataset": own, **asked_for}), own, "")
     require_other_problems(TrainSettings(preset="nano"), "data/mini", "")
     require_other_problems(EvaluateSettings(dataset=own), "data/mini", "")
 

@@ -121,7 +121,7 @@ async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.Sampli
     _, recorded = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
 
     class Silent(Doubting):
-        async def replies(self, *args: Any) -> list[Reply]:
+        async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
             raise AssertionError("all replies are recorded")
 
     missing = [row for row in recorded[-2].to_dicts() if row["turns"][-1]["stop_reason"] is None]

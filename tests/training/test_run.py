@@ -189,7 +189,7 @@ def test_a_recorded_probe_is_read_for_the_same_service(
 ) -> None:
     found = Probe("http://x", "data/nano", 1.0, None, True, True, "returned", 0.01, None, None, 0.0, 300)
     used = embedded if address == "embedded" else Services(address, "tml-x", ("http://z",), 1, ())
-    settings = TrainSettings(**{"model_name": "data/nano", "max_steps": 1} | changes)
+    settings = TrainSettings.model_validate({"model_name": "data/nano", "max_steps": 1} | changes)
     renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         directory.config |= {"probe": asdict(found)} | config
@@ -226,7 +226,7 @@ async def test_the_kl_to_the_base_model_is_measured_where_nobody_bills_it(
     embedded: Services, tmp_path: Path, address: str, settings: dict[str, Any], steps: list[int]
 ) -> None:
     used = embedded if address == "embedded" else Services(address, "tml-x", ("http://z",), 1, ())
-    given = TrainSettings(**{"model_name": "data/nano", **settings})
+    given = TrainSettings.model_validate({"model_name": "data/nano", **settings})
     renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         session = Session(used, Judge(SandboxClient(["http://z"])), renderer, 512, budget=Budget(given))

@@ -67,7 +67,7 @@ async def scored(
     settings = {"kl": "base_every:0"} | settings  # by default the embedded server's base model is asked
     with RunDirectory.open(folder, {}) as directory:
         run = TrainingRun(
-            TrainSettings(**settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
+            TrainSettings.model_validate(settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
         )
         return (await score.fn(run, 0, PhaseResult(frame))).rollouts
 

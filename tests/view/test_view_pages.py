@@ -58,8 +58,8 @@ class Page(HTMLParser):
         self.links, self.faults, self.text = [], [], ""  # type: ignore[var-annotated]
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        values = dict(attributes)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
         source = values.get("src") or (values.get("href") if tag == "link" else None)
         if tag in ("iframe", "object", "embed", "base", "style", "video", "math", "plaintext", "xmp", "template"):
             self.faults.append(tag)

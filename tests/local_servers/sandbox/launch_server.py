@@ -51,7 +51,7 @@ def forbid_landlock() -> None:
 
 
 def main(options: list[str]) -> None:
-    values = dict(option.partition("=")[::2] for option in options)
+    values = {name: value for name, _, value in (option.partition("=") for option in options)}
     if "--as-ordinary-user" in values:
         become_ordinary_user()
     if "--forbid-namespaces" in values:
@@ -59,7 +59,7 @@ def main(options: list[str]) -> None:
     if "--forbid-landlock" in values:
         forbid_landlock()
     if "--queue" in values:
-        sandbox_server.MIN_QUEUE, sandbox_server.QUEUE_PER_SLOT = int(values["--queue"]), 0
+        vars(sandbox_server).update(MIN_QUEUE=int(values["--queue"]), QUEUE_PER_SLOT=0)
     try:
         sandbox_server.serve(
             0,

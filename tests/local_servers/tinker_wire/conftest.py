@@ -199,7 +199,8 @@ def new_run(base_model: str) -> NewRun:
     """`new_run(client, **settings)`: a training run on the tiny model."""
 
     def make(client: tinker.ServiceClient, **settings: Any) -> tinker.TrainingClient:
-        return client.create_lora_training_client(base_model, **({"rank": 4, "seed": 7} | settings)).result()
+        values: dict[str, Any] = {"rank": 4, "seed": 7, **settings}
+        return client.create_lora_training_client(base_model, **values).result()
 
     return make
 

@@ -130,7 +130,7 @@ def test_claims_that_do_not_hold_are_refused(client: tinker.ServiceClient, new_r
         ),
         (
             replace(
-                good.with_provenance(inputs, [Prompt(sequence_id=own, length=3)] * 2 + [replace(targets[0], offset=0)]),
+                good.with_provenance(inputs, [*[Prompt(sequence_id=own, length=3)] * 2, replace(targets[0], offset=0)]),
                 loss_fn_inputs=good.loss_fn_inputs | {"advantages": tensor(0 * advantages)},
             ),
             "no target is a sampled token",

@@ -106,12 +106,13 @@ def test_stop_strings(sampler: tinker.SamplingClient) -> None:
 def test_bad_sampling_requests_say_what_is_wrong(sampler: tinker.SamplingClient) -> None:
     ok = types.SamplingParams(max_tokens=4)
     nothing: dict[str, Any] = {}
+    not_offered: dict[str, Any] = {"topk_sample_logprobs": 2}
     for prompt, params, extra, text in (
         (types.ModelInput.from_ints([5] * 128), ok, nothing, "context of 128"),
         (types.ModelInput.from_ints([]), ok, nothing, "empty"),
         (types.ModelInput.from_ints([5, 4000]), ok, nothing, "4000"),
         (PROMPT, types.SamplingParams(max_tokens=4, temperature=-1), nothing, "temperature"),
-        (PROMPT, ok, {"topk_sample_logprobs": 2}, "topk_sample_logprobs is not offered"),
+        (PROMPT, ok, not_offered, "topk_sample_logprobs is not offered"),
     ):
         with pytest.raises(tinker.BadRequestError, match=text):
             sampler.sample(prompt, 1, params, **extra).result()

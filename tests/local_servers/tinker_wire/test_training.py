@@ -1,5 +1,7 @@
 """Training through the real SDK."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tinker
@@ -99,17 +101,10 @@ def test_reinforcement_losses_raise_what_is_rewarded(
         advantages[n_prompt:] = 1.0 if number == 0 else -1.0 / 3
         logprobs = np.zeros(n, dtype=np.float32)
         logprobs[n_prompt:] = sequence.logprobs
-        data.append(
-            types.Datum(
-                model_input=types.ModelInput.from_ints(tokens[:-1]),
-                loss_fn_inputs={
-                    "target_tokens": np.array(tokens[1:]),
-                    "logprobs": logprobs,
-                    "advantages": advantages,
-                }
-                | ({"sequence_ratio_mask": (advantages != 0).astype(np.float32)} if loss == "gspo" else {}),
-            )
-        )
+        inputs: dict[str, Any] = {"target_tokens": np.array(tokens[1:]), "logprobs": logprobs, "advantages": advantages}
+        if loss == "gspo":
+            inputs["sequence_ratio_mask"] = (advantages != 0).astype(np.float32)
+        data.append(types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs))
     output = step(run, data, loss)
     for datum, sequence in zip(output.loss_fn_outputs, sequences, strict=True):
         learned = datum["logprobs"].data[len(prompt) - 1 :]
