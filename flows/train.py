@@ -80,7 +80,7 @@ async def _run(settings: TrainSettings) -> str:
             with saying_what_next(Display(), command_line("train", settings)):
                 made = await _make_pool(pool)
             return await _run(settings.with_changes(pool=made))
-    # A warning if log_path may be a misspelled run. Asked now, as it is one only while nothing exists there.
+    # A warning if log_path may be a misspelled run. Asked now: opening the directory creates it.
     doubt = doubt_of(settings)
     finished = partial(is_finished_run, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
@@ -105,8 +105,8 @@ def _opening_lines(settings: TrainSettings, directory: RunDirectory, doubt: str 
     yield f"run directory: {directory.path} ({start_note(directory)})"
     if doubt is not None:  # only in a deployment's run, which nobody can ask; `plan_training` refuses any other
         yield f"warning: {doubt}"
-    is_named = settings.log_path is not None or deployed_name() is not None
-    if directory.resumed and not is_named:
+    # Whether nobody named the run. `deployed_name` is last, as it may ask the Prefect server.
+    if directory.resumed and settings.log_path is None and deployed_name() is None:
         yield "continuing the unfinished run that has these settings (resume=never starts another one)"
 
 
@@ -242,7 +242,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
     await prepare(run, phases.sample, phases.score, probe_run, display.say)
-    if run.learner.outdated():  # training states that an earlier start did not delete before it stopped
+    if run.learner.outdated():  # training states: an earlier start kept more, or stopped before it deleted them
         await phases.delete_old_states(run)
     display.notices(logger.reminders())
     if run.settings.steer == "act":  # the changes that the run made to its own settings in earlier starts still hold

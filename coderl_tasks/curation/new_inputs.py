@@ -38,7 +38,8 @@ Test = Callable[[Any], bool]
 
 
 class LengthRelation(NamedTuple):
-    """The length of field `other` is the integer in `field`, or the length of the list in it, plus `difference`."""
+    """An integer in `field` plus `difference` is the length of field `other`; a list in `field` is `difference` elements
+    longer than the list in `other`."""
 
     field: int
     other: int

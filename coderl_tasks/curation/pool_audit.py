@@ -144,8 +144,8 @@ def _findings_without_runs(problem: Problem, statement_samples: Sequence[Sample]
 
 
 async def _surviving_mutants(problem: Problem, reference: str, judge: Judge, drawn: Sequence[str], row: Row) -> str:
-    """Grades the `drawn` mutants of the reference and puts those that survive, pass all tests, into `row`. Returns that
-    the tests are weak, in words; "" if they are not."""
+    """Grades the `drawn` mutants of the reference and records in `row` how many survive (pass all tests). Returns the
+    evidence that the tests are weak, in words; "" if they are not."""
     drawn = [code for code in drawn if not is_same_program(code, reference)]
     grades = await asyncio.gather(*(graded(judge, problem, code) for code in drawn))
     # A checker may fail with a mutant's answer, which then is neither right nor wrong.

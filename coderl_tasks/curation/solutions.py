@@ -7,8 +7,10 @@
    then, `too_slow` does not end even then, and nothing is known.
 3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
    says so, or if a second solution passes at least half of the tests and disagrees on the others.
-4. Tests and checkers may fail by themselves, with every program: `tests_fail`.
-5. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
+4. Tests and checkers may fail by themselves, with every program: `tests_fail`. The detail names the known-wrong
+   programs that pass.
+5. With an `inference_seed`, a problem that names no comparator may get one, and is checked under it.
+6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
    sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
@@ -93,8 +95,8 @@ async def check_solutions(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
-    row per problem, in order. With an `inference_seed`, comparators are inferred where answers differ (by mutants drawn
-    from that seed). `folder` records each check as it ends, so a second call with the same arguments and time limit of
+    row per problem, in order. With an `inference_seed`, comparators are inferred (see `inferred_comparators`); it
+    seeds the mutants that must fail under them. `folder` records each check as it ends, so a second call with the same arguments and time limit of
     the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
 
     async def check(problem: Problem) -> Row:

@@ -153,7 +153,7 @@ class Said:
 
     def _read_characters(self) -> None:
         """What texts may be made of."""
-        self.limits_characters = self._may_have(  # texts are not of any characters
+        self.limits_characters = self._may_have(  # speaks against other characters, where programs would take them
             r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|names?|words?)\b",
             r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",
         )

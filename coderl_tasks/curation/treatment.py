@@ -90,7 +90,8 @@ def treatment_of(programs: Sequence[str]) -> Treatment:
     kinds = {_CHARACTERS_OF_TEST.get(node.attr, "") for node in nodes if isinstance(node, ast.Attribute)}
     is_known = bool(trees) and len(trees) == len(programs)
     on_numbers = {Hazard.CALL, Hazard.LOOP, Hazard.INDEX, Hazard.BITS}
-    arithmetic = {Hazard.REMAINDER, Hazard.POWER, Hazard.DIVISION}  # defined for 0, but not as usual below it
+    # Below 0 these do something else. At 0 at most an input is lost: a reference that divides by it does not answer.
+    arithmetic = {Hazard.REMAINDER, Hazard.POWER, Hazard.DIVISION}
     return Treatment(
         tuple(dict.fromkeys(constants)),
         frozenset(each for each in asked if isinstance(each, int)),

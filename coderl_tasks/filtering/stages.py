@@ -281,8 +281,8 @@ def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str,
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
     `described` is the manifest as far as the request and its files decide it; counts are added here."""
     evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _read_side(folder, side).entries]
-    # Windows (hashes of 13 words in a row) find shared passages. To save memory, only those are read for train problems
-    # that an evaluation problem has too.
+    # Windows (hashes of WINDOW_WORDS words in a row) find shared passages. To save memory, only those of train problems
+    # are kept that an evaluation problem has too.
     train, table = _read_side(folder, "train", only_windows=known_windows(evaluation))
     faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
     if request.test_share is not None:

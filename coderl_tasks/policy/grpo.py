@@ -142,7 +142,7 @@ def as_graded(group: pl.DataFrame) -> list[float | None]:
 
 
 def masked(group: pl.DataFrame) -> list[float | None]:
-    """The rewards of the group, None for completions that were cut off."""
+    """The rewards of the group, None for completions that were cut off: neither trained on nor in its mean."""
     rows = group.select("reward", "stop_reason").iter_rows()
     return [None if stop_reason == TRUNCATED else reward for reward, stop_reason in rows]
 

@@ -3,7 +3,8 @@
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
 2. With selection=shuffle and cycle the problems are a stream, cut into steps. Nothing is remembered between steps: the
    seed and the step decide.
-3. Further problems of a step (`refill`) are beside that stream, which they do not move.
+3. Further problems of a step (`refill`) are beside that stream, which they do not move: a pass takes each problem once
+   as a step's own, and may sample it again as a further one of another step.
 
 selection=adaptive: problems whose groups are likely to have a signal, by what is known of each at that step.
 

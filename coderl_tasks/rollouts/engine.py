@@ -107,9 +107,9 @@ class RolloutEngine:
         record: Record | None = None,
     ) -> pl.DataFrame:
         """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions. `record` is called with the
-        group once it is sampled and, with several turns, again after each reply and each further answer. If the prompt
-        leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and BudgetReachedError
-        if the request could pass the cap on tokens or cost."""
+        group once it is sampled and, with several turns, again after the replies and after each further answer. If the
+        prompt leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and
+        BudgetReachedError if the request could pass the cap on tokens or cost."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
@@ -131,7 +131,7 @@ class RolloutEngine:
     async def sampled_within_budget(
         self, sampler: tinker.SamplingClient, request: sampling.GroupRequest
     ) -> AsyncIterator[tuple[list[sampling.Completion], Charge]]:
-        """Yields the completions of a request, and `charge(group, before)` as `Budget.room` does."""
+        """Yields the completions of a request, and `charge(group, before)` as `Budget.reserve` does."""
         # Hold a slot only for the request: recording and grading must not delay other groups.
         async with self._slots, self.budget.reserve(request) as charge:
             completions = await sampling.sample_group(
@@ -149,8 +149,8 @@ class RolloutEngine:
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
         """Returns a sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. The last answer of
         a completion in several turns is what is rewarded; outside training the earlier ones get verdicts too. There is
-        no reward if an outage left an answer without a reply. In training a completion without log-probabilities is not
-        graded either: it cannot be trained on, and would move the mean of those that are."""
+        no reward if the last reply met an outage or a checker that failed. In training a completion without
+        log-probabilities is not graded either: it cannot be trained on, and would move the mean of those that are."""
         # Before they are graded: the sandbox need not run what no update will learn from.
         is_training = self.settings.purpose == "train"
         wanted = sampled["logprobs"].is_not_null().to_list() if is_training else [True] * sampled.height

@@ -151,7 +151,8 @@ class Steering:
             for episode in ongoing
             if episode.seen == step and step - episode.begun + 1 >= STANDS
         }
-        start = step + 1 + self._settings.max_steps_off_policy  # earlier ones may already be sampled
+        # Earlier ones may already be sampled. The setting alone decides, not what has been begun: as after a kill.
+        start = step + 1 + self._settings.max_steps_off_policy
         temperature = temperature_at(self._settings, commits, start)
         # At another temperature than 1 KL_spike is expected, so it is ignored.
         lr_signs = ACTED_ON["learning_rate"]

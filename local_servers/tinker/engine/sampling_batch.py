@@ -262,7 +262,7 @@ class SamplingBatch:
         # Together only where the weights are the same object: requests for the old policy and for the new one may run
         # side by side.
         shares = [share for requests in by_weights.values() for share in self._split_over_threads(requests)]
-        # In this thread where none can be saved: for another thread, PyTorch would allocate more buffers on a GPU.
+        # A single share, or a single thread, runs here: for another thread, PyTorch would allocate buffers on a GPU.
         if self._threads == 1 or len(shares) == 1:
             for share in shares:
                 self._run(share)
@@ -270,8 +270,8 @@ class SamplingBatch:
             list(self._pool.map(self._run, shares))
         finished = [request for request in chosen if request.done]
         for request in finished:
-            # Keep its prompt's keys and values for later prompts that begin alike: of those in slots alone the bits do
-            # not depend on chunks. Who asks for a prompt's log-probabilities has to compute them anyway (`begins`).
+            # Keep its prompt's keys and values for later prompts that begin with the same tokens: only in slots do
+            # their bits not depend on how the prompt was cut into chunks.
             if isinstance(request.cache, SlotCache) and request.error is None and not request.wants_prompt_logprobs:
                 self._kept.add(request.weights, request.prompt, request.cache.tensors(len(request.prompt)))
         self.requests = [request for request in self.requests if not request.done]
