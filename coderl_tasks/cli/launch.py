@@ -152,7 +152,8 @@ async def _run_and_send_logs(flow: Any, settings: FlowSettings | PipelineSetting
 
 
 def _show_plain_lines() -> None:
-    """Our own warnings as plain lines; of Prefect's none without a PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL."""
+    """Our own warnings as plain lines, and none of Prefect's, as the UI has them all. If the variable
+    PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL is set, Prefect's stay."""
     if "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ:
         for logger in (logging.getLogger(), logging.getLogger("prefect._internal")):
             for handler in list(logger.handlers):

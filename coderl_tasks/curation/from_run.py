@@ -36,7 +36,7 @@ from coderl_tasks.settings import CurateSettings, about
 
 POLICY_FILE = "policy.json"
 FIXED_BY_RUN = ("model_name", "environment", *SIDES)
-"""Settings that a user may not set otherwise than the run: a run's rollouts say nothing of another model or other data."""
+"""Settings that a user may not set otherwise than the run: its rollouts say nothing of another model or other data."""
 SAMPLING_KEYS = (
     "max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format",
     "stop_after_code",

@@ -38,8 +38,8 @@ Test = Callable[[Any], bool]
 
 
 class LengthRelation(NamedTuple):
-    """An integer in `field` plus `difference` is the length of field `other`; a list in `field` is `difference` elements
-    longer than the list in `other`."""
+    """An integer in `field` plus `difference` is the length of field `other`; a list in `field` is `difference`
+    elements longer than the list in `other`."""
 
     field: int
     other: int

@@ -95,9 +95,9 @@ async def check_solutions(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
-    row per problem, in order. With an `inference_seed`, comparators are inferred (see `inferred_comparators`); it
-    seeds the mutants that must fail under them. `folder` records each check as it ends, so a second call with the same arguments and time limit of
-    the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
+    row per problem, in order. With an `inference_seed`, comparators are inferred (see `inferred_comparators`); it seeds
+    the mutants that must fail under them. `folder` records each check as it ends, so a second call with the same
+    arguments and time limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
 
     async def check(problem: Problem) -> Row:
         return (await check_problem(problem, judge, max_solutions, inference_seed)).to_row()

@@ -26,7 +26,7 @@ from coderl_tasks.stats import (
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 USUAL = {"n_samples": 1, "top_p": 1.0}
 SERVICE_KEY = "served_by"  # and what answered, where that is known
-MOST_IN_COMMON = 0.9  # share of the smaller evaluation's problems below which both are of other data (a few may fail)
+MOST_IN_COMMON = 0.9  # of the smaller evaluation's problems; below, the data differ (a few may be ungraded)
 
 
 def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:

@@ -48,6 +48,7 @@ def _share(row: Row) -> float:
 
 
 def worst_first(audits: pl.DataFrame) -> list[dict[str, Any]]:
+    """The problems that have findings, the worst first; problems without one are left out."""
     found = [row for row in audits.iter_rows(named=True) if row["audit"]]
     return sorted(found, key=lambda row: (COLUMNS["findings"][1](row), row["problem_id"]))
 

@@ -166,6 +166,7 @@ def number(value: float, form: str = "") -> str:
 
 
 def short_name(name: str) -> str:
+    """A split's name as a label, cut so that it fits the margin of a figure."""
     return name if len(name) <= 15 else f"{name[:14]}…"
 
 

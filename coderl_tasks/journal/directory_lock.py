@@ -5,10 +5,11 @@
    tell two users in one process apart, so a table in the process does.
 2. Between hosts it may not be enough: some network file systems keep such a lock to one host, and others keep it for
    minutes after its host is gone. So the lock file says who holds the folder, and its holder writes it anew every
-   BEAT_S (a lease). Another host measures by its own clock alone, as clocks of hosts differ. A holder that ends in
-   order says so, and nobody waits.
-3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`): another host may
-   have taken it over while this one was stopped or without a network, or the folder was moved, and the lock with it.
+   BEAT_S (a lease). A process on another host takes the folder over once it has seen no beat for LEASE_S. It measures
+   that by its own clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
+3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`), and writes nothing
+   if not: another host may have taken it over while this one was stopped or without a network, or the folder was
+   moved, and the lock with it.
 """
 
 import errno

@@ -6,8 +6,10 @@
     training     forward and backward: prompt and completion of what is trained on, once per epoch
     base         prefill by the base model: prompt and completion of what `kl.base_every` measures the KL on
 
-1. A group reserves the most that it can cost before its request is sent, and waits while that does not fit. So what is
-   spent and reserved never passes the cap, and the cap is reached up to less than the cost of one group.
+1. A group reserves the most that it can cost before its request is sent, and is charged its real cost when it comes.
+   While its reservation does not fit, it waits for groups in flight; if there are none, the cap is reached. So spending
+   never passes the cap, and less than the cost of one group is left of it. In training a group counts as if all of it
+   were trained on, until its step's commit corrects that.
 2. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
    flight when it was killed is in no journal, and is not counted; a service may bill it.
 3. What the base model reads for `kl.base_every` counts from the step's commit on, so that it may pass a cap once, by 16

@@ -9,8 +9,8 @@
    (`read_shaped`); other keys may hold anything. What is optional may be null, as for what was written before there was
    such a key.
 2. A resume compares config.json with its own settings, and refuses those that may not change (`check_resume`).
-3. The same command finds by settings.json what an earlier start of it left, and continues there (`find_unfinished`).
-   Beside it lies work.lock, held by the one process that works in the folder.
+3. The same command finds by settings.json what an earlier start of it left, and continues there instead of paying for
+   it again (`find_unfinished`). Beside it lies work.lock, held by the one process that works in the folder.
 """
 
 import json

@@ -23,8 +23,9 @@
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
 
 The index has what queries ask of rollouts, without tokens and texts, in files of many steps each: opening thousands of
-files, and counting the tokens of long completions, takes longer than reading what a query asks. What is not in the
-index, because a kill came after the step's commit, is read from the steps.
+files, and counting the tokens of long completions, takes longer than reading what a query asks. A step adds its own
+rows, which it has in memory. What is not in the index, because a kill came after the step's commit, is read from the
+steps.
 """
 
 import logging

@@ -323,7 +323,8 @@ def _completions_as_policy(settings: EvaluateSettings, file: str) -> FoundPolicy
 
 
 def _with_benchmark_defaults(settings: EvaluateSettings) -> EvaluateSettings:
-    """Fills what is not given as the own harnesses of the benchmarks have it, if `settings` name any: not as a run."""
+    """Fills in what is not given with the values of the benchmarks' own harnesses, if `settings` name benchmarks; a
+    run's values do not count then. Raises ConfigError if all completions of a problem would be the same."""
     if settings.benchmark is not None:
         settings = settings.filled_from(benchmark_settings(settings.benchmark, settings.given))
     try:

@@ -148,7 +148,7 @@ def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = _inputs(row[column], column, task_id)
         for start in range(0, len(inputs), INPUTS_PER_TEST):
             batch = inputs[start : start + INPUTS_PER_TEST]
-            # In base64: a test whose text has words such as `mock` or `sys.stdout` is refused, and an input may have.
+            # In base64: tests with words such as `mock` or `sys.stdout` are refused, and an input may contain them.
             packed = base64.b64encode(repr((reference, batch)).encode("utf-8", "surrogatepass")).decode()
             title = f"{column} {start} to {start + len(batch) - 1}"
             scripts.append(Template(_SCRIPT).substitute(same_in_all, packed=packed, where=title))

@@ -58,9 +58,9 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     """The splits of `source`, each with its files, whose rows are not read yet.
 
     A file, or a pool's folder or name, is one RowSource; a row's split is its column `split`, or else the file's name,
-    and `splits` selects rows by it. Any other source is a data set for the library `datasets`. What we call its splits
-    are its configs (such as taco), of each only the files for the `role` "train" or "test". Read are the configs in
-    `splits`, by default those of TRAIN_SPLITS or TEST_SPLITS (by role) that exist, or else all.
+    and `splits` selects rows by it. Any other source is a data set for the library `datasets`. Its splits are its
+    configs (such as taco), each with its files for the `role` "train" or "test" only. `splits` selects configs; by
+    default these are the ones of TRAIN_SPLITS or TEST_SPLITS (by role) that exist, or else all.
     Raises DataError, and NoSplitsError if no split was named and no config has files for the role.
     """
     path = find_source(source)

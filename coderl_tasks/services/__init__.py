@@ -63,7 +63,8 @@ class Services:
         return any(server.url == self.tinker_url for server in self.embedded)
 
     def require_hidden(self, *paths: Path) -> None:
-        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`."""
+        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`. Other
+        sandboxes do not tell what programs can read."""
         here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
         for shown in (folder for url in here for folder in json_answer(f"{url}/v1/info").get("readable", ())):
             for path in paths:

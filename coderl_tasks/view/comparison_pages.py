@@ -198,7 +198,7 @@ def _flipped(
 def _example_completions(
     data: RunData, name: str, place: Place, problem_ids: pl.Series, wanted: pl.Expr
 ) -> dict[str, dict[str, Any]]:
-    """By problem a completion at a place of the run `name`, with its link: the first `wanted` one, else the first."""
+    """Returns one completion per problem id, with its link: the first `wanted` one at `place`, else the first one."""
     rows = data.scan(place).filter(pl.col("problem_id").is_in(problem_ids.implode()))
     ordered = rows.sort(wanted.fill_null(value=False), "row", descending=[True, False])
     found = ordered.unique("problem_id", keep="first").select("row", "problem_id", "verdict").collect()

@@ -233,18 +233,20 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
         "turns": _turns(row), "prompt": _prompt(data, row), "tokens": _tokens(data, row, shade),
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
     }  # fmt: skip
-    page |= _siblings_of(data, name, place, members, position, is_program=is_program)
-    return page | _failure_of(data, name, place, row, problem) | _reward_of(data, place, row, config, problem)
+    page |= _siblings_of(data, name, place, members, position, config, is_program=is_program)
+    page |= _failure_of(data, name, place, row, problem, is_program=is_program)
+    return page | _reward_of(data, place, row, config, problem)
 
 
-def _failure_of(data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None) -> Page:
+def _failure_of(
+    data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None, *, is_program: bool
+) -> Page:
     """Why the completion `row` failed, as variables of `completion_page`: the test that it failed first (`failed`), how
     its output differs from the expected one, in words (`difference`) and as both texts with the first difference marked
     (`differing`), and the search for all completions at its place that fail in the same way (`failure`)."""
     failed = failed_test(row, problem)
     difference, differing = None, None
     if failed is not None:
-        is_program = str(data.config_of(place).get("environment", "code")) in PROGRAMS
         difference = failed["difference"]
         if problem and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
             difference = proof.difference_in_words(problem, difference)
@@ -274,20 +276,27 @@ def _reward_of(
 
 
 def _siblings_of(
-    data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, *, is_program: bool
+    data: RunData,
+    name: str,
+    place: Place,
+    members: pl.DataFrame,
+    position: int,
+    config: Mapping[str, Any],
+    *,
+    is_program: bool,
 ) -> Page:
     """The group of a completion, which is row `position` of `members`, as variables of `completion_page`: its siblings
     with links and advantages, and of those that pass the one with the most similar program."""
-    row = members.row(position, named=True)
     columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
     siblings = members.select(columns).to_dicts()
+    row = siblings[position]
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
     similar, diff = passing_sibling(row, passing) if is_program else (None, None)
     # At most SIBLINGS of a large group are listed, with this completion in the middle.
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
     listed = slice(first, first + SIBLINGS)
     is_training = place.evaluation is None  # evaluations have no advantages
-    advantage = proof.advantage_of(members, position, data.config_of(place)) if is_training else None
+    advantage = proof.advantage_of(members, position, config) if is_training else None
     return {
         "siblings": [each | {"link": completion_link(name, place, each)} for each in siblings[listed]],
         "n_siblings": len(siblings), "position": position - first,

@@ -326,7 +326,7 @@ class RunData:
     def prompted_statements(self, most_seconds: float) -> tuple[dict[str, str], int]:
         """Reads the statements of problems that are not in the pool from recorded prompts. Returns all that have been
         read so far, by problem id (an empty text if no prompt is recorded), and the number of problems still unread. A
-        call reads all evaluations, which are few, and training steps for about `most_seconds`; the next call goes on.
+        call reads evaluations that are new, which are few, and steps for about `most_seconds`; the next call goes on.
         Nothing is read if the model's tokenizer is not on this machine."""
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
         if decode is not None:

@@ -265,8 +265,8 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
 
 
 def _evaluations_within(record: RunRecord, steps: Sequence[int]) -> list[EvalRecord]:
-    """The evaluations that the run made within `steps`, all of them for none. The baseline's step is -1: it belongs to
-    the first step, 0."""
+    """Returns the evaluations that the run made within `steps`, or all if `steps` is empty. The baseline's step is -1:
+    it belongs to the first step, 0."""
     if not steps:
         return record.own_evals
     first = -1 if min(steps) <= 0 else min(steps)
