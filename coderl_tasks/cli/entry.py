@@ -179,8 +179,8 @@ AddOptions = Callable[[_Parser], None]
 
 
 class Subcommand(NamedTuple):
-    """`module` has a function with the subcommand's name, from options to exit code. `add_options` declares options; its
-    docstring begins the help."""
+    """`module` has a function with the subcommand's name, from options to exit code. `add_options` declares options,
+    and its docstring begins the help."""
 
     module: str
     summary: str
