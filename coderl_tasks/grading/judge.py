@@ -252,18 +252,17 @@ class _Run:
         """Run the tests `chunk` and count their results. Returns how many were counted, or None when grading is over.
         With `one_process` the sandbox starts one process, and the tests that it does not run are not counted here.
 
-        While `self.shared_process`, a process runs several tests. If one fails that was not the first, it runs again,
-        first in a process. A pass then shows that the program depends on sharing: raises _DependsOnSharing."""
+        While `self.shared_process`, a process runs several tests. The first has it to itself, so its failure counts;
+        docs/rewards.md says why a later pass does. If a later one fails, it runs again, first in a process. A pass then
+        shows that the program depends on sharing: raises _DependsOnSharing."""
         waiting = list(chunk)
         failed_later_in_process: int | None = None
+        report_was_lost = False
         while waiting:
-            results = await self._send(waiting, self.limits, one_process=one_process)
-            if results is None:  # the program may have killed the driver, so each test gets its own request
-                separately = waiting[:1] if one_process else waiting
-                for index in separately:
-                    if not self._count(await self._run_and_judge_alone(index, self.limits)):
-                        return None
-                return len(separately)
+            results = None if report_was_lost else await self._send(waiting, self.limits, one_process=one_process)
+            if results is None:  # the program may have killed the driver, so from now on each test gets its own request
+                report_was_lost = True
+                results = [await self._run_alone(waiting[0], self.limits)]
             n_counted = 0
             for result in await self._judge_results(results):
                 if self.shared_process and result.is_later_in_process and result.verdict is not Verdict.PASSED:
@@ -298,7 +297,7 @@ class _Run:
         result = await self._run_alone(index, limits, time_factor)
         return (await self._judge_results([result], limits, time_factor))[0]
 
-    async def _run_alone(self, index: int, limits: Limits, time_factor: int) -> TestResult:
+    async def _run_alone(self, index: int, limits: Limits, time_factor: int = 1) -> TestResult:
         """One test in a request of its own; its result, not judged yet."""
         while True:
             results = await self._send([index], limits, time_factor)
@@ -550,7 +549,7 @@ def build_request(
         "output_limit": limits.output_bytes,
         "total_output_limit": 2 * limits.output_bytes,  # of all tests: beyond, the rest is sent again
         "stop_on_failure": stop,
-        "company": shared_process,
+        "company": shared_process,  # the driver's word: a test has others in its process
         "one_process": one_process,
     }
     return RunRequest(

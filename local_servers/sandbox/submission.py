@@ -71,8 +71,8 @@ def _compiled_apart(source: str) -> types.CodeType:
             with open(writing, "wb") as file:
                 marshal.dump(compile(source, MAIN_FILE, "exec", dont_inherit=True), file)
             status = 0
-        except BaseException as error:
-            sys.__excepthook__(type(error), error, error.__traceback__)
+        except BaseException:
+            sys.__excepthook__(*sys.exc_info())  # pyrefly: ignore[bad-argument-type]
         finally:
             os._exit(status)
     os.close(writing)
@@ -192,8 +192,8 @@ def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-    except BaseException as error:
-        sys.__excepthook__(type(error), error, error.__traceback__)
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())  # pyrefly: ignore[bad-argument-type]
     # At the very end, as CPython does: exit handlers and threads may still have written.
     for stream in (sys.stdout, sys.stderr):
         if stream is None or getattr(stream, "closed", False):

@@ -265,8 +265,8 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     try:
         submission.become(slot.confinement, terms, workdir, streams)
         return submission.run_main(workdir, program)
-    except BaseException as error:  # of the sandbox's own code: the program's errors end in `run_main`
-        sys.__excepthook__(type(error), error, error.__traceback__)
+    except BaseException:  # of the sandbox's own code: the program's errors end in `run_main`
+        sys.__excepthook__(*sys.exc_info())  # pyrefly: ignore[bad-argument-type]
         return 1
 
 

@@ -233,6 +233,23 @@ async def test_a_program_that_gets_no_processor_has_no_verdict(
     assert grade.verdict is Verdict.INFRA_ERROR and "too busy" in grade.reason
 
 
+@pytest.mark.parametrize("run_all", [False, True])
+async def test_a_program_that_gets_no_processor_has_no_verdict_after_a_lost_report_either(
+    embedded_judge: Judge, run_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starved, write = "\nSTARVED_AT_MOST = 4 ", "\n    write_report(json.dumps(report).encode())\n"
+    driver = judge_module.DRIVER
+    assert driver.count(starved) == driver.count(write) == 1
+    # Reports on several tests are lost, and each test alone gets no processor.
+    only_of_one = f'\n    if len(request["inputs"]) == 1:\n    {write[1:]}'
+    monkeypatch.setattr(
+        judge_module, "DRIVER", driver.replace(starved, "\nSTARVED_AT_MOST = 0 ").replace(write, only_of_one)
+    )
+    judge = Judge(embedded_judge.client, timeout_s=0.2)
+    grade = await judge.grade(echo_problem(2), "import time\ntime.sleep(60)", run_all=run_all)
+    assert grade.verdict is Verdict.INFRA_ERROR and "too busy" in grade.reason
+
+
 GOOD = {"ended": "exit", "code": 0, "cpu_s": 0.1, "rss_kb": 1, "answer": "NQ==", "stderr": "", "in_company": False}
 
 

@@ -449,7 +449,8 @@ def plain_value(value: Any) -> Any:
 
 
 def own_value(value: Any) -> Any:
-    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested."""
+    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested.
+    Of others it could say something else each time."""
     has_base = object.__getattribute__(value, "_coderl_base")  # looked at first: most objects have none
     return plain_value(value) if has_base and not is_of_named_class(value) else value
 
@@ -653,7 +654,7 @@ def stop_timer() -> None:
 def judged(test: Test, error: BaseException | None) -> Any:
     """How a test ended, by what its script raised. The program failed only if it had done something for the test
     before; else the test is at fault, for certain if any program would fail."""
-    if test.cannot is not None or isinstance(error, Unsupported):  # it gives away what cannot be sent, say
+    if test.cannot is not None or isinstance(error, Unsupported):  # it passes on what cannot be sent, say
         return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
     if test.needed is not None:  # an operation whose result is not known yet
         return {"end": NEEDS, "reason": ""}

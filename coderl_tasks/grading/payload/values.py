@@ -423,7 +423,7 @@ class Decoding:
             items = set(self.values(written)) if kind == "set" else self.values(written)
         container.clear()
         if kind in MAPPINGS and kind != "OrderedDict":
-            dict.update(container, items)  # a Counter's own `update` would add
+            dict.update(container, items)  # what these add to a dict is not needed; an OrderedDict's order is
         elif kind in ("OrderedDict", "set"):
             container.update(items)  # an OrderedDict's own, which knows its order
         else:
@@ -523,7 +523,8 @@ class Operations:
         kind = type(value)
         if isinstance(value, type) and issubclass(value, BaseException):
             return error_class_node(encoding, value, *reference)
-        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools") and iter(value) is value:
+        # The module first: `hasattr` of a class of the program would run its metaclass.
+        if kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__") and iter(value) is value:
             return self.iterator_node(encoding, value, *reference)
         base: Any = next((base for base in BASES if isinstance(value, base)), None)  # a builtin type that it extends
         if base is None:
