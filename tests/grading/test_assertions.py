@@ -6,10 +6,16 @@
 import asyncio
 import hashlib
 import json
+import math
 import re
 import runpy
+from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import product
 
+import numpy as np
 import pytest
 
 from coderl_tasks.grading import Grade, Judge, Verdict
@@ -281,6 +287,36 @@ async def test_right_programs_pass_on_a_stock_server(stock_judge: Judge) -> None
         name: grade.reason for name, grade in zip(PASSING, grades, strict=True) if grade.verdict is not Verdict.PASSED
     }
     assert not not_passed
+
+
+NUMBERS = (
+    *("True", "False", "0", "1", "1.0", "1 + 1e-9", "1.001", "2", "1 + 0j", "Decimal(1)", "Fraction(1, 3)", "math.nan"),
+    *("math.inf", "-math.inf", "1e-13"),
+)
+ARRAYS = ("np.array([1.0, 1.0])", "np.array([1.0, 2.0])", "np.array([[1.0, 1.0]])")
+COMPARED = (
+    *product((*NUMBERS, *ARRAYS), (*NUMBERS, "np.float64(1)", "np.int64(1)", *ARRAYS)),
+    *product(("'1'", "None", "[1]", "[True]", "(1,)", "[1.0, 1.0]", "[math.nan]", "{'a': 1}", "{'a': True}"), repeat=2),
+    *product(("[1]", "[1.0, 1.0]", "[1.0, math.nan]"), ARRAYS[:2]),
+)
+
+
+async def test_approx_decides_as_pytests_own(embedded_judge: Judge) -> None:
+    names = {"math": math, "np": np, "Decimal": Decimal, "Fraction": Fraction, "pytest": pytest}
+    lines = [
+        "import math, pytest",
+        "import numpy as np",
+        "from decimal import Decimal",
+        "from fractions import Fraction",
+    ]
+    lines += ["def test_values():", "    assert f(1) == 1"]
+    for (expected, actual), options in product(COMPARED, ("", ", abs=1e-2", ", nan_ok=True")):
+        approx = f"pytest.approx({expected}{options})"
+        with suppress(TypeError):  # what pytest itself refuses to compare
+            lines.append(f"    assert ({actual} == {approx}) is {bool(eval(f'{actual} == {approx}', names))}")
+    assert len(lines) > 1000
+    grade = await embedded_judge.grade(problem("\n".join(lines)), ECHO)
+    assert grade.verdict is Verdict.PASSED, grade.reason
 
 
 FAILING = [

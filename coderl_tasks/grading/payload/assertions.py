@@ -952,9 +952,19 @@ class Approx:
         return f"approx({self.expected!r})"
 
     def close(self, expected: Any, actual: Any) -> Any:
-        """Whether numbers, and items of dicts and sequences, are equal within the tolerances; all else is ==."""
+        """Whether numbers, and items of dicts, sequences and arrays, are equal within the tolerances; all else is ==.
+        As in pytest, a number is compared with each item of an array, and only a bool equals an expected bool."""
         if type(expected).__module__ == "numpy" or type(actual).__module__ == "numpy":
-            expected, actual = (value.tolist() if hasattr(value, "tolist") else value for value in (expected, actual))
+            given = (expected, actual)
+            expected, actual = (value.tolist() if type(value).__module__ == "numpy" else value for value in given)
+            is_array = [
+                value is not own and isinstance(own, list) for value, own in zip(given, (expected, actual), strict=True)
+            ]
+            if is_array == [False, True] and not isinstance(expected, (dict, *SEQUENCE_TYPES)):
+                return all(self.close(expected, item) for item in given[1].ravel().tolist())
+            is_number = isinstance(actual, complex) or hasattr(type(actual), "as_integer_ratio")
+            if is_array == [True, False] and is_number:
+                return all(self.close(item, actual) for item in given[0].ravel().tolist())
         if isinstance(expected, dict):
             return (
                 isinstance(actual, dict)
@@ -967,8 +977,10 @@ class Approx:
                 and len(expected) == len(actual)
                 and all(map(self.close, expected, actual))
             )
+        if isinstance(expected, bool) and not isinstance(actual, bool):
+            return False
         numbers = (int, float, complex)
-        if not isinstance(expected, numbers) or isinstance(expected, bool) or not isinstance(actual, numbers):
+        if not isinstance(expected, numbers) or not isinstance(actual, numbers):
             if hasattr(expected, "as_integer_ratio") and hasattr(actual, "as_integer_ratio"):
                 expected, actual = float(expected), float(actual)
             else:
