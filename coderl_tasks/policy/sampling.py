@@ -107,7 +107,7 @@ async def sample_group(
         else:
             tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
         # One non-finite log-probability would make the whole step's loss and gradient non-finite.
-        usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
+        usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(np.array(logprobs, float)).all())
         completions.append(Completion(tokens, logprobs if usable else None, str(sequence.stop_reason)))
     return completions + [MISSING] * (num_samples - len(completions))
 

@@ -1,5 +1,7 @@
 """Sampling against the embedded server."""
 
+from typing import Any
+
 import pytest
 import tinker
 
@@ -85,10 +87,10 @@ def sequence(tokens: list[int], logprobs: list[float] | None) -> tinker.SampledS
 
 
 async def test_a_bad_completion_does_not_fail_its_group() -> None:
-    bad: tuple[list[float] | None, ...] = (None, [], [-0.5], [-0.5, float("nan")], [-0.5, float("-inf")])
-    client = Answers(sequence([7, 1], [-0.5, -0.25]), *(sequence([7, 1], one) for one in bad), promised=6)
-    group = await sample_group(client, PROMPT, num_samples=7, max_tokens=4, temperature=1.0, seed=0)  # type: ignore[arg-type]
-    assert group == [Completion([7, 1], [-0.5, -0.25], "stop"), *[Completion([7, 1], None, "stop")] * 5, MISSING]
+    bad: tuple[Any, ...] = (None, [], [-0.5], [-0.5, None], [-0.5, float("nan")], [-0.5, float("-inf")])
+    client = Answers(sequence([7, 1], [-0.5, -0.25]), *(sequence([7, 1], one) for one in bad), promised=7)
+    group = await sample_group(client, PROMPT, num_samples=8, max_tokens=4, temperature=1.0, seed=0)  # type: ignore[arg-type]
+    assert group == [Completion([7, 1], [-0.5, -0.25], "stop"), *[Completion([7, 1], None, "stop")] * 6, MISSING]
 
 
 @pytest.mark.parametrize(("promised", "says"), [(1, "1 completions asked for, 2 came"), (3, "3 sequence ids for 2")])
