@@ -10,6 +10,7 @@ import polars as pl
 from coderl_tasks.insight.drawing import BarRow, Plot, rows_of_bars
 from coderl_tasks.insight.record import is_curation
 from coderl_tasks.insight.tables import Column, Table, Tag, shorten
+from coderl_tasks.insight.viewer_link import query_command
 from coderl_tasks.problems.profile_columns import FINDINGS, UNDECIDED, WRONG_REWARDS
 
 ON_PAGE, IN_TERMINAL = 300, 5
@@ -110,9 +111,10 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
     shown = with_findings[:ON_PAGE]
     headings = {column: heading for column, (heading, _) in COLUMNS.items()}
     # A pool's folder can be queried. Another one cannot, so the page names the command that made the audit.
-    quoted = shlex.quote(str(folder))
-    query_command = f'coderl query {quoted} "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0"'
-    audit_command = f"coderl audit {shlex.quote(name)} --out {quoted}"
+    if is_curation(folder):
+        command = query_command(folder, "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0")
+    else:
+        command = f"coderl audit {shlex.quote(name)} --out {shlex.quote(str(folder))}"
     return {
         "title": name,
         "folder": folder,
@@ -127,7 +129,7 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
         "n_without_findings": len(audits) - len(with_findings),
         "tone_of_finding": {finding: tone(finding) for finding in MEANINGS},  # "bad" or "warn", for its colour
         "statement_chars": STATEMENT_CHARS,
-        "commands": [query_command if is_curation(folder) else audit_command],
+        "commands": [command],
     }
 
 

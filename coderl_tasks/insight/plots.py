@@ -190,9 +190,9 @@ def evaluation_marks(
     """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than `most`."""
     marks = []
     for record in records:
-        leads_to, is_open = link and link(record), record.summary["n"] < MOST_IN_COMMON * most
-        about = (record.step, record.pass_at_1, *record.interval, evaluation_said(record), leads_to, "Pass@1")
-        marks.append(Mark(*about, is_open=is_open))  # pyrefly: ignore[bad-argument-type]
+        leads_to, is_open = link(record) if link else None, record.summary["n"] < MOST_IN_COMMON * most
+        (low, high), said = record.interval, evaluation_said(record)
+        marks.append(Mark(record.step, record.pass_at_1, low, high, said, leads_to, "Pass@1", is_open=is_open))
     return marks
 
 

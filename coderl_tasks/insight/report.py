@@ -329,7 +329,7 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 
 
 def example_problems(
-    run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
+    run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few of the problems that `comparison` compares, as examples: some that the later policy gained, lost, or still
     fails. Also why their unit tests could not be read, or None. `run` names the data and the model. An example has its

@@ -23,7 +23,7 @@ from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run, run_state
 from coderl_tasks.insight.tables import age, duration, plain_table, rich_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
-from coderl_tasks.insight.viewer_link import where_to_look
+from coderl_tasks.insight.viewer_link import query_command, where_to_look
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.settings import TrainSettings
@@ -67,7 +67,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None)
         "run": str(run.path),
         "look": where_to_look(run.path),
         "query": f"coderl query {quoted} --name flips",
-        "or SQL": f'coderl query {quoted} "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"',
+        "or SQL": query_command(run.path, "SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"),
         "report": str(report) if report.is_file() else f"coderl report {quoted}",
         "UI": "coderl up   (starts the Prefect server over the same database and prints its address)",
     }

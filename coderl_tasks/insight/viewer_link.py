@@ -55,10 +55,16 @@ def view_command(record: Path) -> str:
     return f"coderl view {shlex.quote(str(record))}"
 
 
+def query_command(record: Path, sql: str) -> str:
+    """The command that runs `sql`. In double quotes where the shell takes all of it as it is: people read it."""
+    quoted = shlex.quote(sql) if set(sql) & set('"$`\\!') else f'"{sql}"'
+    return f"coderl query {shlex.quote(str(record))} {quoted}"
+
+
 def commands(record: Path, queries: Iterable[str], sql: str) -> list[str]:
     """The commands that a report ends with: one opens the viewer, others run the named `queries` and `sql`."""
-    query = f"coderl query {shlex.quote(str(record))}"
-    return [view_command(record), *(f"{query} --name {name}" for name in queries), f'{query} "{sql}"']
+    named = (f"coderl query {shlex.quote(str(record))} --name {name}" for name in queries)
+    return [view_command(record), *named, query_command(record, sql)]
 
 
 def where_to_look(record: Path) -> str:

@@ -128,9 +128,8 @@ def _read(package: Path) -> dict[str, Any]:
     limit = _time_limit(package, description)
     return {
         "question": _statement(package, description, shown),
-        "tests": [
-            test.columns for test in tests if test.flags == test_flags
-        ],  # a sample with other flags is only shown
+        # A sample with other flags is only shown.
+        "tests": [test.columns for test in tests if test.flags == test_flags],
         "solutions": list(_programs(package, description, ("accepted",))),
         "wrong_solutions": list(_programs(package, description, _WRONG)),
         "checker": _checker(package, description, (*general_flags, *test_flags)),

@@ -89,7 +89,10 @@ class ChatTemplate:
         self.source = DATE_CALL.sub(
             lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", source
         )
-        self._folds_system = not self._takes_system_message()
+        try:
+            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER])
+        except ConfigError:  # some templates refuse a system message, others leave it out
+            self._folds_system = True
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
@@ -100,12 +103,6 @@ class ChatTemplate:
         # between an assistant's message and the next user message.
         between_turns = self._text_after(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
         self.turn_end = f"{self._text_after(ANSWER_PROBE, [USER, ANSWER])}\n{between_turns}"
-
-    def _takes_system_message(self) -> bool:
-        try:
-            return SYSTEM_PROBE in self.render([SYSTEM, USER])
-        except ConfigError:  # some templates refuse a system message, others leave it out
-            return False
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), *, is_prompt: bool = True) -> str:
         """The conversation as text; the system's text goes at the head of the first user message if the template has no

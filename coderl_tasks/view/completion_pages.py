@@ -65,9 +65,9 @@ def problem_page(
     tokens = data.scan(place).filter(pl.col("row") == rows[0]["row"]).select("prompt_tokens").collect()
     prompt = _prompt(data, tokens.row(0, named=True)) or ""
     statement = problem.statement if problem else statement_in(prompt)
-    side = Side(called=place.name, run=name, place=place, rows=rows)
+    side, clusters = Side(called=place.name, run=name, place=place, rows=rows), clustered(rows, problem)
     compared_place = _other_place(data, place, against, visits, side.passed)
-    page = {
+    return {
         "title": problem_id, "run": name, "problem_id": problem_id, "place": place, "group": group, "pool": pool,
         "problem": problem, "missing": why_no_tests, "statement": statement, "prompt": prompt,
         "other": compared_place, "change": _changed(data, side, compared_place, problem),
@@ -75,16 +75,9 @@ def problem_page(
         "visits": visits.to_dicts(), "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated, "profiled": data.profiled(problem_id),
         "earlier": _earlier(visits, place)["step"].unique().sort().to_list()[-MOST_EARLIER:],
-    }  # fmt: skip
-    return page | _counts_and_clusters(side, problem)
-
-
-def _counts_and_clusters(side: Side, problem: Problem | None) -> Page:
-    """The completions of `side`, a problem's at a place, as variables of `problem_page`: counted and in clusters."""
-    rows, clusters = side.rows, clustered(side.rows, problem)
-    return {
+        # The completions at this place, counted and in clusters.
         "n": len(rows), "graded": side.graded, "passed": side.passed, "trained": any(row["trained"] for row in rows),
-        "n_groups": len({row["group_index"] for row in rows}) if side.place.evaluation is None else 1,
+        "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
         "clusters": clusters, "most_open": CLUSTERS_OPEN, "failures": failures_of(clusters),
         "most_failures": MOST_FAILURES, "split": rows[0]["split"],
     }  # fmt: skip
@@ -221,25 +214,29 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     row = members.row(position, named=True)
     row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
-    is_program = str(config.get("environment", "code")) in PROGRAMS
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"  # those could not explain the reward
     page = {
         "title": f"{place.name}, completion {sample}", "run": name, "place": place, "group": group, "sample": sample,
-        "row": row, "is_program": is_program, "problem": problem, "missing": missing,
+        "row": row, "is_program": _has_programs(config), "problem": problem, "missing": missing,
         "n_tokens": len(row["completion_tokens"] or []), "truncated": row["stop_reason"] == TRUNCATED,
         "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
         "turns": _turns(row), "prompt": _prompt(data, row), "tokens": _tokens(data, row, shade),
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
     }  # fmt: skip
-    page |= _siblings_of(data, name, place, members, position, config, is_program=is_program)
-    page |= _failure_of(data, name, place, row, problem, is_program=is_program)
+    page |= _siblings_of(data, name, place, members, position, config)
+    page |= _failure_of(data, name, place, row, config, problem)
     return page | _reward_of(data, place, row, config, problem)
 
 
+def _has_programs(config: Mapping[str, Any]) -> bool:
+    """Whether the completions of a run with these settings are programs."""
+    return str(config.get("environment", "code")) in PROGRAMS
+
+
 def _failure_of(
-    data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None, *, is_program: bool
+    data: RunData, name: str, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
 ) -> Page:
     """Why the completion `row` failed, as variables of `completion_page`: the test that it failed first (`failed`), how
     its output differs from the expected one, in words (`difference`) and as both texts with the first difference marked
@@ -248,7 +245,7 @@ def _failure_of(
     difference, differing = None, None
     if failed is not None:
         difference = failed["difference"]
-        if problem and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
+        if problem and _has_programs(config) and row["verdict"] == Verdict.WRONG_ANSWER:
             difference = proof.difference_in_words(problem, difference)
         if failed["got"] is not None and failed["expected"] is not None:
             differing = marked_text.differing(failed["expected"], failed["got"])
@@ -276,14 +273,7 @@ def _reward_of(
 
 
 def _siblings_of(
-    data: RunData,
-    name: str,
-    place: Place,
-    members: pl.DataFrame,
-    position: int,
-    config: Mapping[str, Any],
-    *,
-    is_program: bool,
+    data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, config: Mapping[str, Any]
 ) -> Page:
     """The group of a completion, which is row `position` of `members`, as variables of `completion_page`: its siblings
     with links and advantages, and of those that pass the one with the most similar program."""
@@ -291,7 +281,7 @@ def _siblings_of(
     siblings = members.select(columns).to_dicts()
     row = siblings[position]
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
-    similar, diff = passing_sibling(row, passing) if is_program else (None, None)
+    similar, diff = passing_sibling(row, passing) if _has_programs(config) else (None, None)
     # At most SIBLINGS of a large group are listed, with this completion in the middle.
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
     listed = slice(first, first + SIBLINGS)

@@ -5,7 +5,6 @@ program is extracted anew, the advantages of the group are estimated anew. What 
 a test that passed its output.
 """
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.grading.scoring import FORMAT_COEF, UNGRADED, Verdict, extract_code
 from coderl_tasks.insight.problem_view import NO_VALUE
+from coderl_tasks.insight.viewer_link import query_command
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.comparators import comparator
 from coderl_tasks.problems.problem import Problem
@@ -236,9 +236,3 @@ def group_sql(run: Path, row: Mapping[str, Any], evaluation: str | None, config:
         of = f"step = {row['step']} AND group_index = {row['group_index']}"
         sql = f"SELECT {columns}, {worked} AS worked_out, advantage, trained FROM outcomes WHERE {of} ORDER BY 1"
     return query_command(run, sql)
-
-
-def query_command(run: Path, sql: str) -> str:
-    """The command that asks a run. In double quotes where the shell takes all of the SQL as it is: people read it."""
-    quoted = shlex.quote(sql) if set(sql) & set('"$`\\!') else f'"{sql}"'
-    return f"coderl query {shlex.quote(str(run))} {quoted}"

@@ -16,13 +16,13 @@ from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
 from coderl_tasks.insight.timeline import Band, Event, Panel, Timeline
 from coderl_tasks.insight.token_uses import costs, costs_table
+from coderl_tasks.insight.viewer_link import query_command
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, Watch, acts
 from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.stats import CONFIDENCE, fisher_fall
-from coderl_tasks.view import proof
 from coderl_tasks.view.library import Library, NotThereError, address
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.search import counted, failures, is_of
@@ -342,19 +342,20 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
         # Visits are the pass rates of the step's problems: of those sampled for the first time, and of the others.
         "visits": visits_of(data.groups, step), "titles": data.titles(),
         "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
-        "sql": proof.query_command(
+        "sql": query_command(
             data.path,
             "SELECT group_index, problem_id, count(*) AS n, count(*) FILTER (verdict = 'passed') AS passed, "
             f"min(reward), max(reward), bool_or(trained) AS trained FROM outcomes WHERE step = {step} "
             "GROUP BY ALL ORDER BY passed / n",
         ),
     }  # fmt: skip
-    return page | _groups_of_step(data, name, step, sort if sort in SORTS else "rate")  # an address may say anything
+    sort = sort if sort in SORTS else "rate"  # an address may say anything
+    return page | _groups_of_step(data, name, step, groups, sort)
 
 
-def _groups_of_step(data: RunData, name: str, step: int, sort: str) -> Page:
-    """The list of the step's groups, sorted by `sort`, and counts of its completions, as variables of `step_page`."""
-    groups, place = data.groups.filter(pl.col("step") == step), Place(step)
+def _groups_of_step(data: RunData, name: str, step: int, groups: pl.DataFrame, sort: str) -> Page:
+    """The list of the step's `groups`, sorted by `sort`, and counts of its completions, as variables of `step_page`."""
+    place = Place(step)
     completions = data.light_rows(place) if len(groups) else None  # without tokens and texts
     _, sort_columns = SORTS[sort]
     listed = _step_groups(earlier_and_own=data.groups, own=groups, completions=completions, step=step)

@@ -187,8 +187,7 @@ class _Search:
             following = "(step < ? OR (group_index, sample_index) > (?, ?))"
             conditions.append((following, [wanted.last, *wanted.after]))
         if with_text and wanted.text:
-            column = wanted.within  # one of TEXTS: `search` has checked it
-            conditions.append((f"contains({column}, ?)", [wanted.text]))
+            conditions.append((f"contains({wanted.within}, ?)", [wanted.text]))  # `search` has checked the column
         where = " AND ".join(["true", *(condition for condition, _ in conditions)])
         return where, [value for _, values in conditions for value in values]
 
@@ -215,8 +214,7 @@ class _Search:
             answer = self.connection.execute(sql, [*for_found, _names(files), *values])
         except duckdb.BinderException:  # a column is missing
             # Verdicts and answers were always recorded; what else is asked for may be newer than the run.
-            asks_for_newer_column = wanted.verdict in OTHER_KINDS or column not in (None, "completion")
-            if asks_for_newer_column:
+            if wanted.verdict in OTHER_KINDS or column not in (None, "completion"):
                 return []
             raise
         columns = [each[0] for each in answer.description or ()]
