@@ -22,7 +22,7 @@ Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import comb
@@ -187,7 +187,9 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
     for name, split, tokens, n, k in profile.select(columns).iter_rows():
         if n:
             result = posterior(own[name], k, n) if name in own else group_posterior(prior.group(split, tokens), k, n)
-            rows.append(_label_row(result))
+            probabilities = [result.probability, *result.by_difficulty]
+            rate = (result.mean, result.low, result.high, list(result.by_bin))
+            rows.append([result.difficulty, *probabilities, *rate])  # in the order of LABEL_COLUMNS
         else:  # nothing was graded
             rows.append([None] * (1 + len(LABEL_COLUMNS)))
     labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
@@ -196,12 +198,6 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
         after_catches = columns.index("test_catches") + 1
         columns[after_catches:after_catches] = [*LABEL_COLUMNS]
     return profile.drop("difficulty", *LABEL_COLUMNS, strict=False).hstack(labels).select(columns)
-
-
-def _label_row(result: Posterior) -> list[Any]:
-    """The values of `difficulty` and of LABEL_COLUMNS, in this order."""
-    probabilities = [result.probability, *result.by_difficulty]
-    return [result.difficulty, *probabilities, result.mean, result.low, result.high, list(result.by_bin)]
 
 
 def rules_for_labels(
@@ -226,7 +222,14 @@ def rules_for_labels(
         samples = further.at_price(price).expected_samples
         return sum(count * samples[state] for state, count in counts.items())
 
-    too_low, affordable = _price_bracket(expected, budget)
+    # Bisect to the highest price at which the samples exceed the budget, and the lowest at which they do not.
+    too_low, affordable = 0.0, 1.0  # at 1 no round is worth its price: probabilities are at most 1
+    for _ in range(PRICE_STEPS):
+        price = (too_low + affordable) / 2
+        if expected(price) <= budget:
+            affordable = price
+        else:
+            too_low = price
     within, beyond = further.at_price(affordable), further.at_price(too_low)
     total = expected(affordable)
     rules = {}
@@ -240,19 +243,6 @@ def rules_for_labels(
         if decision.expected_samples[state]:  # else its sampling has ended
             rules[name] = replace(rule, doubtful=decision.doubtful)
     return rules, total
-
-
-def _price_bracket(expected: Callable[[float], float], budget: float) -> tuple[float, float]:
-    """Bisects prices per sample: the highest at which the `expected` samples exceed the budget, and the lowest at which
-    they do not."""
-    low, high = 0.0, 1.0  # at 1 no round is worth its price: probabilities are at most 1
-    for _ in range(PRICE_STEPS):
-        price = (low + high) / 2
-        if expected(price) <= budget:
-            high = price
-        else:
-            low = price
-    return low, high
 
 
 class _PriceDecision(NamedTuple):

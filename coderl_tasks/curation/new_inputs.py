@@ -46,22 +46,6 @@ class LengthRelation(NamedTuple):
     difference: int
 
 
-class Property(NamedTuple):
-    """A property of the values at one place, such as being sorted."""
-
-    place: Place
-    name: str
-    test: Test
-
-
-class PairRelation(NamedTuple):
-    """What holds between two fields, such as that the first is at most the second."""
-
-    test: Callable[[Any, Any], bool]
-    field: int
-    other: int
-
-
 MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each mutation is checked as a whole
 MOST_ELEMENTS = 2000  # of one string that is mutated: longer ones are only taken over whole
 _TRIES = 30  # mutations tried for each input that is wanted
@@ -135,11 +119,12 @@ class _Inputs:
         self.length_places = {(each.field,) for each in integer_lengths}
         self.counted_places = {(each.other,) for each in integer_lengths}  # the fields of these lengths
         self.properties = self._inferred_properties()
-        pair_candidates = [PairRelation(test, *pair) for test in self._tests_of_pairs() for pair in field_pairs]
+        # (test, field, other field): what holds between two fields, such as that the first is at most the second.
         self.relations = [
-            relation
-            for relation in pair_candidates
-            if all(relation.test(record[relation.field], record[relation.other]) for record in records)
+            (test, one, other)
+            for test in self._tests_of_pairs()
+            for one, other in field_pairs
+            if all(test(record[one], record[other]) for record in records)
         ]
         self.seeds = [record for record in records if sum(1 for _ in _walk(record)) < MOST_VALUES]
         if not self.seeds:  # all are too large to be mutated: their beginnings, where these satisfy the constraints
@@ -157,10 +142,10 @@ class _Inputs:
         # With their neighbours: programs may tell these apart.
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
 
-    def _inferred_properties(self) -> list[Property]:
-        """The properties that all given values of a place have, but not by chance."""
+    def _inferred_properties(self) -> list[tuple[Place, str, Test]]:
+        """The properties, such as being sorted, that all given values of a place have, but not by chance."""
         return [
-            Property(place, name, test)
+            (place, name, test)
             for place, given in self.given.items()
             for name, test in _properties(given, self.said.names_parity).items()
             if all(map(test, given)) and not self._is_by_chance(place, name, given)
@@ -195,11 +180,8 @@ class _Inputs:
         if is_order:  # one of n! orders
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in informative) > _CHANCE
         n_values = self._n_values(place, given)
-
-        def chance_of_distinct(n: int) -> float:  # of n draws from `n_values` values, about (birthday problem)
-            return max(1 - n / n_values / 2, 0.0) ** n
-
-        return math.prod(chance_of_distinct(len(each)) for each in informative) > _CHANCE
+        # About the chance that as many draws from `n_values` values are all different (birthday problem).
+        return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in informative) > _CHANCE
 
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
         """How many different elements lists, or characters strings, at a place may have."""
@@ -443,8 +425,7 @@ class _Inputs:
         separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
         vocabulary = [word for each in given for word in each.split(separator) if word] + self.quoted
         # If the statement quotes every word (as "push" and "pop"), others are no input: words are exchanged only whole.
-        every_word_is_quoted = set(vocabulary) <= set(self.quoted)
-        if separator is not None and (rng.random() < 0.5 or every_word_is_quoted):
+        if separator is not None and (rng.random() < 0.5 or set(vocabulary) <= set(self.quoted)):
             words = value.split(separator) if value else []
             return separator.join(self._elements(words, lambda: rng.choice(vocabulary)))
         mutation = rng.choice(_STRING_MUTATIONS)

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,8 +175,12 @@ def build_pool(
         if name in selection.left_out:
             all_drops.append(Drop.of(remaining.pop(name), "mix", *selection.left_out[name]))
     chosen = list(remaining.values())
+    # What the audit, the check of solutions and the profile say of each problem; of two that have a column the later.
+    known: dict[str, dict[str, Any]] = {}
+    tables = [frame.iter_rows(named=True) for frame in (audits, checks) if frame is not None]
+    for row in chain(*tables, measured.values()):
+        known.setdefault(row["problem_id"], {}).update(row)
     columns = PROFILE_COLUMNS | ANSWER_COLUMNS | ({} if audits is None else AUDIT_COLUMNS)
-    known = _joined_rows(audits, checks, profile)
     further_columns = pl.DataFrame([known.get(problem.problem_id, {}) for problem in chosen], schema=columns)
     return Pool(
         pool=pl.concat([problems_frame(chosen), further_columns], how="horizontal"),
@@ -189,15 +193,6 @@ def build_pool(
         prior=prior,
         screened=screened,
     )
-
-
-def _joined_rows(*tables: pl.DataFrame | None) -> dict[str, dict[str, Any]]:
-    """One row per problem_id with the columns of all tables; a column that two have is the later table's."""
-    joined: dict[str, dict[str, Any]] = {}
-    for table in tables:
-        for row in () if table is None else table.iter_rows(named=True):
-            joined.setdefault(row["problem_id"], {}).update(row)
-    return joined
 
 
 def band_drop(

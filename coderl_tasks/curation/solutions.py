@@ -39,7 +39,6 @@ from coderl_tasks.rollouts.rounds import Progress
 RUNS = 2  # of each solution, if it ends in time
 TIME_FACTOR = 5.0  # times the time limit, for a solution that does not end within it
 PLAUSIBLE_SHARE = 0.5
-_NOT_RUN = "the sandbox could not run its solutions"
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 
 
@@ -103,8 +102,8 @@ async def check_solutions(
         return (await check_problem(problem, judge, max_solutions, inference_seed)).to_row()
 
     def undecided(problem: Problem) -> Row:
-        check = SolutionCheck(problem.problem_id, problem.split, Status.UNDECIDED, _NOT_RUN)
-        return replace(check, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
+        about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+        return SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
 
     # What decides the rows, recorded beside them: rows of another request are deleted.
     request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": inference_seed}

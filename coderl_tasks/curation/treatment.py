@@ -140,8 +140,7 @@ def _constants_compared(node: ast.AST) -> Iterator[int | str]:
 
 
 def _hazards(tree: ast.AST) -> Iterator[Hazard]:
-    """Yields the operations of a program that may do something else with unusual inputs (zero, negative numbers, empty
-    lists, other characters) than with the given ones."""
+    """Yields the hazards in a program."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     valid_positions = _positions(tree)  # names that loops give to positions within a list
     compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]

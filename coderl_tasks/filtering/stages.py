@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -233,10 +233,10 @@ def _within_limit(
     up, and subtracts them there."""
     for segment in segments:
         left = rows_left[split]
-        limit = None if left is None else min(segment.rows, left)
-        if left is not None and limit is not None:
+        if left is None:
+            yield segment, None
+        elif limit := min(segment.rows, left):
             rows_left[split] = left - limit
-        if limit != 0:
             yield segment, limit
 
 
@@ -280,7 +280,7 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
     `described` is the manifest as far as the request and its files decide it; counts are added here."""
-    evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _read_side(folder, side).entries]
+    evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _read_side(folder, side)[0]]
     # Windows (hashes of WINDOW_WORDS words in a row) find shared passages. To save memory, only those of train problems
     # are kept that an evaluation problem has too.
     train, table = _read_side(folder, "train", only_windows=known_windows(evaluation))
@@ -347,14 +347,8 @@ def _parts(folder: Path, side: str) -> list[Path]:
     return [file for file in sorted((folder / side).glob("*.parquet")) if file.stem.isdecimal()]
 
 
-class _ReadSide(NamedTuple):
+def _read_side(folder: Path, side: str, only_windows: Hashes | None = None) -> tuple[list[Entry], pl.DataFrame]:
     """The problems of one side's parts, and where they lie (KEPT_SCHEMA)."""
-
-    entries: list[Entry]
-    table: pl.DataFrame
-
-
-def _read_side(folder: Path, side: str, only_windows: Hashes | None = None) -> _ReadSide:
     entries: list[Entry] = []
     tables = [pl.DataFrame(schema=KEPT_SCHEMA)]
     columns = ["problem_id", "split", "source_row", "tests_bytes"]
@@ -366,7 +360,7 @@ def _read_side(folder: Path, side: str, only_windows: Hashes | None = None) -> _
             entries.append(Entry(row["problem_id"], f"row {row['source_row']} of {row['split']}{role}", signature))
         name, rows = part.relative_to(folder).as_posix(), pl.int_range(pl.len(), dtype=pl.Int64)
         tables.append(table.with_columns(part=pl.lit(name), row=rows).select(*KEPT_SCHEMA))
-    return _ReadSide(entries, pl.concat(tables))
+    return entries, pl.concat(tables)
 
 
 def min_tests_hint(dropped: pl.DataFrame) -> str | None:
