@@ -54,7 +54,7 @@ def simulated(count: int, profile: int, steps: int, power: int | None, seed: int
     selection = Adaptive(pool, profiled, lambda: outcomes, completions=COMPLETIONS, lag=0)
     signals, expected = [], []
     for step in range(steps):
-        vars(selections)["SHARPNESS"] = power or 0
+        selections.SHARPNESS = power or 0
         select = shuffle if power is None else selection
         names = select(ids, seed=seed, step=step, count=PER_STEP)
         sizes = [COMPLETIONS] * len(names)

@@ -43,7 +43,7 @@ from coderl_tasks.problems.problem import Problem
 HALF_AGE = 50
 """Steps after which evidence counts half: a group of 16 outweighs the prior for as long as a short run lasts, and a
 problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
-SHARPNESS = 6
+SHARPNESS: float = 6
 """Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
 of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
 had a signal after a profile of two completions; with 6, 85% (benchmarks/adaptive_selection.py)."""

@@ -59,7 +59,7 @@ def main(options: list[str]) -> None:
     if "--forbid-landlock" in values:
         forbid_landlock()
     if "--queue" in values:
-        vars(sandbox_server).update(MIN_QUEUE=int(values["--queue"]), QUEUE_PER_SLOT=0)
+        sandbox_server.MIN_QUEUE, sandbox_server.QUEUE_PER_SLOT = int(values["--queue"]), 0
     try:
         sandbox_server.serve(
             0,
