@@ -86,9 +86,8 @@ async def _run(settings: TrainSettings) -> str:
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         name_flow_run(directory.path.name, root=True)
-        opening = _opening_lines(settings, directory, doubt)
         more = _finished_lines(settings, directory) if directory.finished else _plan_lines(settings, directory, pool)
-        for line in chain(opening, more):
+        for line in chain(_opening_lines(settings, directory, doubt), more):
             display.say(line)
         if directory.finished:
             await _finish(directory, settings, display)
@@ -154,10 +153,11 @@ def _needs_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPo
     """The settings that differ from an earlier start's, and what the training will need: disk and time if coderl's own
     server on this machine trains (`is_embedded`), else a service's tokens and money, before anything is billed."""
     changes = [change.on_resume(directory.next_step) for change in directory.changes]
-    if not is_embedded:
-        return [*changes, *filter(None, [forecast_line(settings, pool, directory.path)])]
-    ratio_note = temperature_note(settings.temperature)  # with other services the probe before step 0 tells it
-    lines = (states_line(settings), *changes, ratio_note, minutes_line(settings, pool, directory.path))
+    if is_embedded:
+        ratio_note = temperature_note(settings.temperature)  # with other services the probe before step 0 tells it
+        lines = [states_line(settings), *changes, ratio_note, minutes_line(settings, pool, directory.path)]
+    else:
+        lines = [*changes, forecast_line(settings, pool, directory.path)]
     return [*filter(None, lines)]
 
 

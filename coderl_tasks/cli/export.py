@@ -41,7 +41,7 @@ def export(options: Namespace) -> int:
     policy = saved_policy(record_path(options.run), options.step)
     out: Path = options.out.expanduser()
     checks = not options.no_check
-    _require_options(options, out, checks=checks)
+    _require_options(options, out)
     from coderl_tasks.policy.clients import served_by
 
     base = str(policy.config["model_name"])
@@ -71,7 +71,7 @@ def export(options: Namespace) -> int:
     return 0
 
 
-def _require_options(options: Namespace, out: Path, *, checks: bool) -> None:
+def _require_options(options: Namespace, out: Path) -> None:
     """Raises ConfigError where the folder `out`, a package or what `--push` needs is wrong or missing."""
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists: give --out a folder that does not")
@@ -79,7 +79,7 @@ def _require_options(options: Namespace, out: Path, *, checks: bool) -> None:
         raise ConfigError(f"{out.parent} is not a directory: give --out a folder in an existing one")
     # Only the comparison and the merge load the model here, and need its packages.
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing and (checks or options.merge):
+    if missing and (options.merge or not options.no_check):
         otherwise = "" if options.merge else ", or --no-check to export without comparing log-probabilities"
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[export]'{otherwise}")
     if options.push is not None:

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -175,8 +175,9 @@ def read_parquet(
 def scan_parquet(files: Path | bytes | list[Path], schema: Mapping[str, pl.DataType] | None = None) -> pl.LazyFrame:
     """The rows of parquet files, lazily. Names are taken as they are: a directory's own brackets are no pattern. With
     `schema` the rows have its columns, null where a file (of an older run) lacks one."""
-    missing_columns: Literal["raise", "insert"] = "raise" if schema is None else "insert"
-    return pl.scan_parquet(files, schema=schema, missing_columns=missing_columns, glob=False)
+    if schema is None:
+        return pl.scan_parquet(files, glob=False)
+    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
 
 
 def set_aside(path: Path) -> Path:

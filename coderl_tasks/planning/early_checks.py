@@ -104,8 +104,7 @@ async def with_decided_model(settings: FlowT, recorded: RecordedModel | None = N
             raise ConfigError(f"model_name is {not_offered(settings.model_name, offered)}")
         return settings.with_model(settings.model_name, reason)
     if recorded is None:
-        chosen, why = choose_model(offered)
-        return settings.with_model(chosen, why)
+        return settings.with_model(*choose_model(offered))  # the model, and why
     if recorded.model_name not in offered:
         model_not_offered = not_offered(recorded.model_name, offered)  # "NAME, which the service does not offer"
         raise ConfigError(f"{recorded.owner} was made with {model_not_offered}: {recorded.advice}")

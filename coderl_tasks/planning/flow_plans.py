@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
@@ -67,7 +67,7 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
             path = run_path(settings.log_path)
             if (path / "config.json").is_file():
                 raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
-        return (await plan_training(settings)).settings
+        return (await plan_training(settings))[0]
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
     if isinstance(settings, PipelineSettings):
@@ -110,19 +110,11 @@ def _model_of_pool(folder: Path | None) -> RecordedModel | None:
     return RecordedModel(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
 
 
-class PlannedTraining(NamedTuple):
-    """What a training starts with. `pool` is the settings of a curation if the run has to make its pool first;
-    `run_path` is None for a new directory, named by the time."""
-
-    settings: TrainSettings
-    pool: FoundPool | CurateSettings
-    run_path: Path | None
-
-
-async def plan_training(settings: TrainSettings) -> PlannedTraining:
-    """Prepares a training: completes its settings, finds its pool and its run directory, and checks what would fail
-    later. Without log_path it continues an unfinished run with these settings, if there is one. Raises ConfigError or
-    DataError for mistakes, InfraError if the Tinker service does not answer."""
+async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
+    """Prepares a training, and checks what would fail later. Returns its complete settings; its pool, or the settings
+    of the curation that makes it first; and its run directory: without log_path that of an unfinished run with these
+    settings, or None for a new one, named by the time. Raises ConfigError or DataError for mistakes, InfraError if the
+    Tinker service does not answer."""
     path = training_path(settings)
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)  # raises for bad environment variables
@@ -137,7 +129,7 @@ async def plan_training(settings: TrainSettings) -> PlannedTraining:
     if isinstance(pool, CurateSettings):  # there is none: the run makes it, in the folder `name`
         check_place(Path(str(pool.name)), "pool")
         check_training(settings, path)
-        return PlannedTraining(settings, pool, path)
+        return settings, pool, path
     check_pool(pool.file)  # raises for a file that cannot be read, or without problems
     require_environment(pool, settings.environment)  # raises for a pool of another kind of task
     settings = settings.with_changes(pool=str(pool.file))
@@ -149,7 +141,7 @@ async def plan_training(settings: TrainSettings) -> PlannedTraining:
     _require_no_held_out_problem(settings, pool)
     if path is None and settings.resume != "never":
         path = unfinished_run(settings)
-    return PlannedTraining(settings, pool, path)
+    return settings, pool, path
 
 
 def _is_finished_on_service(settings: TrainSettings, path: Path | None, recorded: dict[str, Any] | None) -> bool:

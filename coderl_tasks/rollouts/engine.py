@@ -25,7 +25,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.trial import try_programs
-from coderl_tasks.journal.ledger import Budget
+from coderl_tasks.journal.ledger import Budget, Charge
 from coderl_tasks.policy import clients, sampling
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
@@ -37,7 +37,6 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
-Charge = Callable[[pl.DataFrame, pl.DataFrame | None], None]
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 SUPERVISION_S = 1.0

@@ -176,8 +176,7 @@ class Display:
     async def _show_progress(
         self, line: _ProgressLine, count: Callable[[], tuple[int, int]], move_own_bar: Callable[..., None] | None
     ) -> None:
-        """Shows (done, total), which `count` returns, every LOOK_EVERY_S until it is cancelled: in the block's own bar
-        if it has one, else beside the bar of the steps, or without a terminal in a line from time to time."""
+        """Shows (done, total), which `count` returns, every LOOK_EVERY_S until it is cancelled, as `bar` says."""
         last_line_at = line.begun
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -280,7 +279,7 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
     """If the block raises, tells the user where it `stopped`, and how to continue: with `command`, the shell command
     that starts the flow, or first by raising a cap or fixing the error, which would recur. Of nested blocks (a pipeline
     and its parts) only the outermost says so, as its command continues all."""
-    is_inner = _is_subflow.get()
+    is_inner = is_subflow()
     token = _is_subflow.set(True)  # of the flows that the block calls
     try:
         yield

@@ -345,11 +345,11 @@ class LostRuns:
         processes_before = alive.index(self.own_workers[-1]) if has_live_worker else len(alive)
         lost = dict(self.ended_workers)
         for name in at_work - {*alive, *lost}:
-            if name not in silent_s:  # the pool does not list it: silent since a check first missed it
-                silent_s[name] = self._last_heartbeats.unchanged_for_s(name, None)
+            # One that the pool does not list is silent since a check first missed it.
+            since_s = silent_s[name] if name in silent_s else self._last_heartbeats.unchanged_for_s(name, None)
             allowed = allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S)
-            if silent_s[name] > allowed + SETTLED_S * processes_before:
-                lost[name] = f"has sent no heartbeat for {silent_s[name]:.0f} s"
+            if since_s > allowed + SETTLED_S * processes_before:
+                lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
         return lost
 
     async def _end_runs(
