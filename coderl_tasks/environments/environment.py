@@ -170,7 +170,6 @@ class CodeEnvironment(Environment):
             left_out = set(held_back)
             rewarded = [index for index in range(len(problem.tests)) if index not in left_out]
             priority = priority and [index for index in priority if index not in left_out]
-        # A reward is 1 or 0, or with `fraction` the share of tests passed; without a program it is -`format_coef`.
         scored = await score_group(
             judge, problem, texts, self.format_coef, priority=priority, fraction=self.fraction, only=rewarded
         )

@@ -247,8 +247,7 @@ class JudgePrograms:
             return all_run_alone  # some program has kept the driver from reporting, or has forged its report
         of_server = {"python": report.get("python"), "server": result.server}
         # The driver writes {"alone": true} where a program does not compile, or may do harm to the others.
-        runs_alone = [not isinstance(one, dict) or "alone" in one for one in reports]
-        return [None if alone else {**one, **of_server} for one, alone in zip(reports, runs_alone, strict=True)]
+        return [{**one, **of_server} if isinstance(one, dict) and "alone" not in one else None for one in reports]
 
     async def _results(self, program: str, files: Mapping[str, bytes], request: Record, run_timeout_s: float) -> Any:
         """What a judge program reports, None if it does not."""

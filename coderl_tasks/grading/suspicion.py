@@ -114,13 +114,14 @@ def _copies_tests(nodes: Sequence[ast.AST], problem: Problem, most_chars: int) -
             literals += _literals(ast.iter_child_nodes(node))
         compared += _literals(_compared_expressions(node), shown_by=node)
     rich_literals = [(value, node) for value, node in literals if is_rich(value)]
-    compared_values = _first_node_by_text((value, node) for value, node in compared if is_rich(value))
+    # Of values with one text the first one's node is kept: in reverse it is written last.
+    compared_values = {_text(value): node for value, node in reversed(compared) if is_rich(value)}
     if len(rich_literals) < LEAST_TESTS and not compared_values:
         return  # most programs: the tests, which may be large, are not read
     given_away = _text(f"{problem.statement} {problem.starter_code}")  # what the problem shows proves nothing
-    node_of_value = _first_node_by_text(pair for pair in rich_literals if _text(pair[0]) not in given_away)
+    node_of_value = {_text(value): node for value, node in reversed(rich_literals) if _text(value) not in given_away}
     # Parts of an input, compared one by one, may each be too short to be rich.
-    compared_tokens = _first_node_by_text((token, node) for value, node in compared for token in _tokens(value))
+    compared_tokens = {token: node for value, node in reversed(compared) for token in _tokens(value)}
     inputs: dict[str, ast.AST] = {}
     outputs: dict[str, ast.AST] = {}
     for test in problem.tests:
@@ -180,13 +181,6 @@ def _literals(expressions: Iterable[ast.AST | None], shown_by: ast.AST | None = 
         if isinstance(expression, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp):
             with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
                 yield ast.literal_eval(expression), shown_by or expression
-
-
-def _first_node_by_text(values: Iterable[tuple[Any, ast.AST]]) -> dict[str, ast.AST]:
-    first_nodes: dict[str, ast.AST] = {}
-    for value, node in values:
-        first_nodes.setdefault(_text(value), node)
-    return first_nodes
 
 
 def _text(value: Any) -> str:
@@ -296,7 +290,19 @@ def _examines_grader_or_machine(nodes: Sequence[ast.AST], imported: Mapping[str,
     """Yields "reads_files" if a program reads files or environment variables that are not its input, "reads_clock" if
     it asks for the date, and "tests_its_grader" if it examines or changes the process that grades it. `imported` says
     what names stand for: "os.listdir" for listdir."""
-    innocent_environ = _innocent_uses_of_environ(nodes)
+    # Tables, os.environ perhaps, that it changes and does not read, or in which it looks up a key such as ONLINE_JUDGE:
+    # contestants' templates ask whether they run locally.
+    innocent_environ: set[int] = set()  # by id
+    for node in nodes:
+        match node:
+            case (
+                ast.Compare(left=key, comparators=[table, *_])
+                | ast.Subscript(slice=key, value=table)
+                | ast.Call(func=ast.Attribute(attr="get", value=table), args=[key, *_])
+            ):
+                is_changed = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+                if is_changed or _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", ""))):
+                    innocent_environ.add(id(table))
     for node in nodes:
         match node:
             case ast.Call(func=function, args=arguments):
@@ -328,20 +334,3 @@ def _examines_grader_or_machine(nodes: Sequence[ast.AST], imported: Mapping[str,
                 | [ast.Expr(), ast.Return(value=ast.Constant(value=True)), *_],
             ):
                 yield "tests_its_grader", node
-
-
-def _innocent_uses_of_environ(nodes: Sequence[ast.AST]) -> set[int]:
-    """The ids of tables, os.environ perhaps, that a program changes and does not read, or in which it looks up a key
-    such as ONLINE_JUDGE: contestants' templates ask whether they run locally."""
-    innocent: set[int] = set()
-    for node in nodes:
-        match node:
-            case (
-                ast.Compare(left=key, comparators=[table, *_])
-                | ast.Subscript(slice=key, value=table)
-                | ast.Call(func=ast.Attribute(attr="get", value=table), args=[key, *_])
-            ):
-                is_changed = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
-                if is_changed or _TEMPLATE_KEYS.fullmatch(str(getattr(key, "value", ""))):
-                    innocent.add(id(table))
-    return innocent

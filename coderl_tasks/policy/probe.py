@@ -162,7 +162,7 @@ async def probe_service(
     seeded = await draw_at_one(seed=seed)
     seeds_clone = _are_clones(seeded)
     at_one = await draw_at_one(seed=None) if seeds_clone else seeded
-    if _are_clones(at_one):
+    if seeds_clone and _are_clones(at_one):
         raise CoderlError(
             f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
             "with a seed and without, so that no group would have a signal"

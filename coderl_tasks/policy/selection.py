@@ -245,7 +245,11 @@ class Adaptive:
         # One in EXPLORED problems over all steps is one with the least evidence: this step's part is this many.
         explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
         if explored:
-            least_known = self._least_known(beliefs.evidence, explored, lots)
+            last = min(explored, len(weights)) - 1
+            limit = np.partition(beliefs.evidence, last)[last]
+            # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
+            keys = np.where(beliefs.evidence < limit, 0.0, np.where(beliefs.evidence == limit, lots, 1.0))
+            least_known = self._smallest(keys, explored)
             drawn = [*others(drawn, least_known, count - explored), *least_known]
         return [drawn[place % len(drawn)] for place in range(count)]  # a pool smaller than the step repeats
 
@@ -319,13 +323,6 @@ class Adaptive:
         """The problems of the smallest keys, in their order: `count` of them, or all."""
         found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
         return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
-
-    def _least_known(self, evidence: Floats, count: int, lots: Floats) -> list[str]:
-        """The `count` problems with the least evidence. `lots` (N,), in (0, 1), decide among equals."""
-        last = min(count, len(evidence)) - 1
-        limit = np.partition(evidence, last)[last]
-        # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
-        return self._smallest(np.where(evidence < limit, 0.0, np.where(evidence == limit, lots, 1.0)), count)
 
     def _counted_outcomes(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
         """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right

@@ -105,7 +105,9 @@ async def sample_in_rounds(
     for _ in range(GRADING_PASSES):
         finished = await try_all(rounds.finish_problem, unfinished)
         unfinished = [index for index, is_finished in zip(unfinished, finished, strict=True) if not is_finished]
-    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *rounds.used_frames()])
+    # Not all recorded rounds: an earlier plan may have sampled more of a problem than this one wants.
+    used = [rounds.frames[index, number] for index, n in sorted(rounds.n_used.items()) for number in range(n)]
+    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
     require_graded(rollouts, engine.settings.purpose)
     return rollouts
 
@@ -151,10 +153,6 @@ class _Rounds:
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)
         return True
-
-    def used_frames(self) -> list[pl.DataFrame]:
-        # Not all recorded rounds: an earlier plan may have sampled more of a problem than this one wants.
-        return [self.frames[index, number] for index, used in sorted(self.n_used.items()) for number in range(used)]
 
     async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""
