@@ -88,15 +88,14 @@ def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.C
     # Address space that the warm interpreter uses already: a submission's memory limit comes on top.
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    # The kernel counts processes per user, or per user namespace: either can be this slot's alone.
-    limit_counts_slot_alone = is_root or (level == NAMESPACES and _limits_per_namespace())
     confinement = submission.Confinement(
         uid=uid,
         ruleset=_ruleset(setting, scratch) if level == "landlock" and scratch is not None else None,
         devices=rootfs.DEVICES,
         seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
         base_bytes=base_bytes,
-        shares_user=not limit_counts_slot_alone,
+        # The kernel counts processes per user, or per user namespace: either can be this slot's alone.
+        shares_user=not (is_root or (level == NAMESPACES and _limits_per_namespace())),
     )
     return confinement, scratch
 

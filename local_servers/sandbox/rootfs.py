@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import importlib
-import itertools
 import os
 import shutil
 import sys
@@ -147,9 +146,8 @@ def enter(paths: Sequence[str]) -> None:
     kernel.mount("coderl-rootfs", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=256m,mode=755")
     for folder in ("proc", "tmp", "dev", "etc", "usr"):
         os.mkdir(f"{_BUILD_SITE}/{folder}", 0o755)
-    loader_links = _links(paths)
-    named_links = ((path, os.readlink(path)) for path in [*paths, *DEVICES] if path not in sources)
-    for path, link in itertools.chain(loader_links, named_links):
+    named_links = [(path, os.readlink(path)) for path in [*paths, *DEVICES] if path not in sources]
+    for path, link in [*_links(paths), *named_links]:
         os.makedirs(os.path.dirname(_BUILD_SITE + path), exist_ok=True)
         os.symlink(link, _BUILD_SITE + path)
     mounted = [_BUILD_SITE + path for path, source in sources.items() if _bind_or_copy(path, source)]

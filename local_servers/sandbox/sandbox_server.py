@@ -200,36 +200,32 @@ def serve(
             "who have the key are answered"
         )
     slots = concurrency or len(os.sched_getaffinity(0)) + 1
-    asyncio.run(_serve_until_stopped(port, host, slots, allow_unisolated, key, prepared, hidden or {}))
 
-
-async def _serve_until_stopped(
-    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: Sequence[str], hidden: Folders
-) -> None:
-    """Starts the workers' pool and answers requests until SIGTERM or SIGINT; the arguments are those of `serve`, and
-    `slots` is how many programs run at once. SetupError as `serve` says."""
-    stopping = stop_signal()
-    pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
-    try:
-        readable_paths = await pool.start()
-        _check_hidden(hidden, readable_paths)
-        admit = admission(key, host, open_paths=("/v1/ping",))
-        app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
-        app[_POOL] = pool
-        # How the body of a request with a prepared program begins: its code then need not be decoded again.
-        app[_CODE_BY_BODY_START] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
-        app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
-        # A client that hangs up frees its slot.
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
-        )
-        await runner.setup()
+    async def serve_until_stopped() -> None:
+        stopping = stop_signal()
+        pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
         try:
-            await web.TCPSite(runner, host, port, backlog=1024).start()
-            print("ready http://{}:{}".format(*runner.addresses[0]), flush=True)
-            await limit_own_memory_until(stopping)
+            readable_paths = await pool.start()
+            _check_hidden(hidden or {}, readable_paths)
+            admit = admission(key, host, open_paths=("/v1/ping",))
+            app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
+            app[_POOL] = pool
+            # How the body of a request with a prepared program begins: its code then need not be decoded again.
+            app[_CODE_BY_BODY_START] = {b'{"code": ' + json.dumps(code).encode() + b", ": code for code in prepared}
+            app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
+            # A client that hangs up frees its slot.
+            runner = web.AppRunner(
+                app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
+            )
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, host, port, backlog=1024).start()
+                print("ready http://{}:{}".format(*runner.addresses[0]), flush=True)
+                await limit_own_memory_until(stopping)
+            finally:
+                await runner.cleanup()
         finally:
-            await runner.cleanup()
-    finally:
-        # Last: a request that is still being answered uses a worker.
-        pool.stop()
+            # Last: a request that is still being answered uses a worker.
+            pool.stop()
+
+    asyncio.run(serve_until_stopped())

@@ -96,11 +96,11 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
-_ALLOWED = _instruction(_RETURN, _ALLOW)
-
-
-def _deny(code: int = errno.EPERM) -> bytes:
+def _deny(code: int) -> bytes:
     return _instruction(_RETURN, _ERRNO | code)
+
+
+_ALLOWED, _REFUSED = _instruction(_RETURN, _ALLOW), _deny(errno.EPERM)
 
 
 def _answer_by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: bytes) -> list[bytes]:
@@ -109,19 +109,14 @@ def _answer_by_value(argument: int, values: Sequence[int], listed: bytes, otherw
     return [_instruction(_LOAD, argument), *tests, otherwise, listed]
 
 
-def _allow_only(argument: int, values: Sequence[int], otherwise: bytes | None = None) -> list[bytes]:
-    """Allow a call whose argument is one of the values; answer `otherwise` (EPERM) to any other."""
-    return _answer_by_value(argument, values, _ALLOWED, otherwise or _deny())
-
-
-def _allow_unless(argument: int, values: Sequence[int], answer: bytes) -> list[bytes]:
-    """Give `answer` to a call whose argument is one of the values; allow any other."""
-    return _answer_by_value(argument, values, answer, otherwise=_ALLOWED)
+def _allow_only(argument: int, values: Sequence[int], otherwise: bytes = _REFUSED) -> list[bytes]:
+    """Allow a call whose argument is one of the values; answer `otherwise` to any other."""
+    return _answer_by_value(argument, values, _ALLOWED, otherwise)
 
 
 def _refuse_value(argument: int, value: int) -> list[bytes]:
     """Refuse a call whose argument is `value`; for any other go on with the next instruction."""
-    return [_instruction(_LOAD, argument), _instruction(_JUMP_EQUAL, value, if_true=0, if_false=1), _deny()]
+    return [_instruction(_LOAD, argument), _instruction(_JUMP_EQUAL, value, if_true=0, if_false=1), _REFUSED]
 
 
 def _allow_other_than(argument: int, value: int) -> list[bytes]:
@@ -137,7 +132,6 @@ def build_program(namespaces: bool) -> bytes:
     that decide by its arguments. Some calls are `denied` (EPERM), some `idle` (they return 0 and do nothing); what no
     guard names is allowed. Of an instruction `if_true` and `if_false` say how many to skip."""
     column = 0 if os.uname().machine == "x86_64" else 1  # of the tables of call numbers
-    refused = _deny()
     denied, idle = _DENIED, _IDLE
     new_namespaces = _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, if_true=0, if_false=1)
     terminal_only = [
@@ -148,10 +142,10 @@ def build_program(namespaces: bool) -> bytes:
     ]
     guarded = [
         (_CLONE3, [_deny(errno.ENOSYS)]),
-        (_CLONE, [_instruction(_LOAD, _ARG0), new_namespaces, refused, _ALLOWED]),
+        (_CLONE, [_instruction(_LOAD, _ARG0), new_namespaces, _REFUSED, _ALLOWED]),
         (_IOCTL, [*_refuse_value(_ARG1, _TIOCSTI), *terminal_only]),
-        (_FCNTL, _allow_unless(_ARG1, _FCNTL_DENIED, refused)),
-        (_MADVISE, _allow_unless(_ARG2, _MADVISE_IDLE, _deny(0))),
+        (_FCNTL, _answer_by_value(_ARG1, _FCNTL_DENIED, _REFUSED, otherwise=_ALLOWED)),
+        (_MADVISE, _answer_by_value(_ARG2, _MADVISE_IDLE, _deny(0), otherwise=_ALLOWED)),
         # Any flag, and RWF_NOWAIT above all, which tells what is in the page cache.
         (_PREADV2, _allow_only(_ARG5, (0,), otherwise=_deny(errno.EOPNOTSUPP))),
         # The kernel drops a signal to pid 1 of a namespace without a word. A program that tries to end what runs it
@@ -167,20 +161,20 @@ def build_program(namespaces: bool) -> bytes:
         # A datagram pair can still send to any address, a stream pair only to its peer.
         load_type = [_instruction(_LOAD, _ARG1), _instruction(_AND, _SOCK_TYPE_MASK)]
         is_stream = _instruction(_JUMP_EQUAL, _SOCK_STREAM, if_true=1, if_false=0)
-        guarded.append((_SOCKETPAIR, [*load_type, is_stream, refused, _ALLOWED]))
+        guarded.append((_SOCKETPAIR, [*load_type, is_stream, _REFUSED, _ALLOWED]))
         # A process id of 0 means the caller.
         guarded += [(call, _allow_only(_ARG0, (0,))) for call in _OWN_PROCESS_ONLY.values()]
         for call, all_of_a_user in _PRIORITIES.values():
             guarded.append((call, [*_refuse_value(_ARG0, all_of_a_user), *_allow_only(_ARG1, (0,))]))
     guards = [(call[column], b"".join(tests)) for call, tests in guarded]
-    for calls, answer in ((denied, refused), (idle, _deny(0))):
+    for calls, answer in ((denied, _REFUSED), (idle, _deny(0))):
         guards += [(pair[column], answer) for pair in calls.values() if pair[column] >= 0]
     return _assemble(guards)
 
 
 def deny(call_numbers: Sequence[int]) -> bytes:
     """A filter that refuses these system calls with EPERM and allows all others."""
-    return _assemble([(number, _deny()) for number in call_numbers])
+    return _assemble([(number, _REFUSED) for number in call_numbers])
 
 
 _Guard = tuple[int, bytes]
@@ -208,7 +202,7 @@ def _search(guards: list[_Guard]) -> bytes:
     it is installed, which is once per run."""
     if len(guards) <= _LAST_GUARDS:
         tests = (_instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body for number, body in guards)
-        return b"".join(tests) + _instruction(_RETURN, _ALLOW)
+        return b"".join(tests) + _ALLOWED
     middle = len(guards) // 2
     low, high = _search(guards[:middle]), _search(guards[middle:])
     return _instruction(_JUMP_AT_LEAST, guards[middle][0], len(low) // 8, 0) + low + high

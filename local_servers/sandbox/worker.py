@@ -50,10 +50,6 @@ class Slot(NamedTuple):
     def has_namespaces(self) -> bool:
         return self.scratch is None
 
-    def prepared_program(self, terms: job_files.Terms) -> ModuleType | None:
-        """The loaded program that a job names; None where the job brings its own code."""
-        return self.prepared[terms.prepared_number - 1] if terms.prepared_number else None
-
     def program_is_child(self, terms: job_files.Terms) -> bool:
         """Whether a job's program runs as a child of the run's first process. With namespaces that one is pid 1, which
         the kernel lets ignore most signals, so that the program would not end as under an ordinary interpreter. Only a
@@ -171,18 +167,19 @@ def _wait(
     the caller. Meanwhile, every _WATCH_SECONDS, end processes of the run (not the `spared` ones) where it takes too
     much memory or disk. `notes` is the pipe from which the run's notes are read. Returns (wait status, None after a
     time-out; when that was; notes)."""
-    noted, now = b"", time.monotonic()
+    raw, now = b"", time.monotonic()
     deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
         _signal.sigtimedwait(_CHILD_SIGNAL, max(0.0, min(deadline, next_watch) - now))
         status = processes.reap(pid)
         now = time.monotonic()
         with contextlib.suppress(BlockingIOError):
-            noted += os.read(notes, 64)
+            raw += os.read(notes, 64)
+        noted = _Notes.unpack(raw)
         if status is not None:
-            return status, now, _Notes.unpack(noted)
-        if noted:  # the time limit counts from the program's begin
-            deadline = _BEGAN.unpack_from(noted)[0] + terms.timeout_s
+            return status, now, noted
+        if noted.began is not None:  # the time limit counts from there
+            deadline = noted.began + terms.timeout_s
             if now >= deadline:
                 break
         elif now >= deadline:
@@ -194,7 +191,7 @@ def _wait(
     if slot.has_namespaces:
         os.kill(pid, _signal.SIGKILL)
         os.waitpid(pid, 0)  # the kernel ends all of the run with it
-    return None, now, _Notes.unpack(noted)
+    return None, now, noted
 
 
 def _watch(slot: Slot, terms: job_files.Terms, spared: set[int]) -> None:
@@ -244,7 +241,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
     workdir = _make_workdir(slot, terms)
     files = dict(zip(names, contents, strict=True))
-    prepared = slot.prepared_program(terms)
+    prepared = slot.prepared[terms.prepared_number - 1] if terms.prepared_number else None
     if prepared is None:
         files[MAIN_FILE] = source
     fault = job_files.lay_out(workdir, files, own_disk=slot.has_namespaces)

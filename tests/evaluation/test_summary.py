@@ -244,10 +244,8 @@ def test_the_noise_of_an_evaluation_is_measured_where_it_can_be() -> None:
     measured = sampling_noise(several({"a": "PPWW", "b": "PPPP", "c": "WWWI"}))
     assert measured.problems == 3 and measured.within == pytest.approx((2 * 2 / (4 * 3) + 0 + 0) / 3)
     single = rollouts({"a": "passed", "b": "passed", "c": "infra_error"})
-    assert (
-        sampling_noise(single).within == pytest.approx(0.75 * 0.25)
-        and "the most it can be" in sampling_noise(single).explanation
-    )
+    assert sampling_noise(single).within == pytest.approx(0.75 * 0.25)
+    assert "the most it can be" in sampling_noise(single).explanation
     compared_with = sampling_noise(single, {"gained": 5, "lost": 2, "n": 58, "to": "x"})
     assert (compared_with.within, compared_with.losses) == (0.0, 0.05) and measured.losses is None
     with pytest.raises(DataError):

@@ -31,11 +31,9 @@ def stock_url(serve: Serve) -> str:
 
 
 @pytest.fixture(params=["embedded", "stock"])
-async def judge(request: pytest.FixtureRequest) -> AsyncIterator[Judge]:
+def judge(request: pytest.FixtureRequest) -> Judge:
     """A judge on each kind of server in turn, few programs at a time."""
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    async with SandboxClient([url], max_concurrency=4) as client:
-        yield Judge(client, timeout_s=10.0)
+    return request.getfixturevalue(f"{request.param}_judge")
 
 
 @pytest.fixture

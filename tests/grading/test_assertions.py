@@ -308,8 +308,9 @@ async def test_approx_decides_as_pytests_own(embedded_judge: Judge) -> None:
         "import numpy as np",
         "from decimal import Decimal",
         "from fractions import Fraction",
+        "def test_values():",
+        "    assert f(1) == 1",
     ]
-    lines += ["def test_values():", "    assert f(1) == 1"]
     for (expected, actual), options in product(COMPARED, ("", ", abs=1e-2", ", nan_ok=True")):
         approx = f"pytest.approx({expected}{options})"
         with suppress(TypeError):  # what pytest itself refuses to compare

@@ -581,10 +581,8 @@ def test_half_of_a_gain_lies_on_few_problems_only_where_they_gain_unequally() ->
     def gained(*gains: float) -> pl.DataFrame:
         return pl.DataFrame({"before": 0.5, "after": [0.5 + gain for gain in gains]})
 
-    assert (
-        problems_with_half_of_gain(gained(0.5, 0.125, 0.125, 0.125, -0.5)) == 1
-        and problems_with_half_of_gain(gained(0.25, 0.25, 0.125, 0.125)) == 2
-    )
+    assert problems_with_half_of_gain(gained(0.5, 0.125, 0.125, 0.125, -0.5)) == 1
+    assert problems_with_half_of_gain(gained(0.25, 0.25, 0.125, 0.125)) == 2
     assert problems_with_half_of_gain(gained(0.5, 0.5, 0.5)) == problems_with_half_of_gain(gained(-0.5)) == 0
     thirds = pl.DataFrame({"before": [2 / 3, 0.0, 1 / 3, 0.0], "after": [1.0, 1 / 3, 2 / 3, 1 / 3]})
     assert problems_with_half_of_gain(thirds) == 0

@@ -183,18 +183,17 @@ class _Call:
     def __init__(self, shape: _CallShape, parts: list[_Rows], device: torch.device) -> None:
         numbers = [part.cache.slot for part in parts]
         self._slots, self._keys, self._width = shape
-        width = shape.width
         self._used = slice(min(numbers), max(numbers) + 1)
         count = self._used.stop - self._used.start
         places: list[int] = []
         rows: list[int] = []
         for part in parts:
-            place = (part.cache.slot - self._used.start) * width + part.first % width
+            place = (part.cache.slot - self._used.start) * self._width + part.first % self._width
             places += range(place, place + len(part.rows))
             rows += part.rows
         self._places, self._rows = (torch.tensor(each, device=device) for each in (places, rows))
         # Places that are no row of the step get any row, whose result is dropped.
-        self._index = torch.zeros(count * width, dtype=torch.long, device=device)
+        self._index = torch.zeros(count * self._width, dtype=torch.long, device=device)
         self._index[self._places] = self._rows
         self._masked = self._behind(parts, device)
 
