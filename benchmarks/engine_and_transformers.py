@@ -36,8 +36,10 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from local_servers.memory import keep_freed_memory
 from local_servers.tinker.engine.lora_engine import Engine
-from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
+from local_servers.tinker.engine.sampling_processes import sampling_scheduler
+from local_servers.tinker.engine_types import AdamSettings, SampleResult, SampleSpec, TrainDatum
 
 RANK = 32
 LEARNING_RATE = 4e-5
@@ -73,17 +75,23 @@ class Trainee(Protocol):
 
 
 class Ours:
-    """The engine, in this process."""
+    """The engine as a server runs it: training in this process, sampling in as many as suit the model."""
 
     def __init__(self, folder: Path, device: str, dtype: str, threads: int) -> None:
         self._engine = Engine(folder, device=device, dtype=dtype, threads=threads)
         self._adapter = self._engine.create_adapter(RANK, seed=0, train_unembed=False)
+        self._scheduler = sampling_scheduler(self._engine)
 
     def sample(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> Groups:
+        return [
+            [sequence.tokens for sequence in result.sequences]
+            for result in self._sampled(prompts, samples, tokens, seed)
+        ]
+
+    def _sampled(self, prompts: list[list[int]], samples: int, tokens: int, seed: int) -> list[SampleResult]:
         weights = self._engine.sampler_weights(self._adapter)
         specs = [SampleSpec(prompt, samples, tokens, seed=seed + number) for number, prompt in enumerate(prompts)]
-        results = self._engine.sample([(weights, spec) for spec in specs])
-        return [[sequence.tokens for sequence in result.sequences] for result in results]
+        return [future.result() for future in [self._scheduler.submit(weights, spec) for spec in specs]]
 
     def train(self, prompts: list[list[int]], groups: Groups) -> None:
         self._engine.forward_backward(self._adapter, self._datums(prompts, groups), "cross_entropy", {}, backward=True)
@@ -91,9 +99,7 @@ class Ours:
 
     def agreement(self, prompts: list[list[int]], samples: int, tokens: int) -> float:
         """How far the trainer's log-probabilities of sampled tokens are from the sampler's, mean of absolute values."""
-        weights = self._engine.sampler_weights(self._adapter)
-        specs = [SampleSpec(prompt, samples, tokens, seed=number) for number, prompt in enumerate(prompts)]
-        results = self._engine.sample([(weights, spec) for spec in specs])
+        results = self._sampled(prompts, samples, tokens, seed=0)
         datums = self._datums(prompts, [[sequence.tokens for sequence in result.sequences] for result in results])
         found = self._engine.forward_backward(self._adapter, datums, "cross_entropy", {}, backward=False).logprobs
         sampled = [np.array(sequence.logprobs) for result in results for sequence in result.sequences]
@@ -220,11 +226,21 @@ def advantage(number: int) -> float:
 
 def seconds(work: Callable[[], Any], device: str) -> tuple[np.ndarray, Any]:
     """Seconds of the clock and of the processor (2,) that `work` takes, and what it gives."""
-    start = np.array([time.perf_counter(), time.process_time()])
+    start = np.array([time.perf_counter(), processor_seconds()])
     result = work()
     if device == "cuda":
         torch.cuda.synchronize()
-    return np.array([time.perf_counter(), time.process_time()]) - start, result
+    return np.array([time.perf_counter(), processor_seconds()]) - start, result
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it has started."""
+    total = time.process_time()
+    for thread in Path("/proc/self/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode and in the system
+    return total
 
 
 def main() -> None:
@@ -243,6 +259,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of one operation of the engine (the server's: 1)")
     parser.add_argument("--plain-threads", type=int, default=os.cpu_count() or 1, help="of the plain loop")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as servers do
     transformers_logging.disable_progress_bar()
     console = Console(width=120)
     sampled = arguments.groups * arguments.samples * arguments.tokens

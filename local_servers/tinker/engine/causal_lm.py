@@ -39,8 +39,12 @@ from local_servers.server_errors import SetupError
 from local_servers.tinker.engine.packing import PackedGroup, TreeAttention
 from local_servers.tinker.engine.row_exact import (
     TILE,
+    Factors,
     RowExactProduct,
+    adapted_gemm,
+    float32_gemm,
     gemm,
+    has_bfloat16_kernels,
     packable,
     packed,
     padded_rows,
@@ -50,11 +54,11 @@ from local_servers.tinker.engine.row_exact import (
 logger = logging.getLogger(__name__)
 
 Weights = dict[str, torch.Tensor]
-"""Weight matrices (out, in) by module name, `UNEMBED` (float32) included: all that LoRA can change. The factors of an
+"""Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an
 adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
 them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
-Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""x (R, in) and a matrix (out, in) -> (R, out)."""
+Product = Callable[[torch.Tensor, torch.Tensor, Factors | None], torch.Tensor]
+"""x (R, in), a matrix (out, in), and low-rank factors beside it -> (R, out)."""
 RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Attention over packed rows of a layer: q (R, H, d), k and v (R, KV, d) and the scale -> (R, H, d)."""
 UNEMBED = "lm_head"
@@ -71,6 +75,11 @@ _LARGE_WEIGHTS = 50_000_000
 their own, and take enough memory to give it back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
 _ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers of a module that get the same input, by transformers' names."""
+
+
+def _multiplies(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether oneDNN multiplies matrices of this dtype there, which is the CPU."""
+    return dtype == torch.bfloat16 and device.type == "cpu" and has_bfloat16_kernels()
 
 
 def merges(matrix: torch.Tensor) -> bool:
@@ -128,7 +137,7 @@ class _RoundedProduct(torch.autograd.Function):
         low = gemm(rows, a)
         ctx.save_for_backward(rows[None] if before is None else x, weight, low, a, b)
         ctx.before, ctx.outputs, ctx.dtype = before, outputs, multiplied.dtype
-        return gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))[None]
+        return gemm(rows, packed(weight), gemm(low, b)).to(dtype)[None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -141,7 +150,7 @@ class _RoundedProduct(torch.autograd.Function):
         through = grad @ b
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = gemm(grad, packed(weight, transposed=True)).to(ctx.dtype).add_(through @ a)[None]
+            x_grad = gemm(grad, packed(weight, transposed=True), through @ a).to(ctx.dtype)[None]
             if ctx.before is not None:
                 (x_grad,) = torch.autograd.grad(multiplied, x, x_grad)
         rank = a.shape[0] // len(ctx.outputs)
@@ -177,11 +186,8 @@ class SlotGroup:
     def sampled(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
         """The outputs (R, out) for x (R, in), without gradients."""
         rows = x.to(self.weight.dtype)
-        out = product(rows, self.weight).to(self.dtype)
-        if self.adapted(weights):
-            a, b = self._factors(weights)
-            out.add_(product(product(rows, a), b))
-        return out.split(self.outputs, dim=1)
+        factors = self._factors(weights) if self.adapted(weights) else None
+        return product(rows, self.weight, factors).to(self.dtype).split(self.outputs, dim=1)
 
     def trained(
         self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -191,13 +197,13 @@ class SlotGroup:
         out = _RoundedProduct.apply(x, before, self.weight, self.outputs, self.dtype, *factors)
         return cast(torch.Tensor, out)
 
-    def _factors(self, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+    def _factors(self, weights: Weights) -> Factors:
         """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
         name = "+".join(self.names)
         if f"{name}.lora_B" not in weights:
             a, b = ([weights[f"{each}.lora_{factor}"] for each in self.names] for factor in "AB")
             weights[f"{name}.lora_A"], weights[f"{name}.lora_B"] = torch.cat(a), torch.block_diag(*b)
-        return weights[f"{name}.lora_A"], weights[f"{name}.lora_B"]
+        return Factors(weights[f"{name}.lora_A"], weights[f"{name}.lora_B"])
 
 
 class LinearSlot(nn.Module):
@@ -222,7 +228,7 @@ class LinearSlot(nn.Module):
                 pass_state.group_outputs |= zip(group.names, self._of_group(group, x), strict=True)
             out = pass_state.group_outputs.pop(self.name)
         elif pass_state.product is not None:
-            out = pass_state.product(x[0], weight)[None]
+            out = pass_state.product(x[0], weight, None)[None]
         elif f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
@@ -234,7 +240,7 @@ class LinearSlot(nn.Module):
         weights, product = self.pass_state.weights, self.pass_state.product
         if product is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
-        return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
+        return tuple(out[None] for out in group.sampled(x[0], weights, product or adapted_gemm))
 
 
 class ActivationSlot(nn.Module):
@@ -343,7 +349,9 @@ class BaseModel:
         self._read_sizes(model.config)
         self._pass_state = _PassState()
         self._backbone: Any = model.get_decoder()
-        self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight.float()}
+        unembedding = model.get_output_embeddings().weight
+        # bfloat16 where its product can still be summed in float32.
+        self.weights: Weights = {UNEMBED: unembedding if _multiplies(dtype, device) else unembedding.float()}
         # What transformers' own form computes, before its parts are replaced.
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
         rounded, expected = self._reference_logits(model, tokens)  # in `dtype`, and in float32
@@ -380,7 +388,7 @@ class BaseModel:
         model.set_attn_implementation("eager")
         rounded = model(tokens[None], use_cache=False).logits[0].float()
         embedding = self._backbone.get_input_embeddings()
-        if embedding.weight is model.get_output_embeddings().weight:
+        if self.weights[UNEMBED].dtype == torch.float32 and embedding.weight is model.get_output_embeddings().weight:
             # The float32 copy of the unembedding has the same numbers: keep one table and not two.
             embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
         return rounded, _float32_logits(model, tokens)
@@ -460,6 +468,8 @@ class BaseModel:
         positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
         attention = TreeAttention(tuple(groups))
         hidden = self.hidden(self.weights, packed, positions, attention, row_exact=True, in_float32=in_float32)
+        if in_float32:
+            return _linear(hidden[starts[-1] : total], self.weights[UNEMBED])
         return self.row_exact_logits(self.weights, hidden[starts[-1] : total])
 
     def _refuse_other_results(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
@@ -483,8 +493,8 @@ class BaseModel:
         where bfloat16 has none; raises RuntimeError where float32 has none."""
         try:
             self._row_exact_product = RowExactProduct()
-            for weight in self.weights.values():
-                self._row_exact_product.sizes(weight)
+            for name, weight in self.weights.items():
+                self._row_exact_product.sizes(weight, in_float32=name == UNEMBED and not merges(weight))
             alone = self._probe([tokens])
             if torch.equal(self._probe([tokens.flip(0), tokens[:37], tokens]), alone):
                 return self._row_exact_product
@@ -542,9 +552,21 @@ class BaseModel:
 
     def row_exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""
-        product = self._row_exact_product or _linear
         rows = hidden.shape[0]
-        return product(F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows)), weights[UNEMBED])[:rows]
+        padded = F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows))
+        return unembedded(padded, weights, self._row_exact_product)[:rows]
+
+
+def unembedded(hidden: torch.Tensor, weights: Weights, product: RowExactProduct | None = None) -> torch.Tensor:
+    """Float32 logits (R, vocabulary) of hidden states (R, hidden), by a row-exact product or a plain one."""
+    matrix = weights[UNEMBED]
+    if merges(matrix):
+        return (product or _linear)(hidden, matrix)
+    factors = None
+    if f"{UNEMBED}.lora_A" in weights:
+        factors = Factors(*(weights[f"{UNEMBED}.lora_{factor}"].to(matrix.dtype) for factor in "AB"))
+    multiply = float32_gemm if product is None else partial(product, in_float32=True)
+    return multiply(hidden, matrix, factors)
 
 
 @contextmanager
@@ -592,7 +614,9 @@ def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        unembed = 0 if dtype == torch.float32 else 4 * model.get_output_embeddings().weight.numel()
+        # In bfloat16 a packed copy, or one in float32.
+        of_each = 0 if dtype == torch.float32 else 2 if _multiplies(dtype, device) else 4
+        unembed = of_each * model.get_output_embeddings().weight.numel()
         matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
     copies = sum(2 * matrix.nbytes for matrix in matrices if device.type == "cpu" and packable(matrix))
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

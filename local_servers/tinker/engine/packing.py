@@ -3,7 +3,8 @@ token budget.
 
 Sequences are sorted, so that those of a group stand side by side; a run of neighbours becomes one
 `PackedGroup` when sharing their longest common prefix saves rows. Its rows are the prefix, then the suffixes
-in buckets of near-equal length (padded at the end, where causal attention never looks).
+in buckets of near-equal length (padded at the end, where causal attention never looks). A group that is larger than a
+micro-batch becomes a `Series`: the prefix has a pass of its own, from which micro-batches of suffixes go on.
 
 Prefix tokens attend to the prefix, a suffix to the prefix and to itself. Gradients of all suffixes flow back into the
 one copy of the prefix.
@@ -22,9 +23,8 @@ _BUCKET_WASTE = 0.15
 """The share of padding that a bucket may have before another one is opened."""
 _BUCKET_KEYS = 16384
 """Keys of a bucket, prefix copies included; bounds its memory."""
-_PREFIX_MULTIPLE = 3
-"""A long prefix is recomputed in every micro-batch that needs it: such a one may be this many times as large. (Measured
-with SmolLM2-135M and prefixes of 211 tokens: 4 takes 0.4 GB more and a tenth more time, 2 a third more time.)"""
+_ROWS_PER_PREFIX_ROW = 8
+"""A prefix is computed once for so many times its own rows. More would leave a single group to a single thread."""
 _QUERY_BLOCK = 512
 """Suffix positions attended at a time, so that the mask stays small."""
 
@@ -48,7 +48,8 @@ class PackedGroup:
 
 
 class DatumRows(NamedTuple):
-    """The packed rows of the T tokens of a request's datum; `number` is the datum's index in the request."""
+    """The rows (T,) of the tokens of a request's datum, numbered through its series; `number` is the datum's index in
+    the request."""
 
     number: int
     rows: np.ndarray
@@ -56,12 +57,22 @@ class DatumRows(NamedTuple):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it."""
+    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it. The groups'
+    prefixes have no rows where the series has them."""
 
     tokens: np.ndarray
     positions: np.ndarray
     groups: tuple[PackedGroup, ...]
     datum_rows: tuple[DatumRows, ...]
+
+
+class Series(NamedTuple):
+    """`prefix` (P,) tokens that are run once, and the micro-batches of suffixes that go on from them. P is 0 where a
+    micro-batch has its prefixes in itself; the series is then that one. The rows of a series are numbered from those of
+    the prefix through all micro-batches."""
+
+    prefix: np.ndarray
+    batches: list[MicroBatch]
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
@@ -116,8 +127,11 @@ def bucket_by_length(lengths: list[int], prefix: int, most_keys: int) -> list[li
 class _Packer:
     """Collects groups until a micro-batch is full."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_row: int = 0, shared_prefix: int = 0) -> None:
+        """`first_row` is the number of its first row in its series, of which the first `shared_prefix` rows are the
+        prefix of all that is added."""
         self.rows = 0
+        self._first_row, self._shared_prefix = first_row, shared_prefix
         self._tokens: list[np.ndarray] = []
         self._positions: list[np.ndarray] = []
         self._groups: list[PackedGroup] = []
@@ -133,8 +147,11 @@ class _Packer:
         return start
 
     def add(self, sequences: list[np.ndarray], prefix: int, members: list[int]) -> None:
-        start = self._put(sequences[members[0]][:prefix], 0, prefix)
-        prefix_rows = np.arange(start, start + prefix)
+        if self._shared_prefix:
+            start, own_prefix, prefix_rows = self.rows, 0, np.arange(prefix)
+        else:
+            start, own_prefix = self._put(sequences[members[0]][:prefix], 0, prefix), prefix
+            prefix_rows = np.arange(start, start + prefix) + self._first_row
         suffixes = [sequences[member][prefix:] for member in members]
         suffix_rows = [np.empty(0, dtype=np.int64)] * len(members)
         buckets = []
@@ -142,9 +159,9 @@ class _Packer:
             length = len(suffixes[places[0]])
             buckets.append(Bucket(self.rows, len(places), length))
             for place in places:
-                row = self._put(suffixes[place], prefix, length)
+                row = self._put(suffixes[place], prefix, length) + self._first_row
                 suffix_rows[place] = np.arange(row, row + len(suffixes[place]))
-        self._groups.append(PackedGroup(start, prefix, tuple(buckets)))
+        self._groups.append(PackedGroup(start, own_prefix, tuple(buckets)))
         self._datum_rows += [
             DatumRows(member, np.concatenate([prefix_rows, rows]))
             for member, rows in zip(members, suffix_rows, strict=True)
@@ -155,72 +172,110 @@ class _Packer:
         return MicroBatch(tokens, positions, tuple(self._groups), tuple(self._datum_rows))
 
 
-def pack(sequences: list[np.ndarray], max_tokens: int, usual_tokens: int) -> list[MicroBatch]:
-    """Packs token sequences into micro-batches; those with a common prefix (completions of one prompt) share its rows.
-
-    A micro-batch has about `usual_tokens` rows, more for long prefixes, and at most about `max_tokens`; one sequence
-    alone may be longer. The same sequences are packed the same in whatever order they come."""
-    batches = []
+def pack(sequences: list[np.ndarray], usual_tokens: int) -> list[Series]:
+    """Packs token sequences into micro-batches of at most `usual_tokens` rows, one sequence alone may be longer; those
+    with a common prefix (completions of one prompt) share its rows. The same sequences are packed the same in whatever
+    order they come."""
+    packed = []
     packer = _Packer()
+    alone = np.empty(0, dtype=np.int64)  # no prefix
     for prefix, members in group_by_prefix(sequences):
-        budget = min(max_tokens, max(usual_tokens, _PREFIX_MULTIPLE * prefix))
+        suffix_rows = sum(len(sequences[member]) - prefix for member in members)
+        if suffix_rows and prefix + suffix_rows > usual_tokens < prefix * _ROWS_PER_PREFIX_ROW:
+            packed += _series(sequences, prefix, members, usual_tokens)
+            continue
         while members:
-            # Take as many members as fit into the budget together with their prefix, at least one.
-            taken, size = 0, prefix
-            while taken < len(members):
-                suffix = len(sequences[members[taken]]) - prefix
-                if taken and size + suffix > budget:
-                    break
-                size += suffix
-                taken += 1
+            taken = _fitting(sequences, prefix, members, usual_tokens - prefix)
+            size = prefix + sum(len(sequences[member]) - prefix for member in members[:taken])
             # A group stays whole where it can: split, its prefix is computed once more.
-            if packer.rows and packer.rows + size > budget:
-                batches.append(packer.finish())
+            if packer.rows and packer.rows + size > usual_tokens:
+                packed.append(Series(alone, [packer.finish()]))
                 packer = _Packer()
             packer.add(sequences, prefix, members[:taken])
             members = members[taken:]
     if packer.rows:
-        batches.append(packer.finish())
-    return batches
+        packed.append(Series(alone, [packer.finish()]))
+    return packed
+
+
+def _fitting(sequences: list[np.ndarray], prefix: int, members: list[int], rows: int) -> int:
+    """How many of the first `members` have at most so many rows after their prefix; at least one."""
+    ends = np.cumsum([len(sequences[member]) - prefix for member in members])
+    return int(np.searchsorted(ends, max(rows, ends[0]), side="right"))
+
+
+def _series(sequences: list[np.ndarray], prefix: int, members: list[int], usual_tokens: int) -> list[Series]:
+    """The members of one group, in micro-batches of about one length each. A series goes on to others where its rows
+    are enough for one pass of the prefix: threads can then share the group."""
+    members = sorted(members, key=lambda member: -len(sequences[member]))
+    parts = []
+    while members:
+        taken = _fitting(sequences, prefix, members, usual_tokens)
+        parts.append(members[:taken])
+        members = members[taken:]
+    wanted = max(1, len(parts) * usual_tokens // (prefix * _ROWS_PER_PREFIX_ROW))
+    packed = []
+    for number in range(wanted):
+        batches: list[MicroBatch] = []
+        first_row = prefix
+        for part in parts[number::wanted]:  # each series has long ones and short ones
+            packer = _Packer(first_row, prefix)
+            packer.add(sequences, prefix, part)
+            batches.append(packer.finish())
+            first_row += packer.rows
+        packed.append(Series(sequences[parts[0][0]][:prefix], batches))
+    return packed
+
+
+class KeysAndValues(NamedTuple):
+    """Those of a layer, each (rows, KV, d)."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 class TreeAttention:
     """Attention of one micro-batch: q (R, H, d), k and v (R, KV, d) -> (R, H, d)."""
 
-    def __init__(self, groups: tuple[PackedGroup, ...]) -> None:
+    def __init__(self, groups: tuple[PackedGroup, ...], prefix: list[KeysAndValues] | None = None) -> None:
+        """`prefix`, by layer, is of the prefix that all suffixes go on from, where the micro-batch does not have it."""
         self._groups = groups
+        self._prefix = prefix
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         outs = []
         v = v.contiguous()  # what is kept of it would else keep the rows of q and k that it is a part of
         for group in self._groups:
-            prefix = slice(group.start, group.start + group.prefix)
-            outs.append(_prefix(q[prefix], k[prefix], v[prefix], scale))
+            rows = slice(group.start, group.start + group.prefix)
+            prefix = KeysAndValues(k[rows], v[rows]) if self._prefix is None else self._prefix[layer]
+            if group.prefix:
+                outs.append(_prefix(q[rows], k[rows], v[rows], scale))
             outs += [self._bucket(bucket, prefix, q, k, v, scale) for bucket in group.buckets]
         return torch.cat(outs)
 
     def _bucket(
-        self, bucket: Bucket, prefix: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+        self, bucket: Bucket, prefix: KeysAndValues, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Attention of a bucket: the suffixes of one prefix, padded to one length, each see the prefix and themselves.
-        Returns (rows of the bucket, H, d). `prefix` are the prefix's rows of q (R, H, d), k and v (R, KV, d)."""
+        Returns (rows of the bucket, H, d). q is (R, H, d), k and v are (R, KV, d)."""
         n, length = bucket.count, bucket.length
         (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv  # query heads that share a key head
         rows = slice(bucket.start, bucket.start + n * length)
-        keys, values = (_suffix_keys(x, prefix, rows, n) for x in (k, v))  # (n, KV, prefix and suffix, d)
+        # (n, KV, prefix and suffix, d)
+        keys, values = (_suffix_keys(x, before, rows, n) for x, before in zip((k, v), prefix, strict=True))
         outs = []
         for start in range(0, length, _QUERY_BLOCK):  # blocks of query positions, so that masks stay small
             stop = min(start + _QUERY_BLOCK, length)
-            seen = prefix.stop - prefix.start + stop  # the keys up to the block's last query
+            seen = len(prefix.keys) + stop  # the keys up to the block's last query
             # (n, KV, group * (stop - start), d): the heads of a group are folded into the query positions.
             queries = _suffix_queries(q, rows, n, kv, start, stop)
             # Copies would take too much memory if they were kept: the backward pass makes each of them again.
             again = (
                 partial(_suffix_queries, q.detach(), rows, n, kv, start, stop),
-                partial(_suffix_keys, k.detach(), prefix, rows, n, seen),
-                partial(_suffix_keys, v.detach(), prefix, rows, n, seen),
+                partial(_suffix_keys, k.detach(), prefix.keys.detach(), rows, n, seen),
+                partial(_suffix_keys, v.detach(), prefix.values.detach(), rows, n, seen),
             )
             inputs = queries, keys[:, :, :seen], values[:, :, :seen]
             out = _attention(inputs, again, attn_mask=self._mask(seen, stop - start, group, q.device), scale=scale)
@@ -244,10 +299,13 @@ def _suffix_queries(q: torch.Tensor, rows: slice, count: int, n_kv_heads: int, s
     return of_heads[:, :, :, start:stop].reshape(count, n_kv_heads, -1, q.shape[2])
 
 
-def _suffix_keys(x: torch.Tensor, prefix: slice, rows: slice, count: int, seen: int | None = None) -> torch.Tensor:
-    """The first `seen` keys, or values, of each of a bucket's suffixes, of x (R, KV, d): (count, KV, seen, d)."""
+def _suffix_keys(
+    x: torch.Tensor, prefix: torch.Tensor, rows: slice, count: int, seen: int | None = None
+) -> torch.Tensor:
+    """The first `seen` keys, or values, of each of a bucket's suffixes: those of the prefix (P, KV, d), then its own of
+    x (R, KV, d). Returns (count, KV, seen, d)."""
     own = x[rows].view(count, -1, *x.shape[1:])
-    return torch.cat([x[prefix].expand(count, -1, -1, -1), own], dim=1).transpose(1, 2)[:, :, :seen]
+    return torch.cat([prefix.expand(count, -1, -1, -1), own], dim=1).transpose(1, 2)[:, :, :seen]
 
 
 def _prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

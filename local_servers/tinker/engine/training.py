@@ -4,13 +4,14 @@
 2. The unembedding is not part of the autograd graph: log-probabilities are taken in chunks of rows, and the
    loss's gradient goes back through it in closed form, only for rows that have one. So no (tokens x
    vocabulary) matrix is kept.
-3. Micro-batches are dealt to a fixed number of lanes, which threads work off side by side. Packing, dealing and
-   the order of every sum depend on the request's content alone, hence the same request gives the same bits,
-   however many cores there are.
+3. Series of micro-batches are dealt to a fixed number of lanes, which threads work off side by side. Packing,
+   dealing and the order of every sum depend on the request's content alone, hence the same request gives the same
+   bits, however many cores there are.
 """
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,9 +20,9 @@ import numpy as np
 import torch
 
 from local_servers.tinker.engine.adapter import Adapter
-from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
+from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, RowAttention, Weights, merges, unembedded
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
-from local_servers.tinker.engine.packing import MicroBatch, TreeAttention, pack
+from local_servers.tinker.engine.packing import KeysAndValues, PackedGroup, Series, TreeAttention, pack
 from local_servers.tinker.engine_types import LossOutput, TrainDatum
 
 LANES = 4
@@ -33,8 +34,6 @@ _ACTIVATION_BYTES = 600_000_000
 _LEAST_ROWS = 256
 """Products of fewer rows are slower."""
 _GPU_ROWS = 8192
-_MOST_ROWS = 16384
-"""Of a micro-batch whose sequences share a long prefix."""
 _LOGIT_ELEMENTS = 6_000_000
 """Logits computed at a time: rows of a chunk times the vocabulary."""
 _KEPT_ELEMENTS = 4 * _LOGIT_ELEMENTS
@@ -92,7 +91,7 @@ class _Unembedding:
 
     def _logprobs(self, x: torch.Tensor) -> torch.Tensor:
         """(R, vocabulary), float32."""
-        logits = x @ self._weights[UNEMBED].t()
+        logits = unembedded(x, self._weights)
         return torch.log_softmax(logits, dim=1, out=logits)
 
     @torch.no_grad()
@@ -113,7 +112,12 @@ class _Unembedding:
             rows, place = self._targets.rows[pairs][live].unique_consecutive(return_inverse=True)
             x, its_slopes = self._hidden[rows], slopes[pairs][live]
             known = next(kept, None)
-            logprobs = self._logprobs(x) if known is None else known[rows - start]
+            if known is None:
+                logprobs = self._logprobs(x)
+            elif len(rows) == len(known):
+                logprobs = known
+            else:
+                logprobs = known[rows - start]
             total = its_slopes.new_zeros(len(rows)).index_add_(0, place, its_slopes)
             # d logprob[target] / d logits = onehot(target) - softmax, summed over the row's targets
             logits_grad = logprobs.exp_().mul_(-total[:, None])
@@ -122,15 +126,45 @@ class _Unembedding:
             del logprobs, known
             grad[rows] = (logits_grad @ unembedding).float()
             if a is not None and b is not None:
-                unembed_grads[f"{UNEMBED}.lora_A"] += (logits_grad @ b.to(dtype)).t() @ x.to(dtype)
+                through = logits_grad @ b.to(dtype)
+                if not merges(self._weights[UNEMBED]):
+                    grad[rows] += (through @ a.to(dtype)).float()
+                unembed_grads[f"{UNEMBED}.lora_A"] += through.t() @ x.to(dtype)
                 unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x @ a.t()).to(dtype)
             del logits_grad
         self._kept = None
         return grad
 
 
+class _Read:
+    """Which log-probabilities the losses of a series read: pair p, in the order of the datums, is `tokens[p]` at row
+    `rows[p]`. `logprobs` and `slopes` (pairs,), the losses' derivatives with respect to these, are filled as they are
+    known."""
+
+    def __init__(self, rows: np.ndarray, tokens: np.ndarray) -> None:
+        # Stable: two tokens of one row keep their order, and the sum its bits.
+        self._order = np.argsort(rows, kind="stable")
+        self._rows, self._tokens = rows[self._order], tokens[self._order]
+        self.logprobs = np.empty(len(rows), dtype=np.float32)
+        self.slopes = np.empty(len(rows), dtype=np.float32)
+
+    def of_rows(self, start: int, stop: int, device: torch.device) -> tuple[np.ndarray, _Targets]:
+        """The places of the pairs at rows start .. stop, and what they name, rows counted from `start`."""
+        first, end = np.searchsorted(self._rows, [start, stop])
+        rows, tokens = self._rows[first:end] - start, self._tokens[first:end]
+        return self._order[first:end], _Targets(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device))
+
+
+class _Pass(NamedTuple):
+    """A forward pass: final hidden states (R, hidden), and the places of what is read of them."""
+
+    hidden: torch.Tensor
+    unembedding: _Unembedding
+    places: np.ndarray
+
+
 class _Lane:
-    """Runs some of a request's micro-batches and sums their gradients, on leaves of its own over the same factors."""
+    """Runs some of a request's series and sums their gradients, on leaves of its own over the same factors."""
 
     def __init__(
         self, model: BaseModel, weights: Weights, trained: Weights, rounded_unembedding: torch.Tensor | None
@@ -145,44 +179,81 @@ class _Lane:
             name: torch.zeros_like(self._weights[name]) for name in trained if name.startswith(UNEMBED)
         }
 
-    def run(self, batch: MicroBatch, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
-        """Returns log-probabilities and losses of the batch's datums, by their index in `datums`; with a backward pass
-        adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
-        derivatives with respect to these (`slopes`) then go back through the unembedding and the layers."""
+    def run(self, series: Series, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
+        """Returns log-probabilities and losses of the datums of a series, by their index in `datums`; with a backward
+        pass adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
+        derivatives with respect to these (`slopes`) then go back through the unembedding and the layers.
+
+        A shared prefix goes back last: its gradients are those of its own targets, and of the keys and values that the
+        micro-batches have read."""
+        of_datums = [each for batch in series.batches for each in batch.datum_rows]
+        scored = {each.number: scored_tokens(loss, datums[each.number], config) for each in of_datums}
+        read = _Read(
+            np.concatenate([each.rows[scored[each.number].positions] for each in of_datums]),
+            np.concatenate([scored[each.number].tokens for each in of_datums]),
+        )
+        start = len(series.prefix)
+        keys_and_values: list[KeysAndValues] = []  # of the prefix, by layer
+        if start:
+            prefix_attention = TreeAttention((PackedGroup(0, start, ()),))
+
+            def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+                keys_and_values.append(KeysAndValues(k, v))
+                return prefix_attention(layer, q, k, v, scale)
+
+            prefix = self._forward(series.prefix, np.arange(start), attend, read, 0)
+        # Copies in the eyes of autograd: each micro-batch adds its gradients to theirs, and its graph ends there.
+        seen = [KeysAndValues(*(x.detach().requires_grad_(x.requires_grad) for x in both)) for both in keys_and_values]
+        out: _Losses = {}
+        first = 0
+        for batch in series.batches:
+            attention = TreeAttention(batch.groups, seen or None)
+            done = self._forward(batch.tokens, batch.positions, attention, read, start)
+            start += len(batch.tokens)
+            # The losses, each from its datum's share of the log-probabilities.
+            for number, rows in batch.datum_rows:
+                span = slice(first, first + len(scored[number].tokens))
+                first = span.stop
+                losses, read.slopes[span] = token_losses(loss, datums[number], read.logprobs[span], config)
+                n_targets = len(rows)  # a datum has one target per token, and `scored_tokens` names these first
+                out[number] = _DatumLosses(read.logprobs[span][:n_targets].copy(), losses)
+            self._go_back(done, read)
+        if seen:
+            pairs = zip(itertools.chain(*keys_and_values), itertools.chain(*seen), strict=True)
+            self._go_back(prefix, read, [(made, copy.grad) for made, copy in pairs if copy.grad is not None])
+        return out
+
+    def _forward(
+        self, tokens: np.ndarray, positions: np.ndarray, attention: RowAttention, read: _Read, first_row: int
+    ) -> _Pass:
+        """A pass over rows (R,) of a series, of which `first_row` is the number of the first; notes the
+        log-probabilities that are read of them."""
         device = self._model.device
         with torch.set_grad_enabled(self._backward):
             hidden = self._model.hidden(
                 self._weights,
-                torch.from_numpy(batch.tokens).to(device),
-                torch.from_numpy(batch.positions).to(device),
-                TreeAttention(batch.groups),
+                torch.from_numpy(tokens).to(device),
+                torch.from_numpy(positions).to(device),
+                attention,
                 row_exact=False,
             )
-        scored = [scored_tokens(loss, datums[each.number], config) for each in batch.datum_rows]
-        rows = np.concatenate([each.rows[its.positions] for each, its in zip(batch.datum_rows, scored, strict=True)])
-        tokens = np.concatenate([its.tokens for its in scored])
-        # Stable: two tokens of one row keep their order, and the sum its bits.
-        order = np.argsort(rows, kind="stable")
-        targets = _Targets(torch.from_numpy(rows[order]).to(device), torch.from_numpy(tokens[order]).to(device))
+        places, targets = read.of_rows(first_row, first_row + len(tokens), device)
         unembedding = _Unembedding(hidden.detach(), self._weights, targets)
-        logprobs = np.empty(len(rows), dtype=np.float32)
-        logprobs[order] = unembedding.target_logprobs(keep=self._backward).cpu().numpy()
-        # The losses, each from its datum's share of the log-probabilities.
-        slopes = np.empty(len(rows), dtype=np.float32)
-        out: _Losses = {}
-        start = 0
-        for (number, its_rows), its_scored in zip(batch.datum_rows, scored, strict=True):
-            span = slice(start, start + len(its_scored.tokens))
-            losses, slopes[span] = token_losses(loss, datums[number], logprobs[span], config)
-            n_targets = len(its_rows)  # a datum has one target per token, and `scored_tokens` names these first
-            out[number] = _DatumLosses(logprobs[span][:n_targets].copy(), losses)
-            start = span.stop
+        read.logprobs[places] = unembedding.target_logprobs(keep=self._backward).cpu().numpy()
+        return _Pass(hidden, unembedding, places)
+
+    def _go_back(self, done: _Pass, read: _Read, others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:
+        """The backward pass of `done`, from the slopes of what was read of it and from the gradients of `others`, which
+        it has made."""
+        ends = list(others)
+        slopes = read.slopes[done.places]
         if self._rounded_unembedding is not None and slopes.any():
-            slope_tensor = torch.from_numpy(slopes[order]).to(device)
-            grad = unembedding.backward(slope_tensor, self._rounded_unembedding, self._unembed_grads)
-            if hidden.requires_grad:  # not where the unembedding alone is trained
-                hidden.backward(grad)
-        return out
+            slope_tensor = torch.from_numpy(slopes).to(self._model.device)
+            grad = done.unembedding.backward(slope_tensor, self._rounded_unembedding, self._unembed_grads)
+            if done.hidden.requires_grad:  # not where the unembedding alone is trained
+                ends.append((done.hidden, grad))
+        if ends:
+            torch.autograd.backward([tensor for tensor, _ in ends], [grad for _, grad in ends])
 
     def grads(self) -> Weights:
         """Gradients of what is trained, by name; what no loss reached has none."""
@@ -210,10 +281,11 @@ def run_datums(
     backward: bool,
 ) -> LossOutput:
     """Returns log-probabilities and losses of `datums`, which have been checked; with `backward`, their gradients are
-    added to the adapter's. Micro-batches are dealt out to LANES lanes, which run in threads and sum their gradients."""
+    added to the adapter's. Series of micro-batches are dealt out to LANES lanes, which run in threads and sum their
+    gradients."""
     config = checked_config(loss, loss_config)
     sequences = [datum.tokens for datum in datums]
-    batches = pack(sequences, max_tokens=_MOST_ROWS, usual_tokens=_rows_per_batch(model))
+    packed = pack(sequences, _rows_per_batch(model))
     weights = adapter.adapted_weights(model.weights)
     # The LoRA factors that gradients are taken of. They are float32, also where the passes round them to bfloat16,
     # because a gradient has their dtype and is summed over the micro-batches.
@@ -222,16 +294,16 @@ def run_datums(
 
     def run_lane(number: int) -> tuple[list[_Losses], Weights]:
         lane = _Lane(model, weights, trained, unembedding)
-        return [lane.run(batch, datums, loss, config) for batch in batches[number::LANES]], lane.grads()
+        return [lane.run(series, datums, loss, config) for series in packed[number::LANES]], lane.grads()
 
     results: _Losses = {}
     grads: Weights = {}
     # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
-    lanes = min(len(batches), LANES)
+    lanes = min(len(packed), LANES)
     with ThreadPoolExecutor(min(lanes, len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
-        for losses_of_batches, its_grads in pool.map(run_lane, range(lanes)):
-            for batch_losses in losses_of_batches:
-                results |= batch_losses
+        for losses_of_series, its_grads in pool.map(run_lane, range(lanes)):
+            for its_losses in losses_of_series:
+                results |= its_losses
             # As they come, which saves memory: lanes that have not begun have no gradients yet.
             for name, grad in its_grads.items():
                 grads[name] = grads[name].add_(grad) if name in grads else grad

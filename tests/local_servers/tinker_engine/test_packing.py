@@ -12,22 +12,26 @@ sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(np
 @settings(max_examples=80)
 @given(sequences, st.integers(1, 40))
 def test_every_datum_is_found_again_in_the_packed_rows(given_sequences: list[np.ndarray], budget: int) -> None:
-    batches = pack(given_sequences, 2 * budget, budget)
     seen = []
-    for batch in batches:
-        assert len(batch.tokens) == len(batch.positions)
-        for index, rows in batch.datum_rows:
-            seen.append(index)
-            np.testing.assert_array_equal(batch.tokens[rows], given_sequences[index])
-            np.testing.assert_array_equal(batch.positions[rows], np.arange(len(rows)))
-        ends = [0]
-        for group in batch.groups:  # the groups' parts tile the rows, in order
-            assert group.start == ends[-1]
-            ends.append(group.start + group.prefix)
-            for bucket in group.buckets:
-                assert bucket.start == ends[-1]
-                ends.append(bucket.start + bucket.count * bucket.length)
-        assert ends[-1] == len(batch.tokens)
+    for prefix, batches in pack(given_sequences, budget):
+        assert len(prefix) == 0 or all(group.prefix == 0 for batch in batches for group in batch.groups)
+        assert len(prefix) > 0 or len(batches) == 1
+        tokens = np.concatenate([prefix, *(batch.tokens for batch in batches)])
+        positions = np.concatenate([np.arange(len(prefix)), *(batch.positions for batch in batches)])
+        for batch in batches:
+            assert 0 < len(batch.tokens) == len(batch.positions)
+            for index, rows in batch.datum_rows:
+                seen.append(index)
+                np.testing.assert_array_equal(tokens[rows], given_sequences[index])
+                np.testing.assert_array_equal(positions[rows], np.arange(len(rows)))
+            ends = [0]
+            for group in batch.groups:  # the groups' parts tile the rows, in order
+                assert group.start == ends[-1]
+                ends.append(group.start + group.prefix)
+                for bucket in group.buckets:
+                    assert bucket.start == ends[-1]
+                    ends.append(bucket.start + bucket.count * bucket.length)
+            assert ends[-1] == len(batch.tokens)
     assert sorted(seen) == list(range(len(given_sequences)))
 
 
@@ -62,11 +66,18 @@ def test_common_prefix() -> None:
 
 def test_a_large_group_is_split_under_the_budget() -> None:
     data = [np.array([7] * 20 + [number] * 10) for number in range(30)]
-    batches = pack(data, 100, 60)
-    assert all(len(batch.tokens) <= 100 for batch in batches)
-    assert sum(len(batch.datum_rows) for batch in batches) == 30
+    packed = pack(data, 60)
+    assert all(len(batch.tokens) <= 60 for series in packed for batch in series.batches)
+    assert sum(len(batch.datum_rows) for series in packed for batch in series.batches) == 30
 
 
 def test_a_long_prefix_is_not_recomputed_for_each_member() -> None:
     data = [np.array([7] * 300 + [number] * 10) for number in range(16)]
-    assert len(pack(data, 16384, 64)) == 1
+    (series,) = pack(data, 64)
+    assert len(series.prefix) == 300 and len(series.batches) == 3
+
+
+def test_a_prefix_is_computed_again_where_threads_can_then_share_its_group() -> None:
+    data = [np.array([7] * 30 + [number] * 50) for number in range(16)]
+    packed = pack(data, 120)
+    assert [(len(series.prefix), len(series.batches)) for series in packed] == [(30, 2), (30, 2), (30, 2), (30, 2)]

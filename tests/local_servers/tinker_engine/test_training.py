@@ -79,10 +79,24 @@ def plain_loss(loss: str, datum: TrainDatum, everything: torch.Tensor, logprobs:
     return -(clipped.detach() * logprobs * advantages).sum()
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+LARGE, SMALL = 2048, 40
+"""Rows of a micro-batch: a group in one, and in series that go on from its prompt."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"), [*((loss, LARGE) for loss in LOSSES), ("gspo", SMALL), ("stable_reinforce", SMALL)]
+)
 def test_losses_and_gradients_agree_with_peft(
-    qwen3_folder: Path, engine: Engine, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path, loss: str
+    qwen3_folder: Path,
+    engine: Engine,
+    trained: Callable[[int], Adapter],
+    cases: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: str,
+    rows: int,
 ) -> None:
+    monkeypatch.setattr(training, "_rows_per_batch", lambda model: rows)
     adapter = trained(0)
     datums = with_all_inputs(make_request(engine, trained(1), cases))
     engine.save_adapter(adapter, tmp_path, optimizer=False)
@@ -201,7 +215,7 @@ def test_the_number_of_cores_changes_no_bit(
     engine: Engine, cases: Any, monkeypatch: pytest.MonkeyPatch, trained: Callable[[int], Adapter]
 ) -> None:
     datums = make_request(engine, trained(0), cases)
-    monkeypatch.setattr(training, "_CACHE_ROWS", 120)  # several micro-batches a lane
+    monkeypatch.setattr(training, "_rows_per_batch", lambda model: SMALL)  # several series a lane
     grads = []
     for cores in (1, 4):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
