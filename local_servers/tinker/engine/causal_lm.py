@@ -9,10 +9,10 @@ The architecture (norms, rotary embedding, residuals) stays transformers' own co
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-The layers' weights are float32 or bfloat16, and so are their products and what is between gate and down. All else is
-float32: the residual stream, attention, the unembedding and log-probabilities. Rounded to bfloat16, the residual stream
-and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were 0.036 nats from the
-trainer's, and are 0.010.
+Weights are float32 or bfloat16, and so are the layers' products and what is between gate and down. All else is float32:
+the residual stream, attention, logits (`row_exact.float32_gemm`) and log-probabilities. Rounded to bfloat16, the
+residual stream and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were
+0.036 nats from the trainer's, and are 0.010. Where the processor has no bfloat16 products, the unembedding is float32.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.

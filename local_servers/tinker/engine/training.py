@@ -130,7 +130,7 @@ class _Unembedding:
                 if not merges(self._weights[UNEMBED]):
                     grad[rows] += (through @ a.to(dtype)).float()
                 unembed_grads[f"{UNEMBED}.lora_A"] += through.t() @ x.to(dtype)
-                unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x @ a.t()).to(dtype)
+                unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x.to(a.dtype) @ a.t()).to(dtype)
             del logits_grad
         self._kept = None
         return grad
@@ -172,12 +172,13 @@ class _Lane:
         """`rounded_unembedding`, of the model's dtype, is for the backward pass; None: there is none."""
         self._model, self._rounded_unembedding = model, rounded_unembedding
         self._backward = rounded_unembedding is not None
-        self._weights = weights | {
-            name: factor.detach().requires_grad_(not name.startswith(UNEMBED)) for name, factor in trained.items()
+        of_unembedding = {name: factor for name, factor in trained.items() if name.startswith(UNEMBED)}
+        leaves = {
+            name: factor.detach().requires_grad_() for name, factor in trained.items() if name not in of_unembedding
         }
-        self._unembed_grads = {
-            name: torch.zeros_like(self._weights[name]) for name in trained if name.startswith(UNEMBED)
-        }
+        # Factors that stand beside a matrix are among its weights.
+        self._weights = (of_unembedding if merges(weights[UNEMBED]) else {}) | weights | leaves
+        self._unembed_grads = {name: torch.zeros_like(factor) for name, factor in of_unembedding.items()}
 
     def run(self, series: Series, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
         """Returns log-probabilities and losses of the datums of a series, by their index in `datums`; with a backward
