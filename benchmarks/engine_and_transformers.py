@@ -18,6 +18,7 @@ log-probabilities are from the sampler's, in nats per token on average.
 """
 
 import argparse
+import contextlib
 import os
 import resource
 import tempfile
@@ -237,9 +238,10 @@ def processor_seconds() -> float:
     """Of this process and of those that it has started."""
     total = time.process_time()
     for thread in Path("/proc/self/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode and in the system
+        with contextlib.suppress(OSError):  # it has just ended
+            for child in (thread / "children").read_text().split():
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode and in the system
     return total
 
 

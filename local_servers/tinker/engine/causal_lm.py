@@ -12,7 +12,8 @@ their like); no sliding window, no mixture of experts, no rotary scaling that de
 Weights are float32 or bfloat16, and so are the layers' products and what is between gate and down. All else is float32:
 the residual stream, attention, logits (`row_exact.float32_gemm`) and log-probabilities. Rounded to bfloat16, the
 residual stream and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were
-0.036 nats from the trainer's, and are 0.010. Where the processor has no bfloat16 products, the unembedding is float32.
+0.036 nats from the trainer's, and are 0.010. Where oneDNN has no bfloat16 kernels, or the unembedding is very large
+(`row_exact.has_float32_result`), it is float32.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
@@ -41,10 +42,9 @@ from local_servers.tinker.engine.row_exact import (
     TILE,
     Factors,
     RowExactProduct,
-    adapted_gemm,
     float32_gemm,
     gemm,
-    has_bfloat16_kernels,
+    has_float32_result,
     packable,
     packed,
     padded_rows,
@@ -57,8 +57,8 @@ Weights = dict[str, torch.Tensor]
 """Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an
 adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
 them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
-Product = Callable[[torch.Tensor, torch.Tensor, Factors | None], torch.Tensor]
-"""x (R, in), a matrix (out, in), and low-rank factors beside it -> (R, out)."""
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""x (R, in) and a matrix (out, in) -> (R, out)."""
 RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Attention over packed rows of a layer: q (R, H, d), k and v (R, KV, d) and the scale -> (R, H, d)."""
 UNEMBED = "lm_head"
@@ -75,11 +75,6 @@ _LARGE_WEIGHTS = 50_000_000
 their own, and take enough memory to give it back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
 _ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers of a module that get the same input, by transformers' names."""
-
-
-def _multiplies(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether oneDNN multiplies matrices of this dtype there, which is the CPU."""
-    return dtype == torch.bfloat16 and device.type == "cpu" and has_bfloat16_kernels()
 
 
 def merges(matrix: torch.Tensor) -> bool:
@@ -137,7 +132,7 @@ class _RoundedProduct(torch.autograd.Function):
         low = gemm(rows, a)
         ctx.save_for_backward(rows[None] if before is None else x, weight, low, a, b)
         ctx.before, ctx.outputs, ctx.dtype = before, outputs, multiplied.dtype
-        return gemm(rows, packed(weight), gemm(low, b)).to(dtype)[None]
+        return gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))[None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -186,8 +181,11 @@ class SlotGroup:
     def sampled(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
         """The outputs (R, out) for x (R, in), without gradients."""
         rows = x.to(self.weight.dtype)
-        factors = self._factors(weights) if self.adapted(weights) else None
-        return product(rows, self.weight, factors).to(self.dtype).split(self.outputs, dim=1)
+        out = product(rows, self.weight).to(self.dtype)
+        if self.adapted(weights):
+            a, b = self._factors(weights)
+            out.add_(product(product(rows, a), b))
+        return out.split(self.outputs, dim=1)
 
     def trained(
         self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -228,7 +226,7 @@ class LinearSlot(nn.Module):
                 pass_state.group_outputs |= zip(group.names, self._of_group(group, x), strict=True)
             out = pass_state.group_outputs.pop(self.name)
         elif pass_state.product is not None:
-            out = pass_state.product(x[0], weight, None)[None]
+            out = pass_state.product(x[0], weight)[None]
         elif f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
@@ -240,7 +238,7 @@ class LinearSlot(nn.Module):
         weights, product = self.pass_state.weights, self.pass_state.product
         if product is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
-        return tuple(out[None] for out in group.sampled(x[0], weights, product or adapted_gemm))
+        return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
 
 
 class ActivationSlot(nn.Module):
@@ -350,8 +348,9 @@ class BaseModel:
         self._pass_state = _PassState()
         self._backbone: Any = model.get_decoder()
         unembedding = model.get_output_embeddings().weight
-        # bfloat16 where its product can still be summed in float32.
-        self.weights: Weights = {UNEMBED: unembedding if _multiplies(dtype, device) else unembedding.float()}
+        self.weights: Weights = {
+            UNEMBED: unembedding if has_float32_result(unembedding, device) else unembedding.float()
+        }
         # What transformers' own form computes, before its parts are replaced.
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
         rounded, expected = self._reference_logits(model, tokens)  # in `dtype`, and in float32
@@ -494,7 +493,7 @@ class BaseModel:
         try:
             self._row_exact_product = RowExactProduct()
             for name, weight in self.weights.items():
-                self._row_exact_product.sizes(weight, in_float32=name == UNEMBED and not merges(weight))
+                self._row_exact_product.sizes(weight, 0 if name == UNEMBED and not merges(weight) else None)
             alone = self._probe([tokens])
             if torch.equal(self._probe([tokens.flip(0), tokens[:37], tokens]), alone):
                 return self._row_exact_product
@@ -565,7 +564,7 @@ def unembedded(hidden: torch.Tensor, weights: Weights, product: RowExactProduct 
     factors = None
     if f"{UNEMBED}.lora_A" in weights:
         factors = Factors(*(weights[f"{UNEMBED}.lora_{factor}"].to(matrix.dtype) for factor in "AB"))
-    multiply = float32_gemm if product is None else partial(product, in_float32=True)
+    multiply = float32_gemm if product is None else product.float32_result
     return multiply(hidden, matrix, factors)
 
 
@@ -614,9 +613,10 @@ def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        # In bfloat16 a packed copy, or one in float32.
-        of_each = 0 if dtype == torch.float32 else 2 if _multiplies(dtype, device) else 4
-        unembed = of_each * model.get_output_embeddings().weight.numel()
+        matrix = model.get_output_embeddings().weight.to(dtype)
+        unembed = 0  # beside the embeddings: a packed copy, or one in float32
+        if dtype != torch.float32:
+            unembed = matrix.nbytes if has_float32_result(matrix, device) else 4 * matrix.numel()
         matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
-    copies = sum(2 * matrix.nbytes for matrix in matrices if device.type == "cpu" and packable(matrix))
+    copies = sum(2 * matrix.nbytes for matrix in matrices if packable(matrix, device))
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

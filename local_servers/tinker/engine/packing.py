@@ -24,7 +24,8 @@ _BUCKET_WASTE = 0.15
 _BUCKET_KEYS = 16384
 """Keys of a bucket, prefix copies included; bounds its memory."""
 _ROWS_PER_PREFIX_ROW = 8
-"""A prefix is computed once for so many times its own rows. More would leave a single group to a single thread."""
+"""A series has about so many suffix rows for each row of its prefix. With more, one group would keep one thread busy
+and the others idle."""
 _QUERY_BLOCK = 512
 """Suffix positions attended at a time, so that the mask stays small."""
 
@@ -57,8 +58,8 @@ class DatumRows(NamedTuple):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it. The groups'
-    prefixes have no rows where the series has them."""
+    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it. In a series
+    with a prefix, groups have none, and their suffixes attend to the series's."""
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -173,15 +174,16 @@ class _Packer:
 
 
 def pack(sequences: list[np.ndarray], usual_tokens: int) -> list[Series]:
-    """Packs token sequences into micro-batches of at most `usual_tokens` rows, one sequence alone may be longer; those
+    """Packs token sequences into micro-batches of about `usual_tokens` rows; one sequence alone may be longer. Those
     with a common prefix (completions of one prompt) share its rows. The same sequences are packed the same in whatever
     order they come."""
     packed = []
     packer = _Packer()
-    alone = np.empty(0, dtype=np.int64)  # no prefix
+    no_prefix = np.empty(0, dtype=np.int64)
     for prefix, members in group_by_prefix(sequences):
         suffix_rows = sum(len(sequences[member]) - prefix for member in members)
-        if suffix_rows and prefix + suffix_rows > usual_tokens < prefix * _ROWS_PER_PREFIX_ROW:
+        too_large = suffix_rows > 0 and prefix + suffix_rows > usual_tokens
+        if too_large and prefix * _ROWS_PER_PREFIX_ROW > usual_tokens:
             packed += _series(sequences, prefix, members, usual_tokens)
             continue
         while members:
@@ -189,12 +191,12 @@ def pack(sequences: list[np.ndarray], usual_tokens: int) -> list[Series]:
             size = prefix + sum(len(sequences[member]) - prefix for member in members[:taken])
             # A group stays whole where it can: split, its prefix is computed once more.
             if packer.rows and packer.rows + size > usual_tokens:
-                packed.append(Series(alone, [packer.finish()]))
+                packed.append(Series(no_prefix, [packer.finish()]))
                 packer = _Packer()
             packer.add(sequences, prefix, members[:taken])
             members = members[taken:]
     if packer.rows:
-        packed.append(Series(alone, [packer.finish()]))
+        packed.append(Series(no_prefix, [packer.finish()]))
     return packed
 
 
@@ -205,8 +207,9 @@ def _fitting(sequences: list[np.ndarray], prefix: int, members: list[int], rows:
 
 
 def _series(sequences: list[np.ndarray], prefix: int, members: list[int], usual_tokens: int) -> list[Series]:
-    """The members of one group, in micro-batches of about one length each. A series goes on to others where its rows
-    are enough for one pass of the prefix: threads can then share the group."""
+    """The members of one group. Members of similar length share a micro-batch. The micro-batches are dealt to several
+    series where each gets `_ROWS_PER_PREFIX_ROW` rows per row of the prefix: each runs the prefix once, and threads can
+    share the group."""
     members = sorted(members, key=lambda member: -len(sequences[member]))
     parts = []
     while members:

@@ -13,6 +13,7 @@ Attention mixes rows and is therefore done per request (see `cached_attention`).
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -27,12 +28,14 @@ TILE = 32
 small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
+_FLOAT32_GEMM_ROWS = (64, TILE)
+"""The same for `float32_gemm`, which is no faster in larger ones."""
 _PACKED_NUMBERS = 4_000_000
 """Numbers of the largest matrix that is kept in another order too: those of models up to about 0.6 B parameters."""
 _PART_OUTPUTS = 8192
 """Outputs of `float32_gemm` that are computed at a time: they stay in the processor's cache."""
 _PACKED_PARTS_NUMBERS = 200_000_000
-"""Numbers of the largest matrix whose parts are kept in another order too: the unembedding of such a model."""
+"""Numbers of the largest matrix that `float32_gemm` takes: the unembedding of such a model."""
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
 _VECTOR_ELEMENTS = 64
@@ -59,30 +62,33 @@ class RowExactProduct:
     up, as the library's version and the processor decide which kernels run."""
 
     def __init__(self) -> None:
-        self._sizes: dict[tuple[torch.Size, torch.dtype, int, bool], tuple[int, ...]] = {}
+        self._sizes: dict[tuple[torch.Size, torch.dtype, int | None], tuple[int, ...]] = {}
+        self._trying = threading.Lock()
 
-    def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None, *, in_float32: bool = False
-    ) -> torch.Tensor:
-        """The product, and that with the factors beside the weight; `in_float32` by `float32_gemm`."""
-        sizes = self.sizes(weight, 0 if factors is None else len(factors.a), in_float32=in_float32)
-        return product_in(sizes, x, weight, factors, in_float32=in_float32)
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product_in(self.sizes(weight), x, weight)
 
-    def sizes(self, weight: torch.Tensor, rank: int = 0, *, in_float32: bool = False) -> tuple[int, ...]:
-        """Rows of the GEMMs that this shape allows, with factors of this rank beside it. Where it allows none, sampling
-        cannot promise the same tokens at another load: raises RuntimeError for float32, and warns for bfloat16, which
-        goes on in tiles."""
-        key = weight.shape, weight.dtype, rank, in_float32
-        if key not in self._sizes:
-            found = row_exact_sizes(weight, rank, in_float32=in_float32)
-            if not found:
-                problem = f"products of shape {tuple(weight.shape)} are not reproducible row by row on this machine"
-                if weight.dtype == torch.float32:
-                    raise RuntimeError(problem)
-                logger.warning("bfloat16 %s: samples can depend on what is sampled beside them", problem)
-                found = (TILE,)
-            self._sizes[key] = found
-        return self._sizes[key]
+    def float32_result(self, x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None) -> torch.Tensor:
+        """The same by `float32_gemm`, for x in float32 and a bfloat16 weight."""
+        rank = 0 if factors is None else len(factors.a)
+        return product_in(self.sizes(weight, float32_rank=rank), x, weight, partial(float32_gemm, factors=factors))
+
+    def sizes(self, weight: torch.Tensor, float32_rank: int | None = None) -> tuple[int, ...]:
+        """Rows of the GEMMs that this shape allows; for `float32_result` with factors of a rank, if that is given.
+        Where it allows none, sampling cannot promise the same tokens at another load: raises RuntimeError for float32,
+        and warns for bfloat16, which goes on in tiles."""
+        key = weight.shape, weight.dtype, float32_rank
+        with self._trying:
+            if key not in self._sizes:
+                found = row_exact_sizes(weight, float32_rank)
+                if not found:
+                    problem = f"products of shape {tuple(weight.shape)} are not reproducible row by row on this machine"
+                    if weight.dtype == torch.float32:
+                        raise RuntimeError(problem)
+                    logger.warning("bfloat16 %s: samples can depend on what is sampled beside them", problem)
+                    found = (TILE,)
+                self._sizes[key] = found
+            return self._sizes[key]
 
 
 def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
@@ -101,11 +107,17 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     return kept
 
 
-def packable(weight: torch.Tensor) -> bool:
-    """Whether `packed` keeps up to two copies of this matrix: it is bfloat16, for which the processor has kernels, and
-    of a model whose copies take no more than a few gigabytes."""
+def packable(weight: torch.Tensor, device: torch.device | None = None) -> bool:
+    """Whether `packed` keeps up to two copies of this matrix, where it is or on `device`: it is bfloat16, for which the
+    processor has kernels, and of a model whose copies take no more than a few gigabytes."""
     small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
-    return small and weight.device.type == "cpu" and has_bfloat16_kernels()
+    return small and (device or weight.device).type == "cpu" and has_bfloat16_kernels()
+
+
+def has_float32_result(matrix: torch.Tensor, device: torch.device) -> bool:
+    """Whether `float32_gemm` multiplies this matrix on the device; a packed copy of it is then kept."""
+    rounded = matrix.dtype == torch.bfloat16 and matrix.numel() <= _PACKED_PARTS_NUMBERS
+    return rounded and device.type == "cpu" and has_bfloat16_kernels()
 
 
 @functools.cache
@@ -114,27 +126,23 @@ def has_bfloat16_kernels() -> bool:
 
 
 def product_in(
-    sizes: Sequence[int],
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    factors: Factors | None = None,
-    *,
-    in_float32: bool = False,
+    sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor, multiply: Callable[..., torch.Tensor] | None = None
 ) -> torch.Tensor:
     """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend; what is left is padded to
-    the smallest. With `factors` and `in_float32` as for `RowExactProduct`."""
-    multiply = partial(float32_gemm if in_float32 else adapted_gemm, weight=weight, factors=factors)
+    the smallest. `multiply` is used in place of `gemm`; its result has the dtype of x too."""
+    if multiply is None:
+        multiply, weight = gemm, packed(weight)
     rows = x.shape[0]
     if rows in sizes:
-        return multiply(x)
-    out = x.new_empty(rows, weight.shape[0], dtype=torch.float32 if in_float32 else x.dtype)
+        return multiply(x, weight)
+    out = x.new_empty(rows, weight.shape[0])
     start = 0
     for size in sizes:
         while rows - start >= size:
-            multiply(x[start : start + size], out=out[start : start + size])
+            multiply(x[start : start + size], weight, out=out[start : start + size])
             start += size
     if left := rows - start:
-        out[start:] = multiply(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)))[:left]
+        out[start:] = multiply(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
     return out
 
 
@@ -153,29 +161,22 @@ def gemm(
     return product if out is None else out.copy_(product)
 
 
-def adapted_gemm(
-    x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """x (R, in) times a matrix (out, in) transposed, plus the product with low-rank `factors` beside it; into `out` if
-    it is given."""
-    plus = None if factors is None else gemm(gemm(x, packed(factors.a)), packed(factors.b))
-    return gemm(x, packed(weight), plus, out)
-
-
 def float32_gemm(
     x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`adapted_gemm` of x in float32 and a bfloat16 matrix, as exact as in float32, in two thirds of the time.
+    """x (R, in), float32, times a bfloat16 matrix (out, in) transposed, plus the product with bfloat16 factors beside
+    it -> (R, out), float32; into `out` if it is given. In two thirds of the time of a float32 product.
 
     oneDNN rounds what it returns to bfloat16, a logit of 20 by up to 0.06. So a second product has the first taken from
-    it before it is rounded, and a third adds what x loses by being rounded."""
+    it before it is rounded, and a third adds what x loses by being rounded: the result is within 0.001 of float32's.
+    What factors add is rounded, to about 1/500 of itself."""
     if out is None:
-        out = x.new_empty(len(x), len(weight), dtype=torch.float32)
+        out = x.new_empty(len(x), len(weight))
     linear = torch.ops.mkldnn._linear_pointwise
     coarse = x.to(weight.dtype)
     fine = (x - coarse).to(weight.dtype)
-    low, its_parts = (None, None) if factors is None else (gemm(coarse, packed(factors.a)), packed_parts(factors.b))
-    for number, (place, part) in enumerate(zip(out.split(_PART_OUTPUTS, dim=1), packed_parts(weight), strict=True)):
+    low, its_parts = (None, None) if factors is None else (gemm(coarse, packed(factors.a)), _packed_parts(factors.b))
+    for number, (place, part) in enumerate(zip(out.split(_PART_OUTPUTS, dim=1), _packed_parts(weight), strict=True)):
         rounded = linear.default(coarse, part, None, "none", [], "")
         rest = linear.binary(fine, linear.binary(coarse, rounded, part, None, "sub"), part, None, "add")
         if low is not None and its_parts is not None:
@@ -184,13 +185,13 @@ def float32_gemm(
     return out
 
 
-def packed_parts(weight: torch.Tensor) -> list[torch.Tensor]:
-    """A bfloat16 matrix in parts of `_PART_OUTPUTS` rows, for oneDNN's kernels, as `packed` has a small one."""
+def _packed_parts(weight: torch.Tensor) -> list[torch.Tensor]:
+    """A bfloat16 matrix in parts of `_PART_OUTPUTS` rows, each in the order that oneDNN's kernels want, as `packed` has
+    a small one. Kept as an attribute of the matrix."""
     kept: list[torch.Tensor] | None = getattr(weight, "packed_parts", None)
     if kept is None:
-        kept = list(weight.detach().split(_PART_OUTPUTS))
-        if weight.numel() <= _PACKED_PARTS_NUMBERS:
-            kept = [torch.ops.mkldnn._reorder_linear_weight(part, 2 * TILE) for part in kept]
+        parts = weight.detach().split(_PART_OUTPUTS)
+        kept = [torch.ops.mkldnn._reorder_linear_weight(part, 2 * TILE) for part in parts]
         weight.packed_parts = kept  # type: ignore[attr-defined]
     return kept
 
@@ -198,30 +199,33 @@ def packed_parts(weight: torch.Tensor) -> list[torch.Tensor]:
 @torch.no_grad()
 def row_exact_sizes(
     weight: torch.Tensor,
-    rank: int = 0,
+    float32_rank: int | None = None,
     product: Callable[..., torch.Tensor] = product_in,
-    *,
-    in_float32: bool = False,
 ) -> tuple[int, ...]:
-    """Those of `_GEMM_ROWS`, as many as agree, at which `product`, with factors of this rank, gives a row the same bits
-    at another place in the batch and next to other rows. Tried on drawn numbers: a factor that was not trained yet is
-    0, and so is its every product."""
+    """Those of `_GEMM_ROWS`, as many as agree, at which `product` gives a row the same bits at another place in the
+    batch and next to other rows. Tried on drawn numbers: a factor that was not trained yet is 0, and so is its every
+    product. With `float32_rank`, of `float32_gemm` with this weight and drawn factors of this rank."""
     generator = torch.Generator().manual_seed(0)
 
-    def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator).to(weight.dtype)
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
 
-    out_features, in_features = weight.shape
-    matrix, x = drawn(out_features, in_features), drawn(_GEMM_ROWS[0], in_features)
+    candidates = _GEMM_ROWS
+    (out_features, in_features), dtype = weight.shape, weight.dtype
+    if float32_rank is None:
+        weight = drawn(out_features, in_features).to(dtype)
+        x = drawn(candidates[0], in_features).to(dtype)
+    else:
+        candidates = _FLOAT32_GEMM_ROWS  # the weight as it is: a copy of the largest of a model takes its memory
+        shapes = (float32_rank, in_features), (out_features, float32_rank)
+        factors = Factors(*(drawn(*shape).to(dtype) for shape in shapes)) if float32_rank else None
+        product = partial(product, multiply=partial(float32_gemm, factors=factors))
+        x = drawn(candidates[0], in_features)
     order = torch.randperm(len(x), generator=generator)
-    factors = Factors(drawn(rank, in_features), drawn(out_features, rank)) if rank else None
-    if in_float32:
-        x = x.float()
-    product = partial(product, weight=matrix, factors=factors, in_float32=in_float32)
-    found = {size: product((size,), x) for size in _GEMM_ROWS}
-    moved = {size: product((size,), x[order]) for size in _GEMM_ROWS}
+    found = {size: product((size,), x, weight) for size in candidates}
+    moved = {size: product((size,), x[order], weight) for size in candidates}
     agreeing = [
-        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order]))
+        tuple(size for size in candidates if torch.equal(moved[size], expected[order]))
         for expected in reversed(found.values())
     ]
     return max(agreeing, key=len)  # the smallest, where several have as many

@@ -98,7 +98,7 @@ class _Unembedding:
     def backward(self, slopes: torch.Tensor, unembedding: torch.Tensor, unembed_grads: Weights) -> torch.Tensor:
         """Returns the gradient of sum(slopes * target log-probabilities) for the hidden states (R, hidden); `slopes`
         (pairs,) are the loss's derivatives. `unembedding` is the matrix in the dtype of the layers: in bfloat16 the
-        products of this pass are bfloat16 too, which is faster; those of the forward pass are float32. Adds the
+        products of this pass are bfloat16 too, which is faster; those of the forward pass are as float32's. Adds the
         gradients of the unembedding's LoRA factors A and B to `unembed_grads`, if these are trained. Uses up what
         `target_logprobs` kept; log-probabilities that were too many to keep are computed again."""
         dtype = unembedding.dtype
@@ -199,17 +199,19 @@ class _Lane:
             prefix_attention = TreeAttention((PackedGroup(0, start, ()),))
 
             def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+                v = v.contiguous()  # not a part of what q and k are parts of too
                 keys_and_values.append(KeysAndValues(k, v))
                 return prefix_attention(layer, q, k, v, scale)
 
-            prefix = self._forward(series.prefix, np.arange(start), attend, read, 0)
+            # Few of its rows have slopes: their log-probabilities are computed again.
+            prefix = self._forward(series.prefix, np.arange(start), attend, read, 0, keep=False)
         # Copies in the eyes of autograd: each micro-batch adds its gradients to theirs, and its graph ends there.
         seen = [KeysAndValues(*(x.detach().requires_grad_(x.requires_grad) for x in both)) for both in keys_and_values]
         out: _Losses = {}
         first = 0
         for batch in series.batches:
             attention = TreeAttention(batch.groups, seen or None)
-            done = self._forward(batch.tokens, batch.positions, attention, read, start)
+            done = self._forward(batch.tokens, batch.positions, attention, read, start, keep=self._backward)
             start += len(batch.tokens)
             # The losses, each from its datum's share of the log-probabilities.
             for number, rows in batch.datum_rows:
@@ -219,16 +221,24 @@ class _Lane:
                 n_targets = len(rows)  # a datum has one target per token, and `scored_tokens` names these first
                 out[number] = _DatumLosses(read.logprobs[span][:n_targets].copy(), losses)
             self._go_back(done, read)
+            del done  # before the next: what no slope went back through is still whole
         if seen:
             pairs = zip(itertools.chain(*keys_and_values), itertools.chain(*seen), strict=True)
             self._go_back(prefix, read, [(made, copy.grad) for made, copy in pairs if copy.grad is not None])
         return out
 
     def _forward(
-        self, tokens: np.ndarray, positions: np.ndarray, attention: RowAttention, read: _Read, first_row: int
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        attention: RowAttention,
+        read: _Read,
+        first_row: int,
+        *,
+        keep: bool,
     ) -> _Pass:
         """A pass over rows (R,) of a series, of which `first_row` is the number of the first; notes the
-        log-probabilities that are read of them."""
+        log-probabilities that are read of them. `keep` as for `_Unembedding.target_logprobs`."""
         device = self._model.device
         with torch.set_grad_enabled(self._backward):
             hidden = self._model.hidden(
@@ -240,7 +250,7 @@ class _Lane:
             )
         places, targets = read.of_rows(first_row, first_row + len(tokens), device)
         unembedding = _Unembedding(hidden.detach(), self._weights, targets)
-        read.logprobs[places] = unembedding.target_logprobs(keep=self._backward).cpu().numpy()
+        read.logprobs[places] = unembedding.target_logprobs(keep=keep).cpu().numpy()
         return _Pass(hidden, unembedding, places)
 
     def _go_back(self, done: _Pass, read: _Read, others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:

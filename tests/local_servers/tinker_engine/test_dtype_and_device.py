@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -23,6 +24,7 @@ from transformers import (
 
 from local_servers.memory import OutOfMemory
 from local_servers.server_errors import SetupError
+from local_servers.tinker.engine import training
 from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import UNEMBED, SlotGroup
@@ -32,7 +34,6 @@ from local_servers.tinker.engine.row_exact import (
     TILE,
     Factors,
     RowExactProduct,
-    adapted_gemm,
     gemm,
     has_bfloat16_kernels,
     packed,
@@ -52,12 +53,24 @@ def bfloat16(qwen3_folder: Path) -> Engine:
     return Engine(qwen3_folder, dtype="bfloat16")
 
 
+@pytest.mark.skipif(not has_bfloat16_kernels(), reason="this processor has no bfloat16 products")
+def test_the_memory_that_a_model_needs_counts_its_packed_copies(qwen3_folder: Path, bfloat16: Engine) -> None:
+    weights = bfloat16.sampler_weights(None)
+    layers = sum(weight.nbytes for name, weight in weights.items() if name != UNEMBED)
+    assert bfloat16.needed_bytes > 3 * layers + 2 * weights[UNEMBED].nbytes
+    assert Engine(qwen3_folder).needed_bytes < 2.1 * (layers + weights[UNEMBED].nbytes)  # float32 has none
+
+
 def datums_of(engine: Engine, cases: Any, seed: int = 0) -> list[TrainDatum]:
     specs = [SampleSpec(cases.prompt(seed + number, 40), 4, 30, seed=number) for number in range(2)]
     return cases.datums(specs, engine.sample([(engine.sampler_weights(None), spec) for spec in specs]))
 
 
-def test_bfloat16_computes_what_float32_does_within_its_precision(any_folder: Path, cases: Any) -> None:
+def test_bfloat16_computes_what_float32_does_within_its_precision(
+    any_folder: Path, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In bfloat16 a group takes a series of micro-batches, in float32 one.
+    monkeypatch.setattr(training, "_rows_per_batch", lambda model: 50 if model.dtype == torch.bfloat16 else 2048)
     exact, rounded = Engine(any_folder), Engine(any_folder, dtype="bfloat16")
     datums = datums_of(exact, cases)
     adapters = [engine.create_adapter(8, 0) for engine in (exact, rounded)]
@@ -144,16 +157,16 @@ def test_a_product_summed_in_float32_is_one_of_float32_and_row_exact(rank: int) 
     weight, x = drawn(9000, 96).bfloat16(), drawn(7 * TILE, 96)  # in two parts
     factors = Factors(drawn(rank, 96).bfloat16(), 0.1 * drawn(9000, rank).bfloat16()) if rank else None
     product = RowExactProduct()
-    assert row_exact_sizes(weight, rank, in_float32=True) == product.sizes(weight, rank, in_float32=True)
-    whole = product(x, weight, factors, in_float32=True)
+    assert row_exact_sizes(weight, rank) == product.sizes(weight, rank)  # not the last resort
+    whole = product.float32_result(x, weight, factors)
     expected = x @ weight.float().t()
     if factors is not None:
         expected += (x @ factors.a.float().t()) @ factors.b.float().t()
     assert whole.dtype == torch.float32
-    torch.testing.assert_close(whole, expected, rtol=0, atol=0.1 if rank else 1e-3)
+    torch.testing.assert_close(whole, expected, rtol=0, atol=0.1 if rank else 1e-3)  # logits are up to 40
     for start, stop in ((0, 1), (1, 3), (3, 7)):
         rows = slice(start * TILE, stop * TILE)
-        assert torch.equal(product(x[rows], weight, factors, in_float32=True), whole[rows])
+        assert torch.equal(product.float32_result(x[rows], weight, factors), whole[rows])
 
 
 def test_products_with_a_packed_matrix_are_those_with_the_matrix() -> None:
@@ -218,7 +231,7 @@ def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
     weights = adapter.adapted_weights(base)
     if dtype == torch.bfloat16:
         group = SlotGroup(("model.layers.0.mlp.up_proj",), [64], base["model.layers.0.mlp.up_proj"])
-        (out,) = group.sampled(torch.empty(6, 32, device=device), weights, adapted_gemm)
+        (out,) = group.sampled(torch.empty(6, 32, device=device), weights, F.linear)
         assert out.device.type == "meta"
     adapter.add_grads({name: factor.float() for name, factor in adapter.factors(base).items()})
     assert adapter.grads is not None and {grad.device.type for grad in adapter.grads.values()} == {"meta"}
@@ -258,9 +271,9 @@ def test_the_gradient_of_the_unembedding_is_that_of_autograd(dtype: torch.dtype,
     hidden, unembed, a, b = (
         torch.randn(*shape, generator=generator) for shape in ((5, 32), (40, 32), (4, 32), (40, 4))
     )
-    merged = unembed + b @ a if dtype == torch.float32 else unembed.to(dtype)
-    weights = {UNEMBED: merged, f"{UNEMBED}.lora_A": a, f"{UNEMBED}.lora_B": b}
-    grads = {name: torch.zeros_like(value) for name, value in weights.items() if name != UNEMBED}
+    merged = unembed + b @ a if dtype == torch.float32 else unembed
+    weights = {UNEMBED: merged.to(dtype), f"{UNEMBED}.lora_A": a.to(dtype), f"{UNEMBED}.lora_B": b.to(dtype)}
+    grads = {name: torch.zeros(value.shape) for name, value in weights.items() if name != UNEMBED}
     targets = _Targets(torch.tensor([0, 1, 1, 4]), torch.tensor([3, 7, 39, 0]))
     slopes = torch.tensor([1.0, -0.5, 2.0, 0.3])
     unembedding = _Unembedding(hidden, weights, targets)

@@ -218,12 +218,36 @@ def test_the_number_of_cores_changes_no_bit(
     monkeypatch.setattr(training, "_rows_per_batch", lambda model: SMALL)  # several series a lane
     grads = []
     for cores in (1, 4):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         adapter = trained(1)
         engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True)
         assert adapter.grads
         grads.append(adapter.grads)
     assert all(torch.equal(grads[0][key], grads[1][key]) for key in grads[0])
+
+
+@pytest.mark.parametrize("flags", [{}, {"train_attn": False}, {"train_mlp": False, "train_attn": False}])
+def test_a_group_in_a_series_has_the_gradients_of_one_in_a_micro_batch(
+    engine: Engine, cases: Any, monkeypatch: pytest.MonkeyPatch, flags: dict[str, bool]
+) -> None:
+    rows = [cases.prompt(0, 50) + cases.prompt(1 + number, length) for number, length in enumerate((30, 5, 44, 0))]
+    datums = [
+        TrainDatum(
+            np.array(row[:-1]), {"target_tokens": np.array(row[1:]), "weights": np.ones(len(row) - 1, np.float32)}
+        )
+        for row in rows
+    ]
+    found = []
+    for size in (LARGE, SMALL):
+        monkeypatch.setattr(training, "_rows_per_batch", lambda model, size=size: size)
+        adapter = engine.create_adapter(4, 0, **flags)
+        output = engine.forward_backward(adapter, datums, "cross_entropy", {}, backward=True)
+        found.append((np.concatenate(output.logprobs), adapter.grads))
+    (expected, expected_grads), (logprobs, grads) = found
+    np.testing.assert_allclose(logprobs, expected, atol=1e-4)
+    assert expected_grads is not None and grads is not None and grads.keys() == expected_grads.keys()
+    for key, value in expected_grads.items():
+        torch.testing.assert_close(grads[key], value, rtol=1e-3, atol=1e-4 * float(value.abs().max()))
 
 
 def test_gradients_of_several_calls_add_up(engine: Engine, trained: Callable[[int], Adapter], cases: Any) -> None:
