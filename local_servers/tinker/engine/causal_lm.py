@@ -387,8 +387,8 @@ class BaseModel:
         model.set_attn_implementation("eager")
         rounded = model(tokens[None], use_cache=False).logits[0].float()
         embedding = self._backbone.get_input_embeddings()
-        if self.weights[UNEMBED].dtype == torch.float32 and embedding.weight is model.get_output_embeddings().weight:
-            # The float32 copy of the unembedding has the same numbers: keep one table and not two.
+        if embedding.weight is model.get_output_embeddings().weight:
+            # A float32 copy of the unembedding has the same numbers: keep one table and not two.
             embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
         return rounded, _float32_logits(model, tokens)
 

@@ -128,11 +128,11 @@ def bucket_by_length(lengths: list[int], prefix: int, most_keys: int) -> list[li
 class _Packer:
     """Collects groups until a micro-batch is full."""
 
-    def __init__(self, first_row: int = 0, shared_prefix: int = 0) -> None:
-        """`first_row` is the number of its first row in its series, of which the first `shared_prefix` rows are the
-        prefix of all that is added."""
+    def __init__(self, rows_before: int = 0) -> None:
+        """`rows_before` are those of its series, the prefix of all that is added among them; 0: the micro-batch has its
+        prefixes in itself."""
         self.rows = 0
-        self._first_row, self._shared_prefix = first_row, shared_prefix
+        self._rows_before = rows_before
         self._tokens: list[np.ndarray] = []
         self._positions: list[np.ndarray] = []
         self._groups: list[PackedGroup] = []
@@ -148,11 +148,10 @@ class _Packer:
         return start
 
     def add(self, sequences: list[np.ndarray], prefix: int, members: list[int]) -> None:
-        if self._shared_prefix:
-            start, own_prefix, prefix_rows = self.rows, 0, np.arange(prefix)
-        else:
-            start, own_prefix = self._put(sequences[members[0]][:prefix], 0, prefix), prefix
-            prefix_rows = np.arange(start, start + prefix) + self._first_row
+        start, own_prefix = self.rows, 0 if self._rows_before else prefix
+        if own_prefix:
+            self._put(sequences[members[0]][:prefix], 0, prefix)
+        prefix_rows = np.arange(prefix) + (start if own_prefix else 0)
         suffixes = [sequences[member][prefix:] for member in members]
         suffix_rows = [np.empty(0, dtype=np.int64)] * len(members)
         buckets = []
@@ -160,7 +159,7 @@ class _Packer:
             length = len(suffixes[places[0]])
             buckets.append(Bucket(self.rows, len(places), length))
             for place in places:
-                row = self._put(suffixes[place], prefix, length) + self._first_row
+                row = self._put(suffixes[place], prefix, length) + self._rows_before
                 suffix_rows[place] = np.arange(row, row + len(suffixes[place]))
         self._groups.append(PackedGroup(start, own_prefix, tuple(buckets)))
         self._datum_rows += [
@@ -220,12 +219,12 @@ def _series(sequences: list[np.ndarray], prefix: int, members: list[int], usual_
     packed = []
     for number in range(wanted):
         batches: list[MicroBatch] = []
-        first_row = prefix
+        rows = prefix
         for part in parts[number::wanted]:  # each series has long ones and short ones
-            packer = _Packer(first_row, prefix)
+            packer = _Packer(rows)
             packer.add(sequences, prefix, part)
             batches.append(packer.finish())
-            first_row += packer.rows
+            rows += packer.rows
         packed.append(Series(sequences[parts[0][0]][:prefix], batches))
     return packed
 

@@ -107,17 +107,16 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     return kept
 
 
-def packable(weight: torch.Tensor, device: torch.device | None = None) -> bool:
+def packable(weight: torch.Tensor, device: torch.device | None = None, most_numbers: int = _PACKED_NUMBERS) -> bool:
     """Whether `packed` keeps up to two copies of this matrix, where it is or on `device`: it is bfloat16, for which the
     processor has kernels, and of a model whose copies take no more than a few gigabytes."""
-    small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
+    small = weight.dtype == torch.bfloat16 and weight.numel() <= most_numbers
     return small and (device or weight.device).type == "cpu" and has_bfloat16_kernels()
 
 
-def has_float32_result(matrix: torch.Tensor, device: torch.device) -> bool:
+def has_float32_result(weight: torch.Tensor, device: torch.device) -> bool:
     """Whether `float32_gemm` multiplies this matrix on the device; a packed copy of it is then kept."""
-    rounded = matrix.dtype == torch.bfloat16 and matrix.numel() <= _PACKED_PARTS_NUMBERS
-    return rounded and device.type == "cpu" and has_bfloat16_kernels()
+    return packable(weight, device, _PACKED_PARTS_NUMBERS)
 
 
 @functools.cache

@@ -301,7 +301,7 @@ def run_datums(
     # The LoRA factors that gradients are taken of. They are float32, also where the passes round them to bfloat16,
     # because a gradient has their dtype and is summed over the micro-batches.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
-    unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # once: 57 MB of SmolLM2-135M
+    unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # one copy at most
 
     def run_lane(number: int) -> tuple[list[_Losses], Weights]:
         lane = _Lane(model, weights, trained, unembedding)
