@@ -65,8 +65,8 @@ class LoraShape:
 
 def _adapted_bytes(matrices: list[torch.Tensor], rank: int) -> int:
     """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
-    products take (joined, and packed), some three times as much."""
-    return sum(4 * matrix.numel() if merges(matrix) else 4 * 2 * rank * sum(matrix.shape) for matrix in matrices)
+    products take (joined, and packed in two orders), some six times as much."""
+    return sum(4 * matrix.numel() if merges(matrix) else 6 * 2 * rank * sum(matrix.shape) for matrix in matrices)
 
 
 class SnapshotWeights(dict[str, torch.Tensor]):

@@ -1,19 +1,21 @@
 """The base model: a Hugging Face causal LM folder whose linear weights, attention and row kernels are ours to choose.
 
-The architecture (norms, rotary embedding, residuals) stays transformers' own code. What is replaced:
+The architecture (order of the parts, rotary embedding, residuals) stays transformers' own code. What is replaced:
 
 - every `nn.Linear` by a `LinearSlot`, which takes its weight from the bound `Weights` (base or LoRA-merged);
 - attention, through transformers' attention registry, by whatever the caller passes along with the rows;
-- the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`).
+- the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`);
+- in bfloat16 models, RMSNorm by a form with a shorter backward pass.
 
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-Weights are float32 or bfloat16, and so are the layers' products and what is between gate and down. All else is float32:
-the residual stream, attention, logits (`row_exact.float32_gemm`) and log-probabilities. Rounded to bfloat16, the
-residual stream and the logits would make up most of the error: the sampler's log-probabilities of SmolLM2-135M were
-0.036 nats from the trainer's, and are 0.010. Where oneDNN has no bfloat16 kernels, or the unembedding is very large
-(`row_exact.has_float32_result`), it is float32.
+Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is of
+it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed in
+float32, and where PyTorch has MKL they are not rounded (`row_exact.has_float32_result`). Where it has not, or the
+processor has no bfloat16 instructions, the unembedding is float32. The log-probabilities that a sampler and a trainer of
+SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009 apart, and with the
+residual stream and logits rounded too, 0.036.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
@@ -42,12 +44,12 @@ from local_servers.tinker.engine.row_exact import (
     TILE,
     Factors,
     RowExactProduct,
-    float32_gemm,
     gemm,
     has_float32_result,
     packable,
     packed,
     padded_rows,
+    product,
     row_exact_activation,
 )
 
@@ -57,8 +59,8 @@ Weights = dict[str, torch.Tensor]
 """Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an
 adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
 them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
-Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""x (R, in) and a matrix (out, in) -> (R, out)."""
+Product = Callable[[torch.Tensor, torch.Tensor, Factors | None, torch.dtype], torch.Tensor]
+"""x (R, in), a matrix (out, in), factors beside it and the dtype of the result -> (R, out)."""
 RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Attention over packed rows of a layer: q (R, H, d), k and v (R, KV, d) and the scale -> (R, H, d)."""
 UNEMBED = "lm_head"
@@ -109,8 +111,9 @@ class _MergedProduct(torch.autograd.Function):
 
 
 class _RoundedProduct(torch.autograd.Function):
-    """x (1, R, in) times [W, ...] + [B A, ...], not merged -> (1, R, sum of `outputs`) of `dtype`, with the gradients
-    of x and of each A and B, which come as a, ..., b, ...: products of the dtype of the weight.
+    """x (1, R, in) times [W, ...] + [B A, ...] of a group, not merged -> (1, R, sum of its outputs), with the gradients
+    of x and of each A and B: products of the dtype of the weight. The factors come `joined`, rounded to that dtype, and
+    once more one by one (A, ..., B, ...), float32, to take their gradients.
 
     `before` is applied to x first, and again in the backward pass, so that its result is not kept."""
 
@@ -119,41 +122,39 @@ class _RoundedProduct(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         before: Callable[[torch.Tensor], torch.Tensor] | None,
-        weight: torch.Tensor,
-        outputs: list[int],
-        dtype: torch.dtype,
-        *factors: torch.Tensor,
+        group: "SlotGroup",
+        joined: Factors,
+        *_: torch.Tensor,
     ) -> torch.Tensor:
         multiplied = x if before is None else before(x)
-        rows = multiplied[0].to(weight.dtype)
-        half = len(outputs)
-        a = torch.cat(factors[:half]).to(rows.dtype)
-        b = torch.block_diag(*factors[half:]).to(rows.dtype)
-        low = gemm(rows, a)
-        ctx.save_for_backward(rows[None] if before is None else x, weight, low, a, b)
-        ctx.before, ctx.outputs, ctx.dtype = before, outputs, multiplied.dtype
-        return gemm(rows, packed(weight)).to(dtype).add_(gemm(low, b))[None]
+        rows = multiplied[0].to(group.weight.dtype)
+        ctx.save_for_backward(rows[None] if before is None else x)
+        ctx.before, ctx.group, ctx.joined, ctx.dtype = before, group, joined, multiplied.dtype
+        return product(rows, group.weight, joined, group.dtype)[None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, low, a, b = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
+        weight, (a, b), outputs = ctx.group.weight, ctx.joined, ctx.group.outputs
         multiplied = x
         if ctx.before is not None:
             with torch.enable_grad():
                 multiplied = ctx.before(x := x.detach().requires_grad_())
         rows, grad = multiplied[0].detach().to(weight.dtype), grads[0][0].to(weight.dtype)
-        through = grad @ b
+        through = gemm(grad, packed(b, transposed=True))
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = gemm(grad, packed(weight, transposed=True), through @ a).to(ctx.dtype)[None]
+            low_rank = gemm(through, packed(a, transposed=True))
+            x_grad = gemm(grad, packed(weight, transposed=True), low_rank).to(ctx.dtype)[None]
             if ctx.before is not None:
                 (x_grad,) = torch.autograd.grad(multiplied, x, x_grad)
-        rank = a.shape[0] // len(ctx.outputs)
+        rank = a.shape[0] // len(outputs)
+        low = gemm(rows, packed(a))
         b_grads = [
             (part.t() @ its_low).float()
-            for part, its_low in zip(grad.split(ctx.outputs, dim=1), low.split(rank, dim=1), strict=True)
+            for part, its_low in zip(grad.split(outputs, dim=1), low.split(rank, dim=1), strict=True)
         ]
-        return x_grad, None, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
+        return x_grad, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
 
 
 class _PassState(threading.local):
@@ -178,30 +179,25 @@ class SlotGroup:
     def adapted(self, weights: Weights) -> bool:
         return f"{self.names[0]}.lora_A" in weights
 
-    def sampled(self, x: torch.Tensor, weights: Weights, product: Product) -> tuple[torch.Tensor, ...]:
+    def sampled(self, x: torch.Tensor, weights: Weights, multiply: Product) -> tuple[torch.Tensor, ...]:
         """The outputs (R, out) for x (R, in), without gradients."""
-        rows = x.to(self.weight.dtype)
-        out = product(rows, self.weight).to(self.dtype)
-        if self.adapted(weights):
-            a, b = self._factors(weights)
-            out.add_(product(product(rows, a), b))
-        return out.split(self.outputs, dim=1)
+        factors = self.joined(weights) if self.adapted(weights) else None
+        return multiply(x, self.weight, factors, self.dtype).split(self.outputs, dim=1)
 
     def trained(
         self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
         """The outputs (1, R, sum of `outputs`) for x (1, R, in), or for `before` of x, differentiable."""
         factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
-        out = _RoundedProduct.apply(x, before, self.weight, self.outputs, self.dtype, *factors)
-        return cast(torch.Tensor, out)
+        return cast(torch.Tensor, _RoundedProduct.apply(x, before, self, self.joined(weights), *factors))
 
-    def _factors(self, weights: Weights) -> Factors:
+    def joined(self, weights: Weights) -> Factors:
         """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
-        name = "+".join(self.names)
-        if f"{name}.lora_B" not in weights:
-            a, b = ([weights[f"{each}.lora_{factor}"] for each in self.names] for factor in "AB")
-            weights[f"{name}.lora_A"], weights[f"{name}.lora_B"] = torch.cat(a), torch.block_diag(*b)
-        return Factors(weights[f"{name}.lora_A"], weights[f"{name}.lora_B"])
+        a, b = (f"{'+'.join(self.names)}.joined_{factor}" for factor in "AB")
+        if b not in weights:
+            of_each = ([weights[f"{name}.lora_{factor}"] for name in self.names] for factor in "AB")
+            weights[a], weights[b] = torch.cat(next(of_each)), torch.block_diag(*next(of_each))
+        return Factors(weights[a], weights[b])
 
 
 class LinearSlot(nn.Module):
@@ -226,7 +222,7 @@ class LinearSlot(nn.Module):
                 pass_state.group_outputs |= zip(group.names, self._of_group(group, x), strict=True)
             out = pass_state.group_outputs.pop(self.name)
         elif pass_state.product is not None:
-            out = pass_state.product(x[0], weight)[None]
+            out = pass_state.product(x[0], weight, None, weight.dtype)[None]
         elif f"{self.name}.lora_A" in weights:
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
@@ -235,10 +231,10 @@ class LinearSlot(nn.Module):
         return out if self.bias is None else out + self.bias
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        weights, product = self.pass_state.weights, self.pass_state.product
-        if product is None and torch.is_grad_enabled():
+        weights, multiply = self.pass_state.weights, self.pass_state.product
+        if multiply is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
-        return tuple(out[None] for out in group.sampled(x[0], weights, product or F.linear))
+        return tuple(out[None] for out in group.sampled(x[0], weights, multiply or product))
 
 
 class ActivationSlot(nn.Module):
@@ -281,6 +277,42 @@ class GatedMLP(nn.Module):
     def _between(self, gate_and_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_and_up.chunk(2, dim=-1)
         return cast(torch.Tensor, self.mlp.act_fn.function(gate) * up)
+
+
+class _Normalised(torch.autograd.Function):
+    """RMSNorm of x (..., n) with a weight (n,) that is not trained. PyTorch's own keeps as much and takes twice as long
+    for both passes, as it goes over x some twenty times."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+        scale = mean_square.add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, scale)
+        ctx.weight = weight
+        return torch.mul(x, scale).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, scale = ctx.saved_tensors
+        weighted = grads[0] * ctx.weight
+        along_x = torch.linalg.vecdot(weighted, x)[..., None].mul_(scale.pow(3)).div_(x.shape[-1])
+        return weighted.mul_(scale).addcmul_(x, along_x, value=-1), None, None
+
+
+class RmsNorm(nn.Module):
+    """transformers' RMSNorm, for float32 activations of a bfloat16 model."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight: torch.Tensor = norm.weight.float()  # type: ignore[operator]
+        self.epsilon: float = norm.variance_epsilon  # type: ignore[assignment]
+
+    @classmethod
+    def fits(cls, module: nn.Module) -> bool:
+        return type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, _Normalised.apply(x, self.weight, self.epsilon))
 
 
 class RotaryTable(nn.Module):
@@ -355,6 +387,7 @@ class BaseModel:
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
         rounded, expected = self._reference_logits(model, tokens)  # in `dtype`, and in float32
         model.set_attn_implementation(_ATTENTION)
+        self._groups: list[SlotGroup] = []
         self._replace_layers(self._backbone, "model")  # moves the matrices of linear layers to `weights`
         self.n_weights = sum(weight.numel() for weight in self.weights.values())
         self.large = device.type == "cpu" and self.n_weights >= _LARGE_WEIGHTS
@@ -402,6 +435,8 @@ class BaseModel:
                 setattr(module, name, slots[-1])
             elif name in ("act_fn", "activation_fn"):
                 setattr(module, name, ActivationSlot(child, self._pass_state))
+            elif self.dtype == torch.bfloat16 and RmsNorm.fits(child):
+                setattr(module, name, RmsNorm(child))
             else:
                 self._replace_layers(child, child_path)
                 if GatedMLP.fits(child):
@@ -429,6 +464,7 @@ class BaseModel:
         self.weights |= zip(group.names, whole.split(group.outputs), strict=True)  # views: no second copy
         for slot in slots:
             slot.group = group
+        self._groups.append(group)
 
     def _refuse_unknown_parts(self) -> None:
         """Raises SetupError for parts that the local engine cannot compute, or would compute in another way that the
@@ -492,8 +528,11 @@ class BaseModel:
         where bfloat16 has none; raises RuntimeError where float32 has none."""
         try:
             self._row_exact_product = RowExactProduct()
+            for group in self._groups:
+                self._row_exact_product.sizes(group.weight, dtype=group.dtype)
             for name, weight in self.weights.items():
-                self._row_exact_product.sizes(weight, 0 if name == UNEMBED and not merges(weight) else None)
+                if merges(weight) or name == UNEMBED:
+                    self._row_exact_product.sizes(weight, dtype=torch.float32)
             alone = self._probe([tokens])
             if torch.equal(self._probe([tokens.flip(0), tokens[:37], tokens]), alone):
                 return self._row_exact_product
@@ -517,6 +556,12 @@ class BaseModel:
                 f"{self.folder}: in bfloat16 the local engine's log-probabilities are off by {ours:.2g} nats, "
                 f"transformers' by {theirs:.2g}: `coderl serve tinker --dtype float32` serves it (set TINKER_BASE_URL)"
             )
+
+    def join_factors(self, weights: Weights) -> None:
+        """Keeps joined LoRA factors among the weights, before threads take copies of these."""
+        for group in self._groups:
+            if group.adapted(weights):
+                group.joined(weights)
 
     def hidden(
         self,
@@ -553,19 +598,15 @@ class BaseModel:
         """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""
         rows = hidden.shape[0]
         padded = F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows))
-        return unembedded(padded, weights, self._row_exact_product)[:rows]
+        return unembedded(padded, weights, self._row_exact_product or product)[:rows]
 
 
-def unembedded(hidden: torch.Tensor, weights: Weights, product: RowExactProduct | None = None) -> torch.Tensor:
-    """Float32 logits (R, vocabulary) of hidden states (R, hidden), by a row-exact product or a plain one."""
-    matrix = weights[UNEMBED]
-    if merges(matrix):
-        return (product or _linear)(hidden, matrix)
-    factors = None
-    if f"{UNEMBED}.lora_A" in weights:
+def unembedded(hidden: torch.Tensor, weights: Weights, multiply: Product = product) -> torch.Tensor:
+    """Float32 logits (R, vocabulary) of hidden states (R, hidden), by a row-exact product or the plain one."""
+    matrix, factors = weights[UNEMBED], None
+    if not merges(matrix) and f"{UNEMBED}.lora_A" in weights:
         factors = Factors(*(weights[f"{UNEMBED}.lora_{factor}"].to(matrix.dtype) for factor in "AB"))
-    multiply = float32_gemm if product is None else product.float32_result
-    return multiply(hidden, matrix, factors)
+    return multiply(hidden, matrix, factors, torch.float32)
 
 
 @contextmanager
@@ -614,9 +655,8 @@ def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         matrix = model.get_output_embeddings().weight.to(dtype)
-        unembed = 0  # beside the embeddings: a packed copy, or one in float32
-        if dtype != torch.float32:
-            unembed = matrix.nbytes if has_float32_result(matrix, device) else 4 * matrix.numel()
+        in_float32 = dtype != torch.float32 and not has_float32_result(matrix, device)
+        unembed = 4 * matrix.numel() if in_float32 else 0  # beside the embeddings
         matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
     copies = sum(2 * matrix.nbytes for matrix in matrices if packable(matrix, device))
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

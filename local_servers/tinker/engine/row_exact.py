@@ -11,12 +11,13 @@ What breaks that in plain torch, and what is done about it:
 Attention mixes rows and is therefore done per request (see `cached_attention`).
 """
 
+import ctypes
 import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,14 +29,8 @@ TILE = 32
 small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
-_FLOAT32_GEMM_ROWS = (64, TILE)
-"""The same for `float32_gemm`, which is no faster in larger ones."""
 _PACKED_NUMBERS = 4_000_000
 """Numbers of the largest matrix that is kept in another order too: those of models up to about 0.6 B parameters."""
-_PART_OUTPUTS = 8192
-"""Outputs of `float32_gemm` that are computed at a time: they stay in the processor's cache."""
-_PACKED_PARTS_NUMBERS = 200_000_000
-"""Numbers of the largest matrix that `float32_gemm` takes: the unembedding of such a model."""
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
 _VECTOR_ELEMENTS = 64
@@ -55,32 +50,34 @@ class Factors(NamedTuple):
 
 
 class RowExactProduct:
-    """The product x (R, in) times weight (out, in) transposed -> (R, out); R a multiple of `TILE`.
+    """`product` for any number of rows, each of which has the same bits wherever it is in a batch.
 
     A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
     machine: of the sizes in `_GEMM_ROWS` those are taken that give a row the same bits. They are tried and not looked
     up, as the library's version and the processor decide which kernels run."""
 
     def __init__(self) -> None:
-        self._sizes: dict[tuple[torch.Size, torch.dtype, int | None], tuple[int, ...]] = {}
+        self._sizes: dict[tuple[torch.Size, torch.dtype, int, torch.dtype], tuple[int, ...]] = {}
         self._trying = threading.Lock()
 
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return product_in(self.sizes(weight), x, weight)
-
-    def float32_result(self, x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None) -> torch.Tensor:
-        """The same by `float32_gemm`, for x in float32 and a bfloat16 weight."""
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        factors: Factors | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
         rank = 0 if factors is None else len(factors.a)
-        return product_in(self.sizes(weight, float32_rank=rank), x, weight, partial(float32_gemm, factors=factors))
+        return product_in(self.sizes(weight, rank, dtype), x, weight, factors, dtype)
 
-    def sizes(self, weight: torch.Tensor, float32_rank: int | None = None) -> tuple[int, ...]:
-        """Rows of the GEMMs that this shape allows; for `float32_result` with factors of a rank, if that is given.
-        Where it allows none, sampling cannot promise the same tokens at another load: raises RuntimeError for float32,
-        and warns for bfloat16, which goes on in tiles."""
-        key = weight.shape, weight.dtype, float32_rank
+    def sizes(self, weight: torch.Tensor, rank: int = 0, dtype: torch.dtype | None = None) -> tuple[int, ...]:
+        """Rows of the GEMMs that this shape allows, for a result of `dtype` with factors of this rank beside it. Where
+        it allows none, sampling cannot promise the same tokens at another load: raises RuntimeError for float32, and
+        warns for bfloat16, which goes on in tiles."""
+        key = weight.shape, weight.dtype, rank, dtype or weight.dtype
         with self._trying:
             if key not in self._sizes:
-                found = row_exact_sizes(weight, float32_rank)
+                found = row_exact_sizes(weight, rank, dtype)
                 if not found:
                     problem = f"products of shape {tuple(weight.shape)} are not reproducible row by row on this machine"
                     if weight.dtype == torch.float32:
@@ -89,6 +86,66 @@ class RowExactProduct:
                     found = (TILE,)
                 self._sizes[key] = found
             return self._sizes[key]
+
+
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    factors: Factors | None = None,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """x (R, in), rounded to the dtype of `weight`, times that matrix (out, in) transposed, plus the product with
+    factors beside it -> (R, out) of `dtype`, by default the weight's; into `out` if it is given. A float32 result of
+    bfloat16 matrices is not rounded, where `has_float32_result`."""
+    x = x.to(weight.dtype)
+    if dtype == torch.float32 and has_float32_result(weight, x.device):
+        if out is None:
+            out = x.new_empty(len(x), len(weight), dtype=dtype)
+        _multiply_into(out, x, weight)
+        if factors is not None:
+            _multiply_into(out, gemm(x, packed(factors.a)), factors.b, add=True)
+        return out
+    low_rank = None if factors is None else gemm(gemm(x, packed(factors.a)), packed(factors.b))
+    result = gemm(x, packed(weight), low_rank, out if dtype in (None, weight.dtype) else None).to(dtype or weight.dtype)
+    return result if out is None or out is result else out.copy_(result)
+
+
+def product_in(
+    sizes: Sequence[int],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    factors: Factors | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`product` in GEMMs of `sizes` rows, which descend; what is left is padded to the smallest."""
+    rows = x.shape[0]
+    if rows in sizes:
+        return product(x, weight, factors, dtype)
+    out = x.new_empty(rows, weight.shape[0], dtype=dtype or weight.dtype)
+    start = 0
+    for size in sizes:
+        while rows - start >= size:
+            product(x[start : start + size], weight, factors, dtype, out[start : start + size])
+            start += size
+    if left := rows - start:
+        out[start:] = product(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight, factors, dtype)[:left]
+    return out
+
+
+def gemm(
+    x: torch.Tensor, weight: torch.Tensor, plus: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x (R, in) times a matrix (out, in), packed or not, transposed, and `plus` (R, out), which is added before the
+    product is rounded; into `out` if it is given."""
+    if not weight.is_mkldnn:
+        return torch.mm(x, weight.t(), out=out) if plus is None else torch.addmm(plus, x, weight.t(), out=out)
+    linear = torch.ops.mkldnn._linear_pointwise
+    if plus is None:
+        result: torch.Tensor = linear.default(x, weight, None, "none", [], "")
+    else:
+        result = linear.binary(x, plus, weight, None, "add")
+    return result if out is None else out.copy_(result)
 
 
 def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
@@ -107,16 +164,17 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     return kept
 
 
-def packable(weight: torch.Tensor, device: torch.device | None = None, most_numbers: int = _PACKED_NUMBERS) -> bool:
+def packable(weight: torch.Tensor, device: torch.device | None = None) -> bool:
     """Whether `packed` keeps up to two copies of this matrix, where it is or on `device`: it is bfloat16, for which the
     processor has kernels, and of a model whose copies take no more than a few gigabytes."""
-    small = weight.dtype == torch.bfloat16 and weight.numel() <= most_numbers
+    small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
     return small and (device or weight.device).type == "cpu" and has_bfloat16_kernels()
 
 
 def has_float32_result(weight: torch.Tensor, device: torch.device) -> bool:
-    """Whether `float32_gemm` multiplies this matrix on the device; a packed copy of it is then kept."""
-    return packable(weight, device, _PACKED_PARTS_NUMBERS)
+    """Whether `product` gives this bfloat16 matrix a float32 result that is not rounded before, on the device."""
+    on_cpu = device.type == "cpu" and has_bfloat16_kernels()
+    return on_cpu and weight.dtype == torch.bfloat16 and _mkl_gemm() is not None
 
 
 @functools.cache
@@ -124,107 +182,56 @@ def has_bfloat16_kernels() -> bool:
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def product_in(
-    sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor, multiply: Callable[..., torch.Tensor] | None = None
-) -> torch.Tensor:
-    """x (R, in) times weight (out, in) transposed, in GEMMs of `sizes` rows, which descend; what is left is padded to
-    the smallest. `multiply` is used in place of `gemm`; its result has the dtype of x too."""
-    if multiply is None:
-        multiply, weight = gemm, packed(weight)
-    rows = x.shape[0]
-    if rows in sizes:
-        return multiply(x, weight)
-    out = x.new_empty(rows, weight.shape[0])
-    start = 0
-    for size in sizes:
-        while rows - start >= size:
-            multiply(x[start : start + size], weight, out=out[start : start + size])
-            start += size
-    if left := rows - start:
-        out[start:] = multiply(F.pad(x[start:], (0, 0, 0, sizes[-1] - left)), weight)[:left]
-    return out
+@functools.cache
+def _mkl_gemm() -> Any:
+    """MKL's product of bfloat16 matrices with a float32 result, which PyTorch has in itself and has no operator for: an
+    operator's result is bfloat16, which rounds a logit of 20 by up to 0.06. None where PyTorch is built without MKL."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        function: Any = ctypes.CDLL(str(library)).cblas_gemm_bf16bf16f32
+    except (OSError, AttributeError):
+        return None
+    integer, number, pointer = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
+    # order, transpositions of x and weight, rows, outputs, inputs, alpha, x, weight, beta and out with their strides
+    matrices = [number, pointer, integer, pointer, integer, number, pointer, integer]
+    function.argtypes, function.restype = [integer] * 6 + matrices, None
+    return function
 
 
-def gemm(
-    x: torch.Tensor, weight: torch.Tensor, plus: torch.Tensor | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """x (R, in) times a matrix (out, in), packed or not, transposed, and `plus` (R, out), which is added before the
-    product is rounded; into `out` if it is given."""
-    if not weight.is_mkldnn:
-        return torch.mm(x, weight.t(), out=out) if plus is None else torch.addmm(plus, x, weight.t(), out=out)
-    linear = torch.ops.mkldnn._linear_pointwise
-    if plus is None:
-        product: torch.Tensor = linear.default(x, weight, None, "none", [], "")
-    else:
-        product = linear.binary(x, plus, weight, None, "add")
-    return product if out is None else out.copy_(product)
-
-
-def float32_gemm(
-    x: torch.Tensor, weight: torch.Tensor, factors: Factors | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """x (R, in), float32, times a bfloat16 matrix (out, in) transposed, plus the product with bfloat16 factors beside
-    it -> (R, out), float32; into `out` if it is given. At 64 rows in two thirds of the time of a float32 product.
-
-    oneDNN rounds what it returns to bfloat16, a logit of 20 by up to 0.06. So a second product has the first taken from
-    it before it is rounded, and a third adds what x loses by being rounded: the result is within 0.002 of float32's.
-    What factors add is rounded, to about 1/500 of itself."""
-    if out is None:
-        out = x.new_empty(len(x), len(weight))
-    linear = torch.ops.mkldnn._linear_pointwise
-    coarse = x.to(weight.dtype)
-    fine = (x - coarse).to(weight.dtype)
-    low, its_parts = (None, None) if factors is None else (gemm(coarse, packed(factors.a)), _packed_parts(factors.b))
-    for number, (place, part) in enumerate(zip(out.split(_PART_OUTPUTS, dim=1), _packed_parts(weight), strict=True)):
-        rounded = linear.default(coarse, part, None, "none", [], "")
-        rest = linear.binary(fine, linear.binary(coarse, rounded, part, None, "sub"), part, None, "add")
-        if low is not None and its_parts is not None:
-            rest = linear.binary(low, rest, its_parts[number], None, "add")
-        place.copy_(rounded).add_(rest)
-    return out
-
-
-def _packed_parts(weight: torch.Tensor) -> list[torch.Tensor]:
-    """A bfloat16 matrix in parts of `_PART_OUTPUTS` rows, each in the order that oneDNN's kernels want, as `packed` has
-    a small one. Kept as an attribute of the matrix."""
-    kept: list[torch.Tensor] | None = getattr(weight, "packed_parts", None)
-    if kept is None:
-        parts = weight.detach().split(_PART_OUTPUTS)
-        kept = [torch.ops.mkldnn._reorder_linear_weight(part, 2 * TILE) for part in parts]
-        weight.packed_parts = kept  # type: ignore[attr-defined]
-    return kept
+def _multiply_into(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, add: bool = False) -> None:
+    """x (R, in) times weight (out, in) transposed, both bfloat16, into `out` (R, out), float32, or added to it."""
+    (rows, inputs), outputs = x.shape, len(weight)
+    at = [argument for each in (x, weight) for argument in (each.data_ptr(), max(each.stride(0), inputs))]
+    row_major, plain, transposed = 101, 111, 112  # CBLAS's codes
+    _mkl_gemm()(
+        *(row_major, plain, transposed, rows, outputs, inputs, 1.0),
+        *(*at, float(add), out.data_ptr(), max(out.stride(0), outputs)),
+    )
 
 
 @torch.no_grad()
 def row_exact_sizes(
     weight: torch.Tensor,
-    float32_rank: int | None = None,
+    rank: int = 0,
+    dtype: torch.dtype | None = None,
     product: Callable[..., torch.Tensor] = product_in,
 ) -> tuple[int, ...]:
-    """Those of `_GEMM_ROWS`, as many as agree, at which `product` gives a row the same bits at another place in the
-    batch and next to other rows. Tried on drawn numbers: a factor that was not trained yet is 0, and so is its every
-    product. With `float32_rank`, of `float32_gemm` with this weight and drawn factors of this rank."""
+    """Those of `_GEMM_ROWS`, as many as agree, at which `product`, with factors of this rank and a result of `dtype`,
+    gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers beside the
+    weight: a factor that was not trained yet is 0, and so is its every product."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator).to(weight.dtype)
 
-    candidates = _GEMM_ROWS
-    (out_features, in_features), dtype = weight.shape, weight.dtype
-    if float32_rank is None:
-        weight = drawn(out_features, in_features).to(dtype)
-        x = drawn(candidates[0], in_features).to(dtype)
-    else:
-        candidates = _FLOAT32_GEMM_ROWS  # the weight as it is: a copy of the largest of a model takes its memory
-        shapes = (float32_rank, in_features), (out_features, float32_rank)
-        factors = Factors(*(drawn(*shape).to(dtype) for shape in shapes)) if float32_rank else None
-        product = partial(product, multiply=partial(float32_gemm, factors=factors))
-        x = drawn(candidates[0], in_features)
+    out_features, in_features = weight.shape
+    factors = Factors(drawn(rank, in_features), drawn(out_features, rank)) if rank else None
+    x = drawn(_GEMM_ROWS[0], in_features)
     order = torch.randperm(len(x), generator=generator)
-    found = {size: product((size,), x, weight) for size in candidates}
-    moved = {size: product((size,), x[order], weight) for size in candidates}
+    found = {size: product((size,), x, weight, factors, dtype) for size in _GEMM_ROWS}
+    moved = {size: product((size,), x[order], weight, factors, dtype) for size in _GEMM_ROWS}
     agreeing = [
-        tuple(size for size in candidates if torch.equal(moved[size], expected[order]))
+        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order]))
         for expected in reversed(found.values())
     ]
     return max(agreeing, key=len)  # the smallest, where several have as many

@@ -298,6 +298,7 @@ def run_datums(
     sequences = [datum.tokens for datum in datums]
     packed = pack(sequences, _rows_per_batch(model))
     weights = adapter.adapted_weights(model.weights)
+    model.join_factors(weights)
     # The LoRA factors that gradients are taken of. They are float32, also where the passes round them to bfloat16,
     # because a gradient has their dtype and is summed over the micro-batches.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}

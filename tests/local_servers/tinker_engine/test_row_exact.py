@@ -30,10 +30,10 @@ def test_a_row_exact_product_is_found_and_is_right(shape: tuple[int, int]) -> No
 def test_sizes_at_which_a_row_has_other_bits_are_not_taken() -> None:
     weight = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
 
-    def other_kernels(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def other_kernels(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor, *_: None) -> torch.Tensor:
         return product_in(sizes, x, weight) + (1e-7 if sizes[0] > 2 * TILE else 0)
 
-    def by_place(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def by_place(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor, *_: None) -> torch.Tensor:
         return product_in(sizes, x, weight) + 1e-7 * torch.arange(len(x))[:, None]
 
     assert row_exact_sizes(weight, product=other_kernels) == (2 * TILE, TILE)
