@@ -10,10 +10,10 @@ The architecture (order of the parts, rotary embedding, residuals) stays transfo
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is of
-it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed in
-float32, and where PyTorch has MKL they are not rounded (`row_exact.has_float32_result`). Where it has not, or the
-processor has no bfloat16 instructions, the unembedding is float32. The log-probabilities that a sampler and a trainer of
+Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is
+of it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed
+in float32, and where PyTorch has MKL they are not rounded (`row_exact.has_float32_result`). Where it has not, or the
+processor has no bfloat16 instructions, the unembedding is float32. The log-probabilities that sampler and trainer of
 SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009 apart, and with the
 residual stream and logits rounded too, 0.036.
 
