@@ -5,17 +5,17 @@ The architecture (order of the parts, rotary embedding, residuals) stays transfo
 - every `nn.Linear` by a `LinearSlot`, which takes its weight from the bound `Weights` (base or LoRA-merged);
 - attention, through transformers' attention registry, by whatever the caller passes along with the rows;
 - the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`);
-- in bfloat16 models, RMSNorm by a form with a shorter backward pass.
+- in bfloat16 models, RMSNorm as Llama has it by a form with a shorter backward pass.
 
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
 Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is
 of it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed
-in float32, and where PyTorch has MKL they are not rounded (`row_exact.has_float32_result`). Where it has not, or the
-processor has no bfloat16 instructions, the unembedding is float32. The log-probabilities that sampler and trainer of
-SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009 apart, and with the
-residual stream and logits rounded too, 0.036.
+in float32, and those of the forward pass whose results are float32 are not rounded where the processor and PyTorch have
+what that takes (`row_exact.has_float32_result`). Elsewhere the unembedding is float32. The log-probabilities that
+sampler and trainer of SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009
+apart, and with the residual stream and logits rounded too, 0.036.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
@@ -58,7 +58,8 @@ logger = logging.getLogger(__name__)
 Weights = dict[str, torch.Tensor]
 """Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an
 adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
-them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both."""
+them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both. Those of
+layers of one input are there once more as one (`SlotGroup.joined`)."""
 Product = Callable[[torch.Tensor, torch.Tensor, Factors | None, torch.dtype], torch.Tensor]
 """x (R, in), a matrix (out, in), factors beside it and the dtype of the result -> (R, out)."""
 RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -113,7 +114,7 @@ class _MergedProduct(torch.autograd.Function):
 class _RoundedProduct(torch.autograd.Function):
     """x (1, R, in) times [W, ...] + [B A, ...] of a group, not merged -> (1, R, sum of its outputs), with the gradients
     of x and of each A and B: products of the dtype of the weight. The factors come `joined`, rounded to that dtype, and
-    once more one by one (A, ..., B, ...), float32, to take their gradients.
+    once more one by one (A, ..., B, ...), float32, to take their gradients. A group that is not adapted has none.
 
     `before` is applied to x first, and again in the backward pass, so that its result is not kept."""
 
@@ -123,7 +124,7 @@ class _RoundedProduct(torch.autograd.Function):
         x: torch.Tensor,
         before: Callable[[torch.Tensor], torch.Tensor] | None,
         group: "SlotGroup",
-        joined: Factors,
+        joined: Factors | None,
         *_: torch.Tensor,
     ) -> torch.Tensor:
         multiplied = x if before is None else before(x)
@@ -135,26 +136,27 @@ class _RoundedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        weight, (a, b), outputs = ctx.group.weight, ctx.joined, ctx.group.outputs
+        weight, outputs = ctx.group.weight, ctx.group.outputs
         multiplied = x
         if ctx.before is not None:
             with torch.enable_grad():
                 multiplied = ctx.before(x := x.detach().requires_grad_())
         rows, grad = multiplied[0].detach().to(weight.dtype), grads[0][0].to(weight.dtype)
-        through = gemm(grad, packed(b, transposed=True))
+        low_rank, factor_grads = None, []
+        if ctx.joined is not None:
+            a, b = ctx.joined
+            through, low = gemm(grad, packed(b, transposed=True)), gemm(rows, packed(a))
+            low_rank = gemm(through, packed(a, transposed=True))
+            rank = len(a) // len(outputs)
+            of_each = zip(grad.split(outputs, dim=1), low.split(rank, dim=1), strict=True)
+            b_grads = [(part.t() @ its_low).float() for part, its_low in of_each]
+            factor_grads = [*(through.t() @ rows).float().split(rank), *b_grads]
         x_grad = None
         if ctx.needs_input_grad[0]:
-            low_rank = gemm(through, packed(a, transposed=True))
             x_grad = gemm(grad, packed(weight, transposed=True), low_rank).to(ctx.dtype)[None]
             if ctx.before is not None:
                 (x_grad,) = torch.autograd.grad(multiplied, x, x_grad)
-        rank = a.shape[0] // len(outputs)
-        low = gemm(rows, packed(a))
-        b_grads = [
-            (part.t() @ its_low).float()
-            for part, its_low in zip(grad.split(outputs, dim=1), low.split(rank, dim=1), strict=True)
-        ]
-        return x_grad, None, None, None, *(through.t() @ rows).float().split(rank), *b_grads
+        return x_grad, None, None, None, *factor_grads
 
 
 class _PassState(threading.local):
@@ -176,23 +178,23 @@ class SlotGroup:
     weight: torch.Tensor
     dtype: torch.dtype = torch.float32
 
-    def adapted(self, weights: Weights) -> bool:
-        return f"{self.names[0]}.lora_A" in weights
-
     def sampled(self, x: torch.Tensor, weights: Weights, multiply: Product) -> tuple[torch.Tensor, ...]:
         """The outputs (R, out) for x (R, in), without gradients."""
-        factors = self.joined(weights) if self.adapted(weights) else None
-        return multiply(x, self.weight, factors, self.dtype).split(self.outputs, dim=1)
+        return multiply(x, self.weight, self.joined(weights), self.dtype).split(self.outputs, dim=1)
 
     def trained(
         self, x: torch.Tensor, weights: Weights, before: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
         """The outputs (1, R, sum of `outputs`) for x (1, R, in), or for `before` of x, differentiable."""
-        factors = [weights[f"{name}.lora_{factor}"] for factor in "AB" for name in self.names]
-        return cast(torch.Tensor, _RoundedProduct.apply(x, before, self, self.joined(weights), *factors))
+        joined = self.joined(weights)
+        factors = [] if joined is None else [weights[f"{name}.lora_{each}"] for each in "AB" for name in self.names]
+        return cast(torch.Tensor, _RoundedProduct.apply(x, before, self, joined, *factors))
 
-    def joined(self, weights: Weights) -> Factors:
-        """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights."""
+    def joined(self, weights: Weights) -> Factors | None:
+        """A (rank of all, in) and B (out, rank of all) of the whole, which are kept among the weights. None where these
+        layers are not adapted."""
+        if f"{self.names[0]}.lora_A" not in weights:
+            return None
         a, b = (f"{'+'.join(self.names)}.joined_{factor}" for factor in "AB")
         if b not in weights:
             of_each = ([weights[f"{name}.lora_{factor}"] for name in self.names] for factor in "AB")
@@ -217,7 +219,7 @@ class LinearSlot(nn.Module):
         if pass_state.in_float32:
             return _linear(x, weight, self.bias)
         group = self.group
-        if group is not None and (pass_state.product is not None or group.adapted(weights)):
+        if group is not None:
             if self.name not in pass_state.group_outputs:
                 pass_state.group_outputs |= zip(group.names, self._of_group(group, x), strict=True)
             out = pass_state.group_outputs.pop(self.name)
@@ -227,7 +229,7 @@ class LinearSlot(nn.Module):
             factors = weights[f"{self.name}.lora_A"], weights[f"{self.name}.lora_B"]
             return cast(torch.Tensor, _MergedProduct.apply(x, weight, self.bias, *factors))
         else:
-            out = F.linear(x.to(weight.dtype), weight).to(torch.float32 if group is None else group.dtype)
+            out = F.linear(x, weight)
         return out if self.bias is None else out + self.bias
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -269,7 +271,7 @@ class GatedMLP(nn.Module):
         weights, pass_state = self.pass_state.weights, self.pass_state
         inner, outer = self.mlp.gate_proj.group, self.mlp.down_proj.group
         plain = pass_state.product is not None or pass_state.in_float32 or not torch.is_grad_enabled()
-        if plain or not inner.adapted(weights) or not outer.adapted(weights):
+        if plain:
             return cast(torch.Tensor, self.mlp(x))
         both: torch.Tensor = inner.trained(x, weights)
         return cast(torch.Tensor, outer.trained(both, weights, before=self._between))
@@ -304,7 +306,7 @@ class RmsNorm(nn.Module):
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
-        self.weight: torch.Tensor = norm.weight.float()  # type: ignore[operator]
+        self.weight: torch.Tensor = norm.weight.detach().float()  # type: ignore[operator]
         self.epsilon: float = norm.variance_epsilon  # type: ignore[assignment]
 
     @classmethod
@@ -524,8 +526,9 @@ class BaseModel:
             raise SetupError(f"{refusal} (largest difference {difference:.2g}); {supported}")
 
     def _tried_row_exact_product(self, tokens: torch.Tensor) -> RowExactProduct | None:
-        """The product that gives a row the same bits in any batch, tried on every shape and on the whole model. None
-        where bfloat16 has none; raises RuntimeError where float32 has none."""
+        """The product that gives a row the same bits in any batch, tried on every shape and on the whole model; with
+        an adapter's factors beside a matrix it is tried when they are first used. None where bfloat16 has none; raises
+        RuntimeError where float32 has none."""
         try:
             self._row_exact_product = RowExactProduct()
             for group in self._groups:
@@ -560,8 +563,7 @@ class BaseModel:
     def join_factors(self, weights: Weights) -> None:
         """Keeps joined LoRA factors among the weights, before threads take copies of these."""
         for group in self._groups:
-            if group.adapted(weights):
-                group.joined(weights)
+            group.joined(weights)
 
     def hidden(
         self,
@@ -657,6 +659,10 @@ def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int
         matrix = model.get_output_embeddings().weight.to(dtype)
         in_float32 = dtype != torch.float32 and not has_float32_result(matrix, device)
         unembed = 4 * matrix.numel() if in_float32 else 0  # beside the embeddings
-        matrices = [layer.weight.to(dtype) for layer in model.modules() if isinstance(layer, nn.Linear)]
-    copies = sum(2 * matrix.nbytes for matrix in matrices if packable(matrix, device))
+        copies = 0
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear) and packable(weight := layer.weight.to(dtype), device):
+                # Forward products with a float32 result take the matrix as it is.
+                as_it_is = has_float32_result(weight, device) and not name.endswith(_ONE_INPUT[1])
+                copies += (1 if as_it_is else 2) * weight.nbytes
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

@@ -13,6 +13,7 @@ Attention mixes rows and is therefore done per request (see `cached_attention`).
 
 import ctypes
 import functools
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -97,7 +98,7 @@ def product(
 ) -> torch.Tensor:
     """x (R, in), rounded to the dtype of `weight`, times that matrix (out, in) transposed, plus the product with
     factors beside it -> (R, out) of `dtype`, by default the weight's; into `out` if it is given. A float32 result of
-    bfloat16 matrices is not rounded, where `has_float32_result`."""
+    bfloat16 matrices is not rounded, where `has_float32_result`. It has no gradients."""
     x = x.to(weight.dtype)
     if dtype == torch.float32 and has_float32_result(weight, x.device):
         if out is None:
@@ -107,8 +108,12 @@ def product(
             _multiply_into(out, gemm(x, packed(factors.a)), factors.b, add=True)
         return out
     low_rank = None if factors is None else gemm(gemm(x, packed(factors.a)), packed(factors.b))
-    result = gemm(x, packed(weight), low_rank, out if dtype in (None, weight.dtype) else None).to(dtype or weight.dtype)
-    return result if out is None or out is result else out.copy_(result)
+    if dtype in (None, weight.dtype):
+        return gemm(x, packed(weight), low_rank, out)
+    result = gemm(x, packed(weight)).to(dtype)
+    if low_rank is not None:
+        result += low_rank  # unrounded: early in a run all of it is less than the rounding
+    return result if out is None else out.copy_(result)
 
 
 def product_in(
@@ -167,14 +172,16 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
 def packable(weight: torch.Tensor, device: torch.device | None = None) -> bool:
     """Whether `packed` keeps up to two copies of this matrix, where it is or on `device`: it is bfloat16, for which the
     processor has kernels, and of a model whose copies take no more than a few gigabytes."""
-    small = weight.dtype == torch.bfloat16 and weight.numel() <= _PACKED_NUMBERS
-    return small and (device or weight.device).type == "cpu" and has_bfloat16_kernels()
+    return weight.numel() <= _PACKED_NUMBERS and _rounded_on_cpu(weight, device or weight.device)
 
 
 def has_float32_result(weight: torch.Tensor, device: torch.device) -> bool:
     """Whether `product` gives this bfloat16 matrix a float32 result that is not rounded before, on the device."""
-    on_cpu = device.type == "cpu" and has_bfloat16_kernels()
-    return on_cpu and weight.dtype == torch.bfloat16 and _mkl_gemm() is not None
+    return _rounded_on_cpu(weight, device) and _mkl_gemm() is not None
+
+
+def _rounded_on_cpu(weight: torch.Tensor, device: torch.device) -> bool:
+    return weight.dtype == torch.bfloat16 and device.type == "cpu" and has_bfloat16_kernels()
 
 
 @functools.cache
@@ -184,8 +191,11 @@ def has_bfloat16_kernels() -> bool:
 
 @functools.cache
 def _mkl_gemm() -> Any:
-    """MKL's product of bfloat16 matrices with a float32 result, which PyTorch has in itself and has no operator for: an
-    operator's result is bfloat16, which rounds a logit of 20 by up to 0.06. None where PyTorch is built without MKL."""
+    """MKL's product of bfloat16 matrices with a float32 result, which PyTorch has in itself and has no operator for:
+    what an operator returns is bfloat16, and a logit of 20 is rounded by up to 0.06. None where PyTorch is built
+    without MKL, and on processors without AMX, where it was not measured."""
+    if not torch.cpu._is_amx_tile_supported():
+        return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         function: Any = ctypes.CDLL(str(library)).cblas_gemm_bf16bf16f32
@@ -201,12 +211,25 @@ def _mkl_gemm() -> Any:
 def _multiply_into(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, add: bool = False) -> None:
     """x (R, in) times weight (out, in) transposed, both bfloat16, into `out` (R, out), float32, or added to it."""
     (rows, inputs), outputs = x.shape, len(weight)
-    at = [argument for each in (x, weight) for argument in (each.data_ptr(), max(each.stride(0), inputs))]
+    x, weight = _of_whole_rows(x), _of_whole_rows(weight)
+    if _of_whole_rows(out) is not out:
+        raise ValueError("a result whose rows overlap, or are not in one piece")
     row_major, plain, transposed = 101, 111, 112  # CBLAS's codes
     _mkl_gemm()(
-        *(row_major, plain, transposed, rows, outputs, inputs, 1.0),
-        *(*at, float(add), out.data_ptr(), max(out.stride(0), outputs)),
+        *(row_major, plain, transposed, rows, outputs, inputs),
+        *(1.0, x.data_ptr(), _row_stride(x), weight.data_ptr(), _row_stride(weight)),
+        *(float(add), out.data_ptr(), _row_stride(out)),
     )
+
+
+def _of_whole_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix as BLAS takes one, copied if need be: its rows lie one behind the other, each in one piece."""
+    one_piece = matrix.stride(1) == 1 or matrix.shape[1] == 1
+    return matrix if one_piece and (matrix.stride(0) >= matrix.shape[1] or len(matrix) == 1) else matrix.contiguous()
+
+
+def _row_stride(matrix: torch.Tensor) -> int:
+    return max(matrix.stride(0), matrix.shape[1])
 
 
 @torch.no_grad()
@@ -214,9 +237,9 @@ def row_exact_sizes(
     weight: torch.Tensor,
     rank: int = 0,
     dtype: torch.dtype | None = None,
-    product: Callable[..., torch.Tensor] = product_in,
+    multiply: Callable[..., torch.Tensor] = product_in,
 ) -> tuple[int, ...]:
-    """Those of `_GEMM_ROWS`, as many as agree, at which `product`, with factors of this rank and a result of `dtype`,
+    """Those of `_GEMM_ROWS`, as many as agree, at which `multiply`, with factors of this rank and a result of `dtype`,
     gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers beside the
     weight: a factor that was not trained yet is 0, and so is its every product."""
     generator = torch.Generator().manual_seed(0)
@@ -228,12 +251,15 @@ def row_exact_sizes(
     factors = Factors(drawn(rank, in_features), drawn(out_features, rank)) if rank else None
     x = drawn(_GEMM_ROWS[0], in_features)
     order = torch.randperm(len(x), generator=generator)
-    found = {size: product((size,), x, weight, factors, dtype) for size in _GEMM_ROWS}
-    moved = {size: product((size,), x[order], weight, factors, dtype) for size in _GEMM_ROWS}
-    agreeing = [
-        tuple(size for size in _GEMM_ROWS if torch.equal(moved[size], expected[order]))
-        for expected in reversed(found.values())
-    ]
+    back = order.argsort()
+
+    def digest(rows: torch.Tensor) -> bytes:
+        """Of the bits; one result at a time is held, as the unembedding's are large."""
+        return hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+
+    found = {size: digest(multiply((size,), x, weight, factors, dtype)) for size in _GEMM_ROWS}
+    moved = {size: digest(multiply((size,), x[order], weight, factors, dtype)[back]) for size in _GEMM_ROWS}
+    agreeing = [tuple(size for size in _GEMM_ROWS if moved[size] == expected) for expected in reversed(found.values())]
     return max(agreeing, key=len)  # the smallest, where several have as many
 
 

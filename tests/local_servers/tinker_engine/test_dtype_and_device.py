@@ -20,13 +20,14 @@ from transformers import (
     PreTrainedModel,
     Qwen3Config,
 )
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from local_servers.memory import OutOfMemory
 from local_servers.server_errors import SetupError
-from local_servers.tinker.engine import training
+from local_servers.tinker.engine import row_exact, training
 from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
-from local_servers.tinker.engine.causal_lm import UNEMBED, SlotGroup
+from local_servers.tinker.engine.causal_lm import UNEMBED, RmsNorm, SlotGroup
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.packing import TreeAttention, pack
 from local_servers.tinker.engine.row_exact import (
@@ -58,7 +59,8 @@ def bfloat16(qwen3_folder: Path) -> Engine:
 def test_the_memory_that_a_model_needs_counts_its_packed_copies(qwen3_folder: Path, bfloat16: Engine) -> None:
     weights = bfloat16.sampler_weights(None)
     layers = sum(weight.nbytes for name, weight in weights.items() if name != UNEMBED)
-    assert bfloat16.needed_bytes > 3 * layers + 2 * weights[UNEMBED].nbytes
+    gate_and_up = sum(weight.nbytes for name, weight in weights.items() if name.endswith(("gate_proj", "up_proj")))
+    assert bfloat16.needed_bytes >= 2 * layers + gate_and_up + 2 * weights[UNEMBED].nbytes
     assert Engine(qwen3_folder).needed_bytes < 2.1 * (layers + weights[UNEMBED].nbytes)  # float32 has none
 
 
@@ -166,10 +168,66 @@ def test_a_product_with_factors_beside_its_matrix_is_row_exact(dtype: torch.dtyp
         expected += (x.float() @ factors.a.float().t()).bfloat16().float() @ factors.b.float().t()
     exact = dtype == torch.float32 and has_float32_result(weight, weight.device)
     # Results are up to 40, where bfloat16 numbers are 0.25 apart; what is added is rounded by itself.
-    torch.testing.assert_close(whole.float(), expected, rtol=0, atol=1e-3 if exact else 0.2)
+    torch.testing.assert_close(whole.float(), expected, rtol=0, atol=(0.03 if rank else 1e-3) if exact else 0.2)
     for start, stop in ((0, 1), (1, 3), (3, 7)):
         rows = slice(start * TILE, stop * TILE)
         assert torch.equal(multiply(x[rows].float(), weight, factors, dtype), whole[rows])
+
+
+def test_a_float32_result_is_right_wherever_its_inputs_lie() -> None:
+    weight, x = torch.randn(48, 64).bfloat16(), torch.randn(5, 64).bfloat16()
+    expected = x.float() @ weight.float().t()
+    for rows in (x, x.t().contiguous().t(), torch.randn(5, 200).bfloat16()[:, 30:94].copy_(x)):
+        for matrix in (weight, weight.t().contiguous().t()):
+            torch.testing.assert_close(product(rows, matrix, None, torch.float32), expected, rtol=0, atol=0.2)
+    one = product(x[:1].expand(5, -1), weight, None, torch.float32)
+    torch.testing.assert_close(one, expected[:1].expand(5, -1), rtol=0, atol=0.2)
+    assert product(x[:0], weight, None, torch.float32).shape == (0, 48)
+
+
+@pytest.mark.parametrize("has_mkl", [True, False])
+def test_factors_too_small_for_a_rounded_result_are_added_to_it(has_mkl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_mkl:
+        monkeypatch.setattr(row_exact, "_mkl_gemm", lambda: None)
+    weight, x = torch.randn(48, 64).bfloat16(), torch.randn(5, 64).bfloat16()
+    factors = Factors(torch.randn(4, 64).bfloat16(), 1e-5 * torch.randn(48, 4).bfloat16())
+    plain, adapted = (product(x, weight, each, torch.float32) for each in (None, factors))
+    expected = (x.float() @ factors.a.float().t()) @ factors.b.float().t()
+    torch.testing.assert_close(adapted - plain, expected, rtol=0.05, atol=1e-5)
+
+
+def test_a_norm_and_its_gradients_are_those_of_transformers() -> None:
+    theirs = LlamaRMSNorm(16, eps=1e-5)
+    theirs.weight.data = torch.randn(16)
+    ours = RmsNorm(theirs)
+    x = torch.randn(1, 7, 6, 16)[:, :, 1:5].transpose(1, 2)  # heads of a row, as of queries
+    grad = torch.randn(x.shape)
+    results = []
+    for norm in (theirs, ours):
+        leaf = x.detach().clone().requires_grad_()
+        out = norm(leaf)
+        out.backward(grad)
+        results.append((out.detach(), leaf.grad))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(ours(x), theirs(x).detach())
+
+
+@pytest.mark.parametrize("trained", [{"train_attn": False}, {"train_mlp": False}, {}])
+def test_a_sampler_and_a_trainer_of_some_matrices_agree(
+    qwen3_folder: Path, cases: Any, trained: dict[str, bool]
+) -> None:
+    engine = Engine(qwen3_folder, dtype="bfloat16")
+    adapter = engine.create_adapter(4, 0, **trained)
+    for _ in range(2):  # sampled from first: what sampling keeps of the weights is then trained with
+        spec = SampleSpec(cases.prompt(0, 20), 4, 30, seed=3)
+        results = engine.sample([(engine.sampler_weights(adapter), spec)])
+        datums = cases.datums([spec], results)
+        found = engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True).logprobs
+        for sequence, row in zip(results[0].sequences, found, strict=True):
+            ours = np.array(sequence.logprobs)
+            assert np.abs(row[-len(ours) :] - ours).mean() < 2e-3
+        assert all(bool(grad.any()) for name, grad in (adapter.grads or {}).items() if name.endswith("B"))
+        engine.optim_step(adapter, AdamSettings(learning_rate=1e-3))
 
 
 def test_products_with_a_packed_matrix_are_those_with_the_matrix() -> None:

@@ -36,8 +36,8 @@ def test_sizes_at_which_a_row_has_other_bits_are_not_taken() -> None:
     def by_place(sizes: Sequence[int], x: torch.Tensor, weight: torch.Tensor, *_: None) -> torch.Tensor:
         return product_in(sizes, x, weight) + 1e-7 * torch.arange(len(x))[:, None]
 
-    assert row_exact_sizes(weight, product=other_kernels) == (2 * TILE, TILE)
-    assert row_exact_sizes(weight, product=by_place) == ()
+    assert row_exact_sizes(weight, multiply=other_kernels) == (2 * TILE, TILE)
+    assert row_exact_sizes(weight, multiply=by_place) == ()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
