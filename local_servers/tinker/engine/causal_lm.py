@@ -268,13 +268,11 @@ class GatedMLP(nn.Module):
         return one_product and isinstance(getattr(module, "act_fn", None), ActivationSlot)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights, pass_state = self.pass_state.weights, self.pass_state
-        inner, outer = self.mlp.gate_proj.group, self.mlp.down_proj.group
-        plain = pass_state.product is not None or pass_state.in_float32 or not torch.is_grad_enabled()
-        if plain:
+        pass_state = self.pass_state
+        if pass_state.product is not None or pass_state.in_float32 or not torch.is_grad_enabled():
             return cast(torch.Tensor, self.mlp(x))
-        both: torch.Tensor = inner.trained(x, weights)
-        return cast(torch.Tensor, outer.trained(both, weights, before=self._between))
+        both = self.mlp.gate_proj.group.trained(x, pass_state.weights)
+        return cast(torch.Tensor, self.mlp.down_proj.group.trained(both, pass_state.weights, before=self._between))
 
     def _between(self, gate_and_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_and_up.chunk(2, dim=-1)

@@ -240,14 +240,17 @@ def row_exact_sizes(
     multiply: Callable[..., torch.Tensor] = product_in,
 ) -> tuple[int, ...]:
     """Those of `_GEMM_ROWS`, as many as agree, at which `multiply`, with factors of this rank and a result of `dtype`,
-    gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers beside the
-    weight: a factor that was not trained yet is 0, and so is its every product."""
+    gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers: a matrix
+    that was not trained yet can be 0, and so is its every product. Only an unembedding is taken as it is, as a copy of
+    it takes much memory."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(weight.dtype)
 
     out_features, in_features = weight.shape
+    if weight.numel() <= _PACKED_NUMBERS:
+        weight = drawn(out_features, in_features)
     factors = Factors(drawn(rank, in_features), drawn(out_features, rank)) if rank else None
     x = drawn(_GEMM_ROWS[0], in_features)
     order = torch.randperm(len(x), generator=generator)
