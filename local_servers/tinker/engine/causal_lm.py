@@ -46,8 +46,6 @@ from local_servers.tinker.engine.row_exact import (
     RowExactProduct,
     gemm,
     has_float32_result,
-    packable,
-    packed,
     padded_rows,
     product,
     row_exact_activation,
@@ -142,18 +140,18 @@ class _RoundedProduct(torch.autograd.Function):
             with torch.enable_grad():
                 multiplied = ctx.before(x := x.detach().requires_grad_())
         rows, grad = multiplied[0].detach().to(weight.dtype), grads[0][0].to(weight.dtype)
-        low_rank, factor_grads = None, []
+        plus, factor_grads = None, []
         if ctx.joined is not None:
             a, b = ctx.joined
-            through, low = gemm(grad, packed(b, transposed=True)), gemm(rows, packed(a))
-            low_rank = gemm(through, packed(a, transposed=True))
+            through, low = gemm(grad, b, transposed=True), gemm(rows, a)
+            plus = through, a
             rank = len(a) // len(outputs)
             of_each = zip(grad.split(outputs, dim=1), low.split(rank, dim=1), strict=True)
             b_grads = [(part.t() @ its_low).float() for part, its_low in of_each]
             factor_grads = [*(through.t() @ rows).float().split(rank), *b_grads]
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = gemm(grad, packed(weight, transposed=True), low_rank).to(ctx.dtype)[None]
+            x_grad = gemm(grad, weight, plus, ctx.dtype, transposed=True)[None]
             if ctx.before is not None:
                 (x_grad,) = torch.autograd.grad(multiplied, x, x_grad)
         return x_grad, None, None, None, *factor_grads
@@ -448,14 +446,9 @@ class BaseModel:
                     self._group([other for other in slots if other is slot or other.name.rpartition(".")[2] in alike])
 
     def _group(self, slots: list[LinearSlot]) -> None:
-        """Has these slots, which get the same input, multiply together, unless their matrix is too large for the order
-        that each of theirs is kept in."""
+        """Has these slots, which get the same input, multiply together."""
         matrices = [self.weights[slot.name] for slot in slots]
         whole = torch.cat(matrices) if len(slots) > 1 else matrices[0]
-        if not packable(whole) and len(slots) > 1 and any(map(packable, matrices)):
-            for slot in slots:
-                self._group([slot])
-            return
         names = tuple(slot.name for slot in slots)
         # What lies between gate and down is the widest of a layer, and down's product rounds it in any case.
         inner = names[0].endswith(_ONE_INPUT[1])
@@ -655,12 +648,9 @@ def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         matrix = model.get_output_embeddings().weight.to(dtype)
-        in_float32 = dtype != torch.float32 and not has_float32_result(matrix, device)
+        blocks = has_float32_result(matrix, device)
+        in_float32 = dtype != torch.float32 and not blocks
         unembed = 4 * matrix.numel() if in_float32 else 0  # beside the embeddings
-        copies = 0
-        for name, layer in model.named_modules():
-            if isinstance(layer, nn.Linear) and packable(weight := layer.weight.to(dtype), device):
-                # Forward products with a float32 result take the matrix as it is.
-                as_it_is = has_float32_result(weight, device) and not name.endswith(_ONE_INPUT[1])
-                copies += (1 if as_it_is else 2) * weight.nbytes
+        layers = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]  # the unembedding too
+        copies = sum(2 * dtype.itemsize * layer.numel() for layer in layers) if blocks else 0
     return int(model.num_parameters() * dtype.itemsize + copies + unembed)

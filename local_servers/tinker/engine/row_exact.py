@@ -16,7 +16,7 @@ import functools
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +30,13 @@ TILE = 32
 small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
-_PACKED_NUMBERS = 4_000_000
-"""Numbers of the largest matrix that is kept in another order too: those of models up to about 0.6 B parameters."""
+_BLOCK_OUTPUTS, _BLOCK_INPUTS, _BLOCK_ROWS = 192, 1536, 512
+"""Of a product of one block, at most: what it reads and writes fits a core's second cache. Of blocks of 64 to 4,096
+outputs those of 192 were the fastest or nearly so, at 32 to 465 rows."""
+_TILE_ROWS = 16
+"""Rows, and outputs, that the processor has in a register of a product."""
+_DRAWN_NUMBERS = 4_000_000
+"""Numbers of the largest matrix that a trial draws another one for."""
 _SERIAL_ELEMENTS = 32768
 """ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
 _VECTOR_ELEMENTS = 64
@@ -97,23 +102,9 @@ def product(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x (R, in), rounded to the dtype of `weight`, times that matrix (out, in) transposed, plus the product with
-    factors beside it -> (R, out) of `dtype`, by default the weight's; into `out` if it is given. A float32 result of
-    bfloat16 matrices is not rounded, where `has_float32_result`. It has no gradients."""
+    factors beside it -> (R, out), as `gemm` has it. It has no gradients."""
     x = x.to(weight.dtype)
-    if dtype == torch.float32 and has_float32_result(weight, x.device):
-        if out is None:
-            out = x.new_empty(len(x), len(weight), dtype=dtype)
-        _multiply_into(out, x, weight)
-        if factors is not None:
-            _multiply_into(out, gemm(x, packed(factors.a)), factors.b, add=True)
-        return out
-    low_rank = None if factors is None else gemm(gemm(x, packed(factors.a)), packed(factors.b))
-    if dtype in (None, weight.dtype):
-        return gemm(x, packed(weight), low_rank, out)
-    result = gemm(x, packed(weight)).to(dtype)
-    if low_rank is not None:
-        result += low_rank  # unrounded: early in a run all of it is less than the rounding
-    return result if out is None else out.copy_(result)
+    return gemm(x, weight, None if factors is None else (gemm(x, factors.a), factors.b), dtype, out)
 
 
 def product_in(
@@ -139,97 +130,143 @@ def product_in(
 
 
 def gemm(
-    x: torch.Tensor, weight: torch.Tensor, plus: torch.Tensor | None = None, out: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    plus: tuple[torch.Tensor, torch.Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    transposed: bool = False,
 ) -> torch.Tensor:
-    """x (R, in) times a matrix (out, in), packed or not, transposed, and `plus` (R, out), which is added before the
-    product is rounded; into `out` if it is given."""
-    if not weight.is_mkldnn:
-        return torch.mm(x, weight.t(), out=out) if plus is None else torch.addmm(plus, x, weight.t(), out=out)
-    linear = torch.ops.mkldnn._linear_pointwise
-    if plus is None:
-        result: torch.Tensor = linear.default(x, weight, None, "none", [], "")
-    else:
-        result = linear.binary(x, plus, weight, None, "add")
+    """x (R, in) times a matrix (out, in) transposed, plus the product of another such pair -> (R, out) of `dtype`, by
+    default the weight's; into `out` if it is given. `transposed`: x (R, out) times (out, in) -> (R, in), the pair too.
+
+    Products of bfloat16 matrices are summed in float32, and rounded once, or not at all if `dtype` is float32. Where
+    the processor `has_bfloat16_kernels` for it, that is; elsewhere each product is rounded."""
+    dtype = dtype or weight.dtype
+    if has_float32_result(weight, x.device):
+        whole = out
+        if whole is None or dtype != torch.float32:
+            whole = x.new_empty(len(x), weight.shape[1 if transposed else 0], dtype=torch.float32)
+        _multiply_into(whole, x, packed(weight, transposed=transposed))
+        if plus is not None:
+            _multiply_into(whole, plus[0], packed(plus[1], transposed=transposed), add=True)
+        if whole is out:
+            return whole
+        return whole.to(dtype) if out is None else out.copy_(whole)
+    matrix = weight if transposed else weight.t()
+    added = None if plus is None else plus[0] @ (plus[1] if transposed else plus[1].t())
+    if dtype == weight.dtype:
+        return torch.mm(x, matrix, out=out) if added is None else torch.addmm(added, x, matrix, out=out)
+    result = (x @ matrix).to(dtype)
+    if added is not None:
+        result += added  # unrounded: early in a run all of it is less than the rounding
     return result if out is None else out.copy_(result)
 
 
-def packed(weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
-    """The matrix, or its transpose, for `gemm`: a bfloat16 one in the order that oneDNN's kernels want.
+class Blocks(NamedTuple):
+    """A bfloat16 matrix (out, in) in the order that the processor's kernels read. `parts`, one for each
+    `_BLOCK_INPUTS` inputs, are (blocks of outputs, pairs of inputs, `width` outputs, 2). Zeros fill up the last block,
+    and the last pair of an odd number of inputs."""
 
-    Each product would bring it into that order again: at 64 rows that takes two thirds of the time. So it is kept, as
-    an attribute of the matrix. Matrices that are not `packable` are taken as they are."""
-    if not packable(weight):
-        return weight.t() if transposed else weight
+    outputs: int
+    inputs: int
+    width: int
+    parts: list[torch.Tensor]
+
+
+def packed(weight: torch.Tensor, *, transposed: bool = False) -> Blocks:
+    """The bfloat16 matrix, or its transpose, in blocks. They are kept as an attribute of the matrix: at 64 rows it
+    would take two thirds of the time of each product to make them again."""
     name = "packed_transposed" if transposed else "packed"
-    kept: torch.Tensor | None = getattr(weight, name, None)
+    kept: Blocks | None = getattr(weight, name, None)
     if kept is None:
-        plain = weight.detach()
-        kept = torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain, 2 * TILE)
+        matrix = weight.detach().t() if transposed else weight.detach()
+        outputs, inputs = matrix.shape
+        width = min(_BLOCK_OUTPUTS, -(-outputs // _TILE_ROWS) * _TILE_ROWS)
+        if inputs % 2 or outputs % width:
+            matrix = F.pad(matrix, (0, inputs % 2, 0, -outputs % width))
+        parts = [_in_pairs(part, width) for part in matrix.split(_BLOCK_INPUTS, dim=1)]
+        kept = Blocks(outputs, inputs, width, parts)
         setattr(weight, name, kept)
     return kept
 
 
-def packable(weight: torch.Tensor, device: torch.device | None = None) -> bool:
-    """Whether `packed` keeps up to two copies of this matrix, where it is or on `device`: it is bfloat16, for which the
-    processor has kernels, and of a model whose copies take no more than a few gigabytes."""
-    return weight.numel() <= _PACKED_NUMBERS and _rounded_on_cpu(weight, device or weight.device)
+def _in_pairs(matrix: torch.Tensor, width: int) -> torch.Tensor:
+    return matrix.unflatten(0, (-1, width)).unflatten(2, (-1, 2)).transpose(1, 2).contiguous()
 
 
 def has_float32_result(weight: torch.Tensor, device: torch.device) -> bool:
-    """Whether `product` gives this bfloat16 matrix a float32 result that is not rounded before, on the device."""
-    return _rounded_on_cpu(weight, device) and _mkl_gemm() is not None
-
-
-def _rounded_on_cpu(weight: torch.Tensor, device: torch.device) -> bool:
+    """Whether `gemm` multiplies this matrix in blocks on the device: it is bfloat16, and its product is summed in
+    float32 and not rounded before it is asked for. Up to two copies of it are kept, `packed`."""
     return weight.dtype == torch.bfloat16 and device.type == "cpu" and has_bfloat16_kernels()
 
 
-@functools.cache
 def has_bfloat16_kernels() -> bool:
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return _kernels() is not None
+
+
+class _Kernels(NamedTuple):
+    multiply: Any  # rows, outputs, inputs, strides of x, blocks and out, add, x, blocks, out, pairs
+    release: Any
 
 
 @functools.cache
-def _mkl_gemm() -> Any:
-    """MKL's product of bfloat16 matrices with a float32 result, which PyTorch has in itself and has no operator for:
-    what an operator returns is bfloat16, and a logit of 20 is rounded by up to 0.06. None where PyTorch is built
-    without MKL, and on processors without AMX, where it was not measured."""
-    if not torch.cpu._is_amx_tile_supported():
+def _kernels() -> _Kernels | None:
+    """oneDNN's product of a block, which PyTorch has for its own attention and has no operator for: what an operator
+    returns is bfloat16, and a logit of 20 is rounded by up to 0.06. None where the processor has no bfloat16 products,
+    or PyTorch not these functions. Their names say what they take."""
+    if not (torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()):
         return None
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        function: Any = ctypes.CDLL(str(library)).cblas_gemm_bf16bf16f32
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        multiply: Any = library["_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"]
+        release: Any = library["_ZN2at6native7cpublas14brgemm_releaseEb"]
     except (OSError, AttributeError):
         return None
-    integer, number, pointer = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
-    # order, transpositions of x and weight, rows, outputs, inputs, alpha, x, weight, beta and out with their strides
-    matrices = [number, pointer, integer, pointer, integer, number, pointer, integer]
-    function.argtypes, function.restype = [integer] * 6 + matrices, None
-    return function
+    number, pointer, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_bool
+    multiply.argtypes, multiply.restype = [number] * 6 + [flag] + [pointer] * 3 + [flag], None
+    release.argtypes, release.restype = [flag], None
+    return _Kernels(multiply, release)
 
 
-def _multiply_into(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, add: bool = False) -> None:
-    """x (R, in) times weight (out, in) transposed, both bfloat16, into `out` (R, out), float32, or added to it."""
-    (rows, inputs), outputs = x.shape, len(weight)
-    x, weight = _of_whole_rows(x), _of_whole_rows(weight)
-    if _of_whole_rows(out) is not out:
+def _multiply_into(out: torch.Tensor, x: torch.Tensor, blocks: Blocks, *, add: bool = False) -> None:
+    """x (R, in), bfloat16, times a matrix in blocks, transposed, into `out` (R, out), float32, or added to it."""
+    kernels = _kernels()
+    assert kernels is not None
+    if x.dtype != torch.bfloat16 or x.shape[1] != blocks.inputs:
+        raise ValueError(f"{x.dtype} of shape {tuple(x.shape)} for a bfloat16 matrix of {blocks.inputs} inputs")
+    if x.shape[1] % 2:
+        x = F.pad(x, (0, 1))
+    if x.stride(1) != 1 or x.stride(0) < x.shape[1]:
+        x = x.contiguous()
+    if out.stride(1) != 1 or out.stride(0) < out.shape[1]:
         raise ValueError("a result whose rows overlap, or are not in one piece")
-    row_major, plain, transposed = 101, 111, 112  # CBLAS's codes
-    _mkl_gemm()(
-        *(row_major, plain, transposed, rows, outputs, inputs),
-        *(1.0, x.data_ptr(), _row_stride(x), weight.data_ptr(), _row_stride(weight)),
-        *(float(add), out.data_ptr(), _row_stride(out)),
-    )
+    x_stride, out_stride = x.stride(0), out.stride(0)
+    x_rows, out_rows = x.data_ptr(), out.data_ptr()
+    for rows in _pieces(len(x)):
+        x_part = x_rows
+        for number, part in enumerate(blocks.parts):
+            inputs = 2 * part.shape[1]
+            for block in range(len(part)):
+                first = block * blocks.width
+                kernels.multiply(
+                    *(rows, min(blocks.width, blocks.outputs - first), inputs),
+                    *(x_stride, blocks.width, out_stride, add or number > 0),
+                    *(x_part, part.data_ptr() + block * part.stride(0) * 2, out_rows + first * 4, True),
+                )
+            x_part += inputs * 2
+        x_rows += rows * x_stride * 2
+        out_rows += rows * out_stride * 4
+    kernels.release(True)  # the registers for tiles: other kernels set them up in their own way
 
 
-def _of_whole_rows(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix as BLAS takes one, copied if need be: its rows lie one behind the other, each in one piece."""
-    one_piece = matrix.stride(1) == 1 or matrix.shape[1] == 1
-    return matrix if one_piece and (matrix.stride(0) >= matrix.shape[1] or len(matrix) == 1) else matrix.contiguous()
-
-
-def _row_stride(matrix: torch.Tensor) -> int:
-    return max(matrix.stride(0), matrix.shape[1])
+def _pieces(rows: int) -> Iterator[int]:
+    """Numbers of rows of single products: few different ones, because a thread takes a millisecond for each to make its
+    kernel, and keeps it."""
+    yield from [_BLOCK_ROWS] * (rows // _BLOCK_ROWS)
+    left = rows % _BLOCK_ROWS
+    yield from filter(None, (left - left % _TILE_ROWS, left % _TILE_ROWS))
 
 
 @torch.no_grad()
@@ -241,15 +278,15 @@ def row_exact_sizes(
 ) -> tuple[int, ...]:
     """Those of `_GEMM_ROWS`, as many as agree, at which `multiply`, with factors of this rank and a result of `dtype`,
     gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers: a matrix
-    that was not trained yet can be 0, and so is its every product. Only an unembedding is taken as it is, as a copy of
-    it takes much memory."""
+    that was not trained yet can be 0, and so is its every product. A large one, as an unembedding, is taken as it is: a
+    copy of it takes much memory."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(weight.dtype)
 
     out_features, in_features = weight.shape
-    if weight.numel() <= _PACKED_NUMBERS:
+    if weight.numel() <= _DRAWN_NUMBERS:
         weight = drawn(out_features, in_features)
     factors = Factors(drawn(rank, in_features), drawn(out_features, rank)) if rank else None
     x = drawn(_GEMM_ROWS[0], in_features)

@@ -9,6 +9,7 @@
    bits, however many cores there are.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, RowAttention, Weights, merges, unembedded
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
 from local_servers.tinker.engine.packing import KeysAndValues, PackedGroup, Series, TreeAttention, pack
+from local_servers.tinker.engine.row_exact import gemm
 from local_servers.tinker.engine_types import LossOutput, TrainDatum
 
 LANES = 4
@@ -124,13 +126,14 @@ class _Unembedding:
             logits_grad.index_put_((place, self._targets.tokens[pairs][live]), its_slopes, accumulate=True)
             logits_grad = logits_grad.to(dtype)
             del logprobs, known
-            grad[rows] = (logits_grad @ unembedding).float()
+            plus = None
             if a is not None and b is not None:
-                through = logits_grad @ b.to(dtype)
+                through = gemm(logits_grad, b.to(dtype), transposed=True)
                 if not merges(self._weights[UNEMBED]):
-                    grad[rows] += (through @ a.to(dtype)).float()
+                    plus = through, a.to(dtype)
                 unembed_grads[f"{UNEMBED}.lora_A"] += through.t() @ x.to(dtype)
-                unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ (x.to(a.dtype) @ a.t()).to(dtype)
+                unembed_grads[f"{UNEMBED}.lora_B"] += logits_grad.t() @ gemm(x.to(a.dtype), a).to(dtype)
+            grad[rows] = gemm(logits_grad, unembedding, plus, grad.dtype, transposed=True)
             del logits_grad
         self._kept = None
         return grad
@@ -282,6 +285,12 @@ def _rows_per_batch(model: BaseModel) -> int:
     return max(_LEAST_ROWS, min(_CACHE_ROWS, _ACTIVATION_BYTES // kept))
 
 
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """For all requests: a thread keeps the kernels that it has made."""
+    return ThreadPoolExecutor(min(LANES, len(os.sched_getaffinity(0))), thread_name_prefix="train")
+
+
 def run_datums(
     model: BaseModel,
     adapter: Adapter,
@@ -312,13 +321,12 @@ def run_datums(
     grads: Weights = {}
     # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
     lanes = min(len(packed), LANES)
-    with ThreadPoolExecutor(min(lanes, len(os.sched_getaffinity(0))), thread_name_prefix="train") as pool:
-        for losses_of_series, its_grads in pool.map(run_lane, range(lanes)):
-            for its_losses in losses_of_series:
-                results |= its_losses
-            # As they come, which saves memory: lanes that have not begun have no gradients yet.
-            for name, grad in its_grads.items():
-                grads[name] = grads[name].add_(grad) if name in grads else grad
+    for losses_of_series, its_grads in _threads().map(run_lane, range(lanes)):
+        for its_losses in losses_of_series:
+            results |= its_losses
+        # As they come, which saves memory: lanes that have not begun have no gradients yet.
+        for name, grad in its_grads.items():
+            grads[name] = grads[name].add_(grad) if name in grads else grad
     if backward:
         adapter.add_grads(grads)
     in_order = [results[index] for index in range(len(datums))]

@@ -37,7 +37,6 @@ from local_servers.tinker.engine.row_exact import (
     gemm,
     has_bfloat16_kernels,
     has_float32_result,
-    packed,
     product,
     row_exact_sizes,
 )
@@ -185,10 +184,12 @@ def test_a_float32_result_is_right_wherever_its_inputs_lie() -> None:
     assert product(x[:0], weight, None, torch.float32).shape == (0, 48)
 
 
-@pytest.mark.parametrize("has_mkl", [True, False])
-def test_factors_too_small_for_a_rounded_result_are_added_to_it(has_mkl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not has_mkl:
-        monkeypatch.setattr(row_exact, "_mkl_gemm", lambda: None)
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_factors_too_small_for_a_rounded_result_are_added_to_it(
+    has_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_kernels:
+        monkeypatch.setattr(row_exact, "_kernels", lambda: None)
     weight, x = torch.randn(48, 64).bfloat16(), torch.randn(5, 64).bfloat16()
     factors = Factors(torch.randn(4, 64).bfloat16(), 1e-5 * torch.randn(48, 4).bfloat16())
     plain, adapted = (product(x, weight, each, torch.float32) for each in (None, factors))
@@ -223,18 +224,40 @@ def test_a_sampler_and_a_trainer_of_some_matrices_agree(
         results = engine.sample([(engine.sampler_weights(adapter), spec)])
         datums = cases.datums([spec], results)
         found = engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True).logprobs
-        for sequence, row in zip(results[0].sequences, found, strict=True):
-            ours = np.array(sequence.logprobs)
-            assert np.abs(row[-len(ours) :] - ours).mean() < 2e-3
+        apart = [
+            np.abs(row[-len(sequence.logprobs) :] - sequence.logprobs)
+            for sequence, row in zip(results[0].sequences, found, strict=True)
+        ]
+        assert np.concatenate(apart).mean() < 2e-3
         assert all(bool(grad.any()) for name, grad in (adapter.grads or {}).items() if name.endswith("B"))
         engine.optim_step(adapter, AdamSettings(learning_rate=1e-3))
 
 
-def test_products_with_a_packed_matrix_are_those_with_the_matrix() -> None:
-    weight, x, back = torch.randn(96, 64).bfloat16(), torch.randn(TILE, 64).bfloat16(), torch.randn(TILE, 96).bfloat16()
+@pytest.mark.parametrize("rows", [0, 1, 31, 600])
+@pytest.mark.parametrize("shape", [(96, 64), (1, 5), (577, 33), (200, 3301)])  # one block, and more in each direction
+def test_products_with_a_packed_matrix_are_those_with_the_matrix(shape: tuple[int, int], rows: int) -> None:
+    outputs, inputs = shape
+    weight, x, back = (torch.randn(*each).bfloat16() for each in (shape, (rows, inputs), (rows, outputs)))
+    beside = torch.randn(outputs, 3).bfloat16(), torch.randn(3, inputs).bfloat16()
+    low, low_back = torch.randn(rows, 3).bfloat16(), torch.randn(rows, 3).bfloat16()
+    wide, exact = torch.zeros(rows + 2, outputs), has_bfloat16_kernels()
+    precision = {"rtol": 0, "atol": (1e-5 if exact else 4e-2) * inputs**0.5 * 10}
     for _ in range(2):  # the second time it is there already
-        torch.testing.assert_close(gemm(x, packed(weight)), x @ weight.t(), rtol=1e-2, atol=1e-2)
-        torch.testing.assert_close(gemm(back, packed(weight, transposed=True)), back @ weight, rtol=1e-2, atol=1e-2)
+        out = gemm(x, weight, (low, beside[0]), torch.float32, wide[1:-1])
+        expected = x.float() @ weight.float().t() + low.float() @ beside[0].float().t()
+        torch.testing.assert_close(out, expected, **precision)
+        assert out.data_ptr() == wide[1:-1].data_ptr() and not wide[0].any() and not wide[-1].any()
+        found = gemm(back, weight, (low_back, beside[1]), torch.float32, transposed=True)
+        torch.testing.assert_close(
+            found, back.float() @ weight.float() + low_back.float() @ beside[1].float(), **precision
+        )
+
+
+@pytest.mark.skipif(not has_bfloat16_kernels(), reason="this processor has no bfloat16 products")
+@pytest.mark.parametrize("x", [torch.zeros(4, 64), torch.zeros(4, 62).bfloat16()])
+def test_what_a_kernel_would_read_as_something_else_is_refused(x: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="for a bfloat16 matrix of 64 inputs"):
+        gemm(x, torch.zeros(96, 64).bfloat16())
 
 
 def test_a_float32_checkpoint_goes_on_in_bfloat16(
