@@ -23,12 +23,15 @@ DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
-GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py trial.py) tests/problems/test_raw_tests.py
+GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
 # Of the score card what is graded by a sandbox: how it treats other graders is the same on each Python.
 CARD := tests/grading/test_scorecard.py::test_
 GRADING_TESTS += $(CARD)coderls_grader_sells_no_reward_and_misjudges_nobody $(CARD)no_program_keeps_count_of_the_tests
-# Not all attacks at once, on three levels of isolation: what stops them are system calls, the same for each Python.
-GRADING_TESTS += --deselect=tests/grading/test_programs.py::test_no_harm_is_done_by_all_attacks_at_once
+# Not all attacks at once, on three levels of isolation, nor without any: what stops them are system calls, the same for
+# each Python. The card has those that Python decides.
+PROGRAMS := tests/grading/test_programs.py::test_
+GRADING_TESTS += --deselect=$(PROGRAMS)no_harm_is_done_by_all_attacks_at_once
+GRADING_TESTS += --deselect=$(PROGRAMS)no_attack_passes_on_a_stock_server
 
 # Containers often set it: each command would compile all that it imports, most of the seconds that it takes to start.
 unexport PYTHONDONTWRITEBYTECODE

@@ -29,11 +29,11 @@ class Gateway:
         self._seen: set[tuple[str, int]] = set()
         self._arrived = threading.Condition()
 
-    def wait_for(self, count: int, process: Process) -> bool:
-        """Wait until `count` requests have been noted; False if the process ended before."""
+    def wait_for(self, count: int, process: Process, is_late: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until `count` requests have been noted; False if the process ended before, or `is_late`."""
         with self._arrived:
             while len(self.seeds) < count:
-                if process.poll() is not None:
+                if process.poll() is not None or is_late():
                     return False
                 self._arrived.wait(0.1)
         return True

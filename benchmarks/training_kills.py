@@ -8,7 +8,8 @@
 
 A real `coderl train` of 12 steps, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
-same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
+same command. A run that ends before the kills are used up is compared, and another one is begun; but the last kills
+come at the latest when a run commits its last step, so that no other run is needed for them. The variants save a
 state to resume from after each step, after every fourth, after each with sampling one step ahead, after every second
 with sampling four steps ahead, and after every second with several optimizer steps per step (three epochs of mini-
 batches, of which the last one is smaller); one more with such updates replaces groups without a signal, in most steps
@@ -44,7 +45,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -147,6 +148,8 @@ STARTING = 0.15
 START_S = 3.0
 KILLS_A_RUN = 12
 """About so many kills befall a run before it is done."""
+LOOK_EVERY_S = 0.1
+"""How often it is looked whether the last step is committed."""
 
 
 @dataclass
@@ -259,11 +262,18 @@ class Training:
     def committed(self) -> int:
         return len(list(self.folder.glob("steps/*/commit.json")))
 
-    def start(self, kill_after_s: float | None, *, from_first_request: bool = True) -> tuple[Start, float]:
-        """Start everything and let the run end, or kill all so many seconds after its first request (or its start).
+    def start(
+        self, kill_after_s: float | None, *, from_first_request: bool = True, until_last_commit: bool = False
+    ) -> tuple[Start, float]:
+        """Start everything and let the run end, or kill all so many seconds after its first request (or its start),
+        with `until_last_commit` at the latest when its last step is committed.
 
         Returns also the seconds from the first request on.
         """
+
+        def is_late() -> bool:
+            return until_last_commit and self.committed() == self.steps
+
         before, gateway = self.recorded(), self.stack.gateway
         first = len(gateway.seeds)
         with tempfile.TemporaryFile("w+") as output:
@@ -273,9 +283,9 @@ class Training:
             killed = False
             try:
                 if from_first_request:
-                    gateway.wait_for(first + 1, process)
+                    gateway.wait_for(first + 1, process, is_late)
                     begun = time.monotonic()
-                process.wait(FINISH_S if kill_after_s is None else kill_after_s)
+                wait(process, FINISH_S if kill_after_s is None else kill_after_s, is_late)
             except subprocess.TimeoutExpired:
                 if kill_after_s is None:
                     raise
@@ -320,10 +330,24 @@ class Training:
         return self.final_checkpoint().optimizer_steps, sum(row.get("n_updates", 0) for row in metrics)
 
 
-def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
-    """A run undisturbed, then runs that are killed until all kills are made; what was found."""
+def wait(process: Process, seconds: float, is_late: Callable[[], bool]) -> None:
+    """Returns when the process ends; `subprocess.TimeoutExpired` if it has not after so many seconds, or `is_late`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            process.wait(min(LOOK_EVERY_S, left))
+            return
+        except subprocess.TimeoutExpired:
+            if left == 0 or is_late():
+                raise
+
+
+def kill_and_compare(plan: Plan, stack: Stack, folder: Path, undisturbed: Stack | None = None) -> dict[str, Any]:
+    """A run undisturbed (on servers of its own, or those of `undisturbed`), then runs that are killed until all kills
+    are made; what was found."""
     draw = random.Random(f"{plan.seed} {plan.variant}")
-    quiet = Training(folder / "quiet", plan, stack)
+    quiet = Training(folder / "quiet", plan, undisturbed or stack)
     _, seconds = quiet.start(None)
     wanted = quiet.outcome()
     kills = starts = runs = again = twice = 0
@@ -336,12 +360,15 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
         while not ended:
             left = seconds * (1 - harmed.committed() / plan.steps) + 1
             to_come = min(plan.kills - kills, max(1, KILLS_A_RUN - harmed_kills))
+            # Else a run that is faster than the undisturbed one, on a machine that others share, would end before them.
+            are_last = plan.kills - kills == to_come and harmed.committed() < plan.steps
             if kills == plan.kills:
                 start, _ = harmed.start(None)
             elif draw.random() < STARTING:
-                start, _ = harmed.start(draw.uniform(0, START_S), from_first_request=False)
+                seconds_up = draw.uniform(0, START_S)
+                start, _ = harmed.start(seconds_up, from_first_request=False, until_last_commit=are_last)
             else:  # spread over what is left of the run, so that few of them find it at its end
-                start, _ = harmed.start(draw.uniform(0, 2 * left / (to_come + 1)))
+                start, _ = harmed.start(draw.uniform(0, 2 * left / (to_come + 1)), until_last_commit=are_last)
             ended = not start.killed and not start.capped
             harmed_kills += start.killed
             starts, kills, again = starts + 1, kills + start.killed, again + start.again

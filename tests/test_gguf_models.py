@@ -1,10 +1,10 @@
 """GGUF files as models: what a folder that is made of one holds, how it is named, and what is refused in a line. The
 files are written here with the format's own package; tests of the real model are at the end."""
 
+import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,21 @@ def in_shared_home(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODERL_HOME", str(shared_home))
 
 
+@pytest.fixture(scope="module")
+def converted(shared_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """Output and errors of two processes without PyTorch that asked at once for the folder of one file. It has the
+    content and the name of `tiny`, whose folder therefore is this one."""
+    file = write_gguf(tmp_path_factory.mktemp("file") / "tiny.gguf", tiny_llama())
+    code = (
+        "from coderl_tasks.runtime.lean_start import leave_out_pytorch; leave_out_pytorch()\n"
+        "import sys; from coderl_tasks.paths import local_model_folder; print(local_model_folder(sys.argv[1]))"
+    )
+    command, environment = [sys.executable, "-c", code, str(file)], os.environ | {"CODERL_HOME": str(shared_home)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
+    return [process.communicate() for process in both]
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_shared_home: None) -> Path:
     """A home of the test's own, with nothing in it."""
@@ -122,20 +137,26 @@ def tiny(tmp_path: Path) -> Path:
     return write_gguf(tmp_path / "tiny.gguf", tiny_llama())
 
 
-def test_a_file_is_converted_once(tiny: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = local_model_folder(str(tiny))
-    out, err = capsys.readouterr()
-    assert folder is not None and folder == local_model_path(str(tiny)) and folder.parent == home / "models"
-    assert out == "" and err.startswith("converting tiny.gguf (") and "\nconverted in " in err
-    assert (folder.stat().st_mode & 0o777, (folder / "config.json").is_file()) == (0o700, True)
+def test_a_file_is_converted_once_also_by_processes_that_hide_pytorch(
+    converted: list[tuple[str, str]], tiny: Path, shared_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of two processes waits for the first, and whoever comes later finds the folder."""
+    folder = local_model_path(str(tiny))
+    assert folder is not None and folder.parent == shared_home / "models"
+    assert [out for out, _ in converted] == [f"{folder}\n"] * 2, converted
+    [err] = [err for _, err in converted if "convert" in err]
+    assert err.startswith("converting tiny.gguf (") and "\nconverted in " in err
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".lock", folder.name]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()
     assert local_model_folder(str(tiny)) == folder
-    assert capsys.readouterr().err == ""  # it is there
+    assert capsys.readouterr() == ("", "")  # it is there
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_folder_has_the_files_weights_tokenizer_and_template(tied: bool, tmp_path: Path) -> None:
     model, folder = tiny_llama(tied=tied), tmp_path / "folder"
-    gguf_models.convert(write_gguf(tmp_path / "model.gguf", model), folder)
+    gguf_models.convert(write_gguf(tmp_path / "blob", model), folder)  # so the hub's cache names its files
     found = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert type(found) is LlamaForCausalLM and not hasattr(found.config, "quantization_config")
     assert found.config.tie_word_embeddings is tied
@@ -152,15 +173,19 @@ def test_the_folder_has_the_files_weights_tokenizer_and_template(tied: bool, tmp
     assert tokenizer.decode(tokenizer.encode("the é\n", add_special_tokens=False)) == "the é\n"
 
 
+@pytest.mark.usefixtures("converted")
 def test_the_engine_serves_it(tiny: Path, tmp_path: Path) -> None:
-    tiny.rename(tmp_path / "blob")
-    tiny.symlink_to(tmp_path / "blob")  # as the hub's cache has it
+    blob = tmp_path / "blobs" / "tiny"
+    blob.parent.mkdir()
+    tiny.rename(blob)
+    tiny.symlink_to(blob)  # as the hub's cache has it
     folder = local_model_folder(str(tiny))
     assert folder is not None and same_model(str(tiny), str(folder))
     engine = Engine(folder)  # compares with transformers' form of the model
     assert engine.context_length == 512
 
 
+@pytest.mark.usefixtures("converted")
 def test_a_turn_ends_with_its_token_and_not_with_its_spelling(tiny: Path) -> None:
     renderer = model_renderer(str(tiny))
     assert (renderer.name, renderer.stop_tokens) == ("chat_template", [END])
@@ -184,6 +209,7 @@ def test_another_content_is_another_folder_and_another_name_the_same_model(
     assert not home.exists()  # names are compared without a conversion
 
 
+@pytest.mark.usefixtures("converted")
 def test_a_model_of_the_hub_is_the_file_of_an_installed_package(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,31 +228,20 @@ def test_a_model_of_the_hub_is_the_file_of_an_installed_package(
     assert local_model_folder("maker/Tiny") == folder and folder.is_dir()
 
 
-def test_the_second_of_two_processes_waits_for_the_first(tiny: Path, home: Path) -> None:
-    code = "import sys; from coderl_tasks.paths import local_model_folder; print(local_model_folder(sys.argv[1]))"
-    command = [sys.executable, "-c", code, str(tiny)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate() for process in both]
-    assert [out.strip() for out, _ in said] == [str(local_model_path(str(tiny)))] * 2
-    assert sum(err.count("converting") for _, err in said) == 1, said
-    assert sorted(path.name for path in (home / "models").iterdir()) == [".lock", Path(said[0][0].strip()).name]
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda data: b"PK" + data, "is not a GGUF file"),
-        (lambda data: data[:-1000], "cannot be converted into a model folder: ValueError"),
-    ],
-)
-def test_a_damaged_file_is_refused_in_a_line(
-    damage: Callable[[bytes], bytes], says: str, tiny: Path, home: Path
-) -> None:
-    tiny.write_bytes(damage(tiny.read_bytes()))
-    with pytest.raises(ConfigError, match=says) as refused:
+def test_what_is_no_gguf_file_is_refused_in_a_line(tiny: Path, home: Path) -> None:
+    tiny.write_bytes(b"PK" + tiny.read_bytes())
+    with pytest.raises(ConfigError, match="is not a GGUF file") as refused:
         local_model_folder(str(tiny))
     assert str(tiny) in str(refused.value) and "\n" not in str(refused.value)
-    assert {path.name for path in home.rglob("*")} <= {"models", ".lock"}
+    assert not home.exists()
+
+
+def test_a_damaged_file_becomes_no_folder(tiny: Path, tmp_path: Path) -> None:
+    """How a reason is told by the process that converts, the test of a full disk shows."""
+    tiny.write_bytes(tiny.read_bytes()[:-1000])
+    with pytest.raises(ValueError):
+        gguf_models.convert(tiny, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.parametrize(
@@ -252,24 +267,15 @@ def test_without_the_package_the_line_says_what_to_install(
         local_model_folder(str(tiny))
 
 
-def test_a_process_that_hides_pytorch_converts_too(tiny: Path, home: Path) -> None:
-    code = (
-        "from coderl_tasks.runtime.lean_start import leave_out_pytorch; leave_out_pytorch()\n"
-        "from coderl_tasks.paths import local_model_folder; print(local_model_folder({file!r}))"
-    )
-    command = [sys.executable, "-c", code.format(file=str(tiny))]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    assert (Path(found) / "model.safetensors").is_file()
-
-
 def test_a_disk_that_takes_no_more_is_named_and_nothing_stays(tiny: Path, home: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # bytes of a file; the process inherits it
     try:
-        with pytest.raises(ConfigError, match=r"cannot be converted into a model folder: .*File too large"):
+        with pytest.raises(ConfigError, match=r"cannot be converted into a model folder: .*File too large") as refused:
             local_model_folder(str(tiny))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(tiny) in str(refused.value) and "\n" not in str(refused.value)
     assert {path.name for path in home.rglob("*")} == {"models", ".lock"}
 
 

@@ -1,5 +1,5 @@
-"""`coderl ARGUMENTS` in a process of its own, forked from one that has imported the libraries: most of the CPU time
-that a short command takes. tests/cli/test_entry.py starts commands without it."""
+"""Commands in processes of their own, forked from one that has imported the libraries: most of the CPU time that a
+short command takes. tests/cli/test_entry.py starts commands without it."""
 
 import io
 import multiprocessing
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
@@ -20,26 +20,51 @@ FORK_SERVER.set_forkserver_preload(["tests.warm_modules"])
 TIMEOUT_S = 600.0
 
 
+def coderl(arguments: list[str]) -> None:
+    """`coderl ARGUMENTS`."""
+    from coderl_tasks.cli import command
+
+    command(arguments)
+
+
+def prefect(arguments: list[str]) -> None:
+    """`prefect ARGUMENTS`."""
+    sys.argv = ["prefect", *arguments]
+    from prefect.cli import app
+
+    app()
+
+
+def python(arguments: list[str]) -> None:
+    """`python -c CODE`."""
+    option, code = arguments
+    assert option == "-c"
+    exec(code, {"__name__": "__main__"})
+
+
 class Command:
-    """`coderl ARGUMENTS` under way in a session of its own, with the part of `subprocess.Popen` that tests use. Output
-    goes to files, so that nobody has to read while it runs. `stderr` is apart, or with `subprocess.STDOUT` part of the
-    output."""
+    """`main(ARGUMENTS)`, which is `coderl ARGUMENTS` unless given, under way in a session of its own, with the part of
+    `subprocess.Popen` that tests use. Output goes to files, so that nobody has to read while it runs. `stderr` is
+    apart, or with `subprocess.STDOUT` part of the output."""
 
     def __init__(
         self,
         environment: dict[str, str],
         *arguments: object,
+        main: Callable[[list[str]], object] = coderl,
         stderr: int = subprocess.PIPE,
         folder: Path = PROJECT_ROOT,
         output: IO[str] | None = None,
     ) -> None:
-        """`output` is the file that the output goes to, one of its own unless given."""
+        """`output` is the file or pipe that the output goes to, and that the caller reads; a file of its own unless
+        given. `main` is a function of a module."""
         self.arguments = [str(word) for word in arguments]
-        own = (output is None) + (stderr != subprocess.STDOUT)
-        self._files = [output] if output is not None else []
-        self._files += [tempfile.TemporaryFile("a+") for _ in range(own)]  # noqa: SIM115
-        descriptors = [DupFd(self._files[0].fileno()), DupFd(self._files[-1].fileno())]
-        process = FORK_SERVER.Process(target=_run, args=(environment, self.arguments, descriptors, str(folder)))
+        self._output = tempfile.TemporaryFile("a+") if output is None else None  # noqa: SIM115
+        self._errors = None if stderr == subprocess.STDOUT else tempfile.TemporaryFile("a+")  # noqa: SIM115
+        written = output or self._output
+        assert written is not None
+        descriptors = [DupFd(written.fileno()), DupFd((self._errors or written).fileno())]
+        process = FORK_SERVER.Process(target=_run, args=(environment, main, self.arguments, descriptors, str(folder)))
         process.start()
         weakref.finalize(self, process.kill)  # one that a failed test left behind ends with this process
         self._process = process
@@ -64,17 +89,12 @@ class Command:
         return self.returncode
 
     def communicate(self, timeout: float = TIMEOUT_S) -> tuple[str, str]:
-        """Output and errors, once it has ended."""
+        """Output and errors in files of its own, once it has ended."""
         self._process.join(timeout)
         if self.returncode is None:
             self.kill()
             raise TimeoutError(f"coderl {' '.join(self.arguments)} has not ended after {timeout:.0f} s")
-        texts = []
-        for file in self._files:
-            with file:
-                file.seek(0)
-                texts.append(file.read())
-        return texts[0], texts[1] if len(texts) > 1 else ""
+        return _text_of(self._output), _text_of(self._errors)
 
 
 def launch(environment: dict[str, str], words: Sequence[str], output: IO[str]) -> Command:
@@ -82,15 +102,29 @@ def launch(environment: dict[str, str], words: Sequence[str], output: IO[str]) -
     return Command(environment, *words, stderr=subprocess.STDOUT, output=output)
 
 
+def _text_of(file: IO[str] | None) -> str:
+    if file is None:
+        return ""
+    with file:
+        file.seek(0)
+        return file.read()
+
+
 def run(environment: dict[str, str], *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """`coderl ARGUMENTS`, run to its end."""
+    """A `Command`, run to its end."""
     command = Command(environment, *arguments, **options)
     output, errors = command.communicate()
     return subprocess.CompletedProcess(command.arguments, command.returncode or 0, output, errors)
 
 
-def _run(environment: dict[str, str], arguments: list[str], descriptors: list[Any], folder: str) -> None:
-    """In the forked process: become what `python -m coderl_tasks.cli` starts as, and run it."""
+def _run(
+    environment: dict[str, str],
+    main: Callable[[list[str]], object],
+    arguments: list[str],
+    descriptors: list[Any],
+    folder: str,
+) -> None:
+    """In the forked process: become what a new interpreter starts as, and run `main`."""
     for number, descriptor in enumerate(descriptors, start=1):
         copy = descriptor.detach()
         os.dup2(copy, number)
@@ -103,7 +137,5 @@ def _run(environment: dict[str, str], arguments: list[str], descriptors: list[An
     os.environ.update(environment | {"PYTHONUNBUFFERED": "1"})
     from prefect.context import refresh_global_settings_context
 
-    from coderl_tasks.cli import command
-
     refresh_global_settings_context()
-    command(arguments)
+    main(arguments)

@@ -22,16 +22,17 @@ REVIEWED = {"text-unidecode": "under the Artistic License too, which asks nothin
 """Packages whose licence looks like one that would bind this project, and why it does not."""
 _BINDING = re.compile(r"(?<!L)(?<!lesser )\bA?GPL|(?<!lesser )(?<!library )general public|affero|proprietary", re.I)
 _SECRETS = {
-    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----",
-    "a Tinker key": r"\btml-[A-Za-z0-9_-]{24,}",
-    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{40,})",
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a model service's key": r"\bsk-[A-Za-z0-9_-]{32,}",
-    "a Slack token": r"\bxox[abprs]-[0-9A-Za-z-]{20,}",
-    "a Google key": r"\bAIza[0-9A-Za-z_-]{35}",
-    "a Weights & Biases key": r"WANDB_API_KEY\W{1,4}[0-9a-f]{40}",
+    "a private key": ("PRIVATE KEY", r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----"),
+    "a Tinker key": ("tml-", r"\btml-[A-Za-z0-9_-]{24,}"),
+    "an AWS key": ("IA", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    "a GitHub token": ("_", r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{40,})"),
+    "a Hugging Face token": ("hf_", r"\bhf_[A-Za-z0-9]{30,}"),
+    "a model service's key": ("sk-", r"\bsk-[A-Za-z0-9_-]{32,}"),
+    "a Slack token": ("xox", r"\bxox[abprs]-[0-9A-Za-z-]{20,}"),
+    "a Google key": ("AIza", r"\bAIza[0-9A-Za-z_-]{35}"),
+    "a Weights & Biases key": ("WANDB_API_KEY", r"WANDB_API_KEY\W{1,4}[0-9a-f]{40}"),
 }
+"""A part that each secret has and most texts lack, as looking for it takes a tenth of the time, and the whole form."""
 
 
 def locked_packages() -> list[str]:
@@ -90,8 +91,9 @@ def secrets(files: Iterable[Path]) -> list[str]:
     found = []
     for file in files:
         text = file.read_bytes().decode(errors="replace")
-        for name, pattern in _SECRETS.items():
-            found += [f"{file}:{text.count(chr(10), 0, hit.start()) + 1}: {name}" for hit in re.finditer(pattern, text)]
+        for name, (part, pattern) in _SECRETS.items():
+            hits = re.finditer(pattern, text) if part in text else ()
+            found += [f"{file}:{text.count(chr(10), 0, hit.start()) + 1}: {name}" for hit in hits]
     return found
 
 

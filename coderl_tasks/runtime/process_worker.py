@@ -3,15 +3,23 @@
 1. It holds a slot of its `--limit` for a flow run until its process has ended. If a suspended run is resumed before
    that, it asks for a second slot for it, is refused with an error, and ends.
 2. It ends after a minute or two in which the Prefect server, or its database, does not answer.
+
+And without what doubles the seconds until a flow begins, as every interpreter imports Prefect anew:
+
+3. It starts an interpreter to find the flow's code, and another one that runs it, unless a command is configured.
+4. It starts one more for a run that crashed or was cancelled, to look for hooks of its flow. No flow here has any.
 """
 
 import sys
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import prefect.workers.base as workers
 from prefect.cli import app
-from prefect.workers.process import ProcessWorker
+from prefect.utilities.processutils import command_to_string
+from prefect.workers import process
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -39,7 +47,21 @@ async def _loop_through_outages(workload: Callable[..., Awaitable[Any]], interva
                 raise
 
 
+class _OneInterpreter(ProcessJobConfiguration):
+    """The process of a flow run: Prefect's engine, which finds the flow's code and runs it."""
+
+    def prepare_for_flow_run(self, *arguments: Any, **named: Any) -> None:
+        self.command = self.command or command_to_string([sys.executable, "-m", "prefect.engine"])
+        super().prepare_for_flow_run(*arguments, **named)
+
+
+async def _flow_without_hooks(_: "FlowRun") -> SimpleNamespace:
+    return SimpleNamespace(on_cancellation_hooks=[], on_crashed_hooks=[])
+
+
 if __name__ == "__main__":
+    ProcessWorker.job_configuration = _OneInterpreter
+    process.load_flow_from_flow_run = _flow_without_hooks  # type: ignore[assignment]
     ProcessWorker._submit_scheduled_flow_runs = _submit_those_that_have_ended  # type: ignore[method-assign, assignment]
     workers.critical_service_loop = _loop_through_outages  # type: ignore[assignment]
     sys.argv = ["prefect", *sys.argv[1:]]

@@ -70,7 +70,7 @@ async def test_the_base_model_on_bundled_problems(evaluate: Evaluate, tmp_path: 
 
 
 async def test_a_completion_can_end_with_its_code(evaluate: Evaluate) -> None:
-    problems = load_problems("data/mini", role="test", limit=12).problems
+    problems = load_problems("data/mini", role="test", limit=6).problems
     whole, _ = await evaluate(problems)
     cut, summary = await evaluate(problems, environment=CodeEnvironment(stop_after_code=True))
     ends = [text.partition("\n```\n")[:2] for text in whole["completion"]]

@@ -8,8 +8,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import curation_offline
 import polars as pl
 import pytest
+from deepcoder_sized import generate
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering.rows import RowRules
@@ -184,17 +186,18 @@ def test_shards_and_the_file_of_a_selection(tmp_path: Path) -> None:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The benchmark's data set at a five-hundredth of its size, with all its faults."""
     folder = tmp_path_factory.mktemp("generated") / "data"
-    code = f"from deepcoder_sized import generate; import pathlib; generate(pathlib.Path({str(folder)!r}), 0.002)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT_ROOT / "benchmarks")
+    generate(folder, 0.002)
     return folder
 
 
-def test_the_benchmark_finds_all_that_it_planted(generated: Path) -> None:
-    script = PROJECT_ROOT / "benchmarks" / "curation_offline.py"
-    command = [sys.executable, str(script), "--folder", str(generated), "--keep"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 of them clean" in done.stdout
+def test_the_benchmark_finds_all_that_it_planted(
+    generated: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["curation_offline.py", "--folder", str(generated), "--keep"])
+    ended = curation_offline.main()
+    printed = capsys.readouterr().out
+    assert ended == 0, printed
+    assert "0 of them clean" in printed
 
 
 START = """
@@ -202,12 +205,8 @@ import sys, pathlib
 import coderl_tasks.filtering.stages as stages, coderl_tasks.filtering.rows as workers
 if __name__ == "__main__":
     workers.BYTES_WORTH_A_PROCESS = 1
-    stages.filter_dataset(pathlib.Path(sys.argv[2]), stages.FilterRequest(sys.argv[1], workers=int(sys.argv[3])))
+    stages.filter_dataset(pathlib.Path(sys.argv[2]), stages.FilterRequest(sys.argv[1], workers=2))
 """
-
-
-def start(script: Path, generated: Path, out: Path, workers: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, str(script), str(generated), str(out), str(workers)], cwd=PROJECT_ROOT)
 
 
 def members(pid: int) -> list[int]:
@@ -217,24 +216,23 @@ def members(pid: int) -> list[int]:
 
 
 def test_killed_and_started_again_it_gives_the_same_bytes_with_any_number_of_workers(
-    generated: Path, tmp_path: Path
+    generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "start.py"
     script.write_text(START)
-    alone = tmp_path / "alone"
-    assert start(script, generated, alone, 1).wait() == 0
-    out = tmp_path / "killed"
-    for parts in (1, 4):
-        process = start(script, generated, out, 2)
-        while process.poll() is None and len(list(out.glob("*/[0-9]*.parquet"))) < parts:
-            time.sleep(0.01)
-        workers = members(process.pid)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        while any(Path(f"/proc/{pid}").exists() for pid in workers):
-            time.sleep(0.01)
+    alone, out = tmp_path / "alone", tmp_path / "killed"
+    filter_dataset(alone, FilterRequest(str(generated), workers=1))
+    process = subprocess.Popen([sys.executable, str(script), str(generated), str(out)], cwd=PROJECT_ROOT)
+    while process.poll() is None and len(list(out.glob("*/[0-9]*.parquet"))) < 4:
+        time.sleep(0.01)
+    workers = members(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        time.sleep(0.01)
     done = {path: path.stat().st_mtime_ns for path in out.glob("train/*.parquet")}
-    assert start(script, generated, out, 2).wait() == 0
+    monkeypatch.setattr("coderl_tasks.filtering.rows.BYTES_WORTH_A_PROCESS", 1)
+    filter_dataset(out, FilterRequest(str(generated), workers=2))
     assert hashes(out) == hashes(alone)
     assert all(path.stat().st_mtime_ns == written for path, written in done.items() if not path.match("*dropped*"))
     shutil.rmtree(out)

@@ -16,6 +16,8 @@ from tests.warm_start import Command
 
 TINY = ("batch_size=24", "group_size=3", "max_tokens=64", "save_every=2", "eval_every=2", "eval.limit=2")
 ENDS = "eval.ends_limit=4"
+OBSERVED = ("kl_base", "kl_base_k3", "tokens_base")
+"""What only a run that observes the KL to the base model has in its training rows."""
 
 
 def wait_for(file: Path, process: "Command | subprocess.Popen[str]") -> None:
@@ -39,6 +41,10 @@ def step_rows(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def without_observed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in OBSERVED}
+
+
 def rollouts(path: Path) -> pl.DataFrame:
     """A run's scored rollouts without clocks and addresses, and without what programs said, which may hold some."""
     return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop(
@@ -50,5 +56,10 @@ def final_weights(path: Path) -> dict[str, str]:
     """The SHA-256 of each file of a run's last checkpoint, on this session's Tinker server."""
     row = get_last_checkpoint(path)
     assert row is not None
-    record = CheckpointStore(coderl_home() / "tinker").find(row["state_path"])
+    return checkpoint_weights(row["state_path"], coderl_home())
+
+
+def checkpoint_weights(state_path: str, home: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a checkpoint, on the Tinker server with that CODERL_HOME."""
+    record = CheckpointStore(home / "tinker").find(state_path)
     return {name: file.sha256 for name, file in record.files.items()}

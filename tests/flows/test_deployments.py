@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 from uuid import UUID, uuid4
@@ -38,6 +38,7 @@ from coderl_tasks.services.supervisor import free_port
 from tests import warm_start
 from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
+from tests.warm_start import Command
 
 DEADLINE_S = 300
 POLL_S = 0.5
@@ -64,7 +65,8 @@ class Up:
     environment: dict[str, str]
     port: int
     tinker_port: int
-    process: "subprocess.Popen[str]" = field(init=False)
+    process: Command = field(init=False)
+    said: IO[str] = field(init=False)
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -73,17 +75,28 @@ class Up:
 
     def start(self) -> None:
         """Start it, and read what it says until it is ready."""
-        self.process = start_up(self.environment, self.port)
+        reading, writing = os.pipe()
+        with os.fdopen(writing, "w") as output:
+            self.process = Command(self.environment, "up", "--port", self.port, output=output)
+        self.said = os.fdopen(reading)
         self.lines.clear()
         while not any("prefect deployment run" in line for line in self.lines):
             self.lines.append(self.next_line())
 
     def next_line(self) -> str:
         """What it prints next; a test fails where it ended instead."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.said.readline()
         assert line, self.process.communicate()[1]
         return line
+
+    def end(self, signal_number: signal.Signals) -> str:
+        """End it by a signal; what it says until nothing of it is left."""
+        os.kill(self.process.pid, signal_number)
+        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0, errors
+        nothing_lives_in(self.home)
+        with self.said:
+            return self.said.read()
 
     def metrics(self) -> str:
         """What Prometheus would read."""
@@ -116,10 +129,7 @@ def up(
             with used(started.api_url):
                 yield started
     finally:
-        started.process.send_signal(signal.SIGINT)
-        _, errors = started.process.communicate(timeout=DEADLINE_S)
-    assert started.process.returncode == 0, errors
-    nothing_lives_in(home)
+        started.end(signal.SIGINT)
 
 
 def own_home(environment: dict[str, str], home: Path) -> dict[str, str]:
@@ -149,42 +159,29 @@ def processes_in(home: Path) -> list[int]:
     return found
 
 
-def start_up(environment: dict[str, str], port: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "coderl_tasks.cli", "up", "--port", str(port)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
 async def test_a_deployment_runs_on_the_worker(up: Up, embedded: Services) -> None:
     secret = (up.home / "coderl" / "prefect" / f"secret-{urlsplit(up.api_url).port}").read_text()
     assert up.lines[0] == f"Prefect UI: {up.api_url.removesuffix('/api')}/coderl-login#{secret}\n"
     export = up.lines[-2].removeprefix("in another terminal: ").strip()
-    sizes = {"limit": 4, "shard_size": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
+    in_a_shell = ["sh", "-c", f"{export}; env -0"]  # as printed
+    said = subprocess.run(in_a_shell, env=up.environment, capture_output=True, text=True, check=True).stdout
+    environment = dict(each.split("=", 1) for each in said.split("\0") if each)
+    sizes = {"limit": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
     settings = {"preset": "nano", "name": str(up.home / "pool"), **sizes, "shards": "deployment"}
-    arguments = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
-    command = f"{export}; {shlex.join([sys.executable, '-m', 'prefect', *arguments])}"  # as printed
+    words = ("deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch")
     assert embedded.tinker_url is not None
     async with up.tinker(embedded.tinker_url):
-        done = await asyncio.to_thread(
-            subprocess.run,
-            ["sh", "-c", command],
-            env=up.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_S,
-        )
+        done = await asyncio.to_thread(warm_start.run, environment, *words, main=warm_start.prefect)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (up.home / "pool" / "manifest.json").is_file()
     kind, markdown, states, logs = await recorded()
     assert kind == "process"
-    assert "4 problems kept, 0 dropped, 4 read" in markdown
-    assert states == ["Completed"] * 3  # the curation and its two shards
-    shards = [pl.read_parquet(up.home / "pool" / "shards" / f"{n:04d}" / "profile-*.parquet") for n in range(2)]
+    assert "2 problems kept, 0 dropped, 2 read" in markdown
+    assert states == ["Completed"] * 2  # the curation and its shard
+    shard = pl.read_parquet(up.home / "pool" / "shards" / "0000" / "profile-*.parquet")
     measured = [name for name in SHARD_SCHEMA if name != "difficulty"]  # what a label is, the whole profile decides
-    assert pl.concat(shards)[measured].equals(pl.read_parquet(up.home / "pool" / "profile.parquet")[measured])
-    assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
+    assert shard[measured].equals(pl.read_parquet(up.home / "pool" / "profile.parquet")[measured])
+    assert any(line.startswith("2 rows read from ") for line in logs) and "2 of 2 problems kept" in logs
 
 
 async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
@@ -205,7 +202,7 @@ async def test_a_deployments_run_is_suspended_and_resumed(up: Up, pool: Path, em
     await state_is(run.id, "Suspended")
     await logged(run.id, "no answer from Tinker")
     said = await logged(run.id, "Resume in the UI, or")
-    await in_a_shell(up, shlex.split(said.split("`")[1])[1:])
+    await typed(up, said.split("`")[1])
     await state_is(run.id, "Running")
     await state_is(run.id, "Suspended")
     assert embedded.tinker_url is not None
@@ -242,18 +239,15 @@ async def test_a_killed_run_a_killed_and_a_stopped_worker_and_a_cancelled_run_lo
         await until(lambda: 'coderl_step{run="endless"}' in up.metrics())
         (again,) = [line for line in up.metrics().splitlines() if line.startswith("coderl_runs_begun_again ")]
         assert float(again.split()[1]) >= 2
-        cancel = said.split("`")[1].replace("prefect", "-m prefect").split()
+        cancel = said.split("`")[1]
 
-        up.process.send_signal(signal.SIGTERM)
-        said, _ = await asyncio.to_thread(up.process.communicate, timeout=DEADLINE_S)
-        assert up.process.returncode == 0
+        said = await asyncio.to_thread(up.end, signal.SIGTERM)
         assert "flow run endless: its " in said and "; the next free worker resumes it, unless" in said
-        nothing_lives_in(up.home)
         steps = committed(path)
         up.start()
         with used(up.api_url):  # with its new secret
             await until(lambda: committed(path) > steps)
-            await in_a_shell(up, cancel)
+            await typed(up, cancel)
             await state_is(run.id, "Cancelled")
             async with get_client() as client:
                 assert (await client.read_flow_run(run.id)).name == "endless"
@@ -278,12 +272,14 @@ async def another_step(run: Path) -> None:
     await until(lambda: committed(run) > steps)
 
 
-async def in_a_shell(up: Up, words: list[str]) -> None:
-    """`python WORDS` where the server of `coderl up` is exported."""
+async def typed(up: Up, command: str) -> None:
+    """A command of `python` or `prefect` where the server of `coderl up` is exported."""
     names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
     environment = up.environment | {name: os.environ[name] for name in names}
-    command = [sys.executable, *words]
-    await asyncio.to_thread(subprocess.run, command, env=environment, check=True, capture_output=True)
+    program, *words = shlex.split(command)
+    main = {"python": warm_start.python, "prefect": warm_start.prefect}[program]
+    done = await asyncio.to_thread(warm_start.run, environment, *words, main=main)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 async def state_is(run: UUID, name: str) -> None:
@@ -341,7 +337,7 @@ def test_a_flow_run_starts_without_pytorch_and_ends_with_its_worker() -> None:
 
 
 def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path) -> None:
-    up = start_up(own_home(flow_environment, tmp_path), free_port())
+    up = Command(own_home(flow_environment, tmp_path), "up", "--port", free_port())
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "coderl" / "logs" / "prefect.log").exists():  # the server is starting
         assert time.monotonic() < deadline

@@ -1,10 +1,10 @@
 """One shard as a flow run, from address to address."""
 
+import asyncio
 import io
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import fsspec
@@ -20,16 +20,15 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
-from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.remote_shards import Job, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
+from tests.warm_start import Command
 
-IN_A_PROCESS = """
-import asyncio, json, sys
-from flows.profile_shard import profile_shard
-asyncio.run(profile_shard([sys.argv[1]], sys.argv[2], json.loads(sys.argv[3])))
-"""
+
+def in_a_process(arguments: list[str]) -> None:
+    problems, output, settings = arguments
+    asyncio.run(profile_shard([problems], output, json.loads(settings)))
 
 
 def some_problems(settings: CurateSettings) -> list[Problem]:
@@ -100,13 +99,8 @@ def killed_in_the_middle(
     """Start a run in a process of its own, kill it once two problems are recorded at `address` and `gateway` answers
     no more; the seeds of the rounds that are recorded then."""
     arguments = [joined(address, job.problems), address, json.dumps(settings.model_dump(mode="json"))]
-    process = subprocess.Popen(
-        [sys.executable, "-c", IN_A_PROCESS, *arguments],
-        env=os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home), LEAN_VARIABLE: "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    given = os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home)}
+    process = Command(given, *arguments, main=in_a_process)
     try:
         assert gateway.most is not None
         assert gateway.wait_for(gateway.most, process), process.communicate()[1]
@@ -115,7 +109,7 @@ def killed_in_the_middle(
                 process.wait(0.05)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
     return recorded(address)
 
 

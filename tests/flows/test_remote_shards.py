@@ -110,8 +110,10 @@ async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, addr
 
 
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(
-    deployed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    prefect_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    async with get_client() as client:
+        await client.create_deployment(await client.create_flow_from_name("profile-shard"), "without-a-worker")
     monkeypatch.setattr(remote_shards, "TAKE_UP_S", 3.0)
     monkeypatch.setattr(remote_shards, "POLL_S", 0.1)
     profiled = pl.DataFrame(schema=SHARD_SCHEMA)
@@ -128,7 +130,8 @@ async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_al
 
     @flow
     async def curation() -> pl.DataFrame:
-        return await profile_remotely(elsewhere(here), {0: (PROBLEMS, ALIKE)}, tmp_path)
+        remote = elsewhere(here, shard_deployment="profile-shard/without-a-worker")
+        return await profile_remotely(remote, {0: (PROBLEMS, ALIKE)}, tmp_path)
 
     dispatching = asyncio.create_task(curation())
     while not (first := await runs_of([StateType.SCHEDULED])):

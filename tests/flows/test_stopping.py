@@ -9,79 +9,151 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import polars as pl
 import pytest
 from prefect.exceptions import TerminationSignal
 
 from coderl_tasks.cli.launch import ended_by_sigterm, was_terminated
 from coderl_tasks.errors import TerminatedError
+from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
 from tests import warm_start
 from tests.flows.conftest import Coderl, Refused
-from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, step_rows, wait_for
+from tests.flows.run_records import (
+    ENDS,
+    OBSERVED,
+    TINY,
+    final_weights,
+    rollouts,
+    rows,
+    step_rows,
+    wait_for,
+    without_observed,
+)
 from tests.warm_start import Command
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "word", "moment"),
-    [
-        (signal.SIGINT, 130, "interrupted", "steps/000001/groups"),
-        (signal.SIGTERM, 143, "terminated", "steps/000001/scored.parquet"),
-    ],
-)
-def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
-    flow_environment: dict[str, str],
-    coderl: Coderl,
-    run: Path,
-    pool: Path,
-    tmp_path: Path,
-    number: signal.Signals,
-    code: int,
-    word: str,
-    moment: str,
+class Ended(NamedTuple):
+    """How a signal ended a run; `leftovers` are files that it was writing."""
+
+    code: int | None
+    output: str
+    errors: str
+    leftovers: list[Path]
+
+
+class TwoRuns(NamedTuple):
+    signalled: Path
+    interrupted: Ended
+    terminated: Ended
+    killed: Path
+
+
+@pytest.fixture(scope="module")
+def two_runs(flow_environment: dict[str, str], pool: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoRuns:
+    """Two runs at once on one pool, which have gone on to their ends. Signals ended the first one twice; the second,
+    which observes the KL to the base model, was killed."""
+    folder = tmp_path_factory.mktemp("two-runs")
+    signalled, killed = folder / "signalled", folder / "killed"
+    words = ("train", "preset=nano", f"pool={pool}", "max_steps=3", *TINY, ENDS)
+
+    def ended(process: Command, number: signal.Signals, moment: str) -> Ended:
+        wait_for(signalled / moment, process)
+        os.kill(process.pid, number)
+        output, errors = process.communicate(timeout=60)
+        return Ended(process.returncode, output, errors, list(signalled.rglob("*.tmp")))
+
+    first = Command(flow_environment, *words, f"log_path={signalled}")
+    second = Command(flow_environment, *words, f"log_path={killed}", "kl.base_every=2")
+    interrupted = ended(first, signal.SIGINT, "steps/000000/groups")
+    first = Command(flow_environment, "train", f"log_path={signalled}")
+    wait_for(killed / "steps/000001/scored.parquet", second)
+    second.kill()
+    second.communicate()
+    second = Command(flow_environment, "train", f"log_path={killed}")
+    terminated = ended(first, signal.SIGTERM, "steps/000001/scored.parquet")
+    first = Command(flow_environment, "train", f"log_path={signalled}")
+    for process in (first, second):
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    return TwoRuns(signalled, interrupted, terminated, killed)
+
+
+def test_a_signal_ends_a_run_in_two_lines_and_costs_neither_it_nor_the_run_beside_it_anything(
+    two_runs: TwoRuns, run: Path
 ) -> None:
-    path = tmp_path / "run"
-    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = Command(flow_environment, *words)
-    wait_for(path / moment, process)
-    os.kill(process.pid, number)
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (code, f"coderl train: {word}\n")
-    assert re.fullmatch(
-        f"stopped before step [12]; to continue: coderl train log_path={path} resume=must", output.splitlines()[-1]
-    )
-    assert not list(path.rglob("*.tmp"))
-    done = coderl("train", f"log_path={path}")
-    assert done.returncode == 0, done.stderr
+    path = two_runs.signalled
+    for end, code, word, steps in (
+        (two_runs.interrupted, 130, "interrupted", "[01]"),
+        (two_runs.terminated, 143, "terminated", "[12]"),
+    ):
+        assert (end.code, end.errors) == (code, f"coderl train: {word}\n")
+        assert re.fullmatch(
+            f"stopped before step {steps}; to continue: coderl train log_path={path} resume=must",
+            end.output.splitlines()[-1],
+        )
+        assert not end.leftovers
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
     assert final_weights(path) == final_weights(run)
 
 
-def test_a_cap_on_tokens_ends_a_run_in_two_lines_and_a_higher_one_goes_on(
+def test_the_observed_kl_to_the_base_model_and_a_kill_change_nothing_else(two_runs: TwoRuns, run: Path) -> None:
+    path = two_runs.killed
+    found = step_rows(path)
+    observed = [[row.pop(name) for name in OBSERVED] for row in found]
+    assert found == [without_observed(row) for row in step_rows(run)]
+    assert [row["time_base_s"] for row in rows(run / "metrics.jsonl") if "time_base_s" in row] == [None] * 3
+    scored = pl.read_parquet(path / "steps/000001/scored.parquet")
+    assert scored["base_logprobs"].null_count() == 24 - KL_SAMPLE
+    measured = kl_to_base(scored)
+    assert measured is not None
+    read = scored.filter(pl.col("base_logprobs").is_not_null())
+    tokens = sum(sum(map(len, read[name])) for name in ("prompt_tokens", "completion_tokens"))
+    assert observed == [[None, None, 0], [*measured, tokens], [None, None, 0]]
+    assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
+    assert final_weights(path) == final_weights(run)
+
+
+def test_a_run_that_ended_at_its_cap_on_tokens_or_its_last_step_goes_on_with_a_higher_one(
     coderl: Coderl, refused: Refused, run: Path, pool: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
-    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    ended = coderl(*words, "max_tokens_total=3000")
-    assert ended.returncode == 3, ended.stderr
-    assert re.fullmatch(
-        r"coderl train: max_tokens_total=3000 is reached: 2,?\d+ tokens are spent, and the next group may take \d+; "
-        "what is recorded stays\n",
-        ended.stderr,
+    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=1", *TINY, ENDS)
+    capped = coderl(*words, "max_tokens_total=1500")
+    assert capped.returncode == 3, capped.stderr
+    assert f"run directory: {path} (new run)" in capped.stdout
+    assert "steps: 1\n" in capped.stdout and "(preset nano)" in capped.stdout
+    said = re.fullmatch(
+        r"coderl train: max_tokens_total=1500 is reached: ([\d,]+) tokens are spent, "
+        r"and the next group may take (\d+); what is recorded stays\n",
+        capped.stderr,
     )
-    assert re.fullmatch(
-        "stopped before step [01]; to continue, raise max_tokens_total, for example: "
-        f"coderl train log_path={path} resume=must max_tokens_total=6000",
-        ended.stdout.splitlines()[-1],
+    assert said
+    spent, more = int(said[1].replace(",", "")), int(said[2])
+    assert 0 < spent <= 1500 < spent + more
+    assert capped.stdout.splitlines()[-1] == (
+        "stopped before step 0; to continue, raise max_tokens_total, for example: "
+        f"coderl train log_path={path} resume=must max_tokens_total=3000"
     )
-    done = coderl("train", f"log_path={path}", "max_tokens_total=none")
-    assert done.returncode == 0, done.stderr
+    first = coderl("train", f"log_path={path}", "max_tokens_total=none")
+    assert first.returncode == 0, first.stderr
+    final = (path / "evals/final/rollouts.parquet").read_bytes()
+    second = coderl("train", f"log_path={path}", "max_steps=3", "resume=must")
+    assert second.returncode == 0, second.stderr
+    assert f"run directory: {path} (resuming at step 1)" in second.stdout
+    assert "changed on resume: resume" not in second.stdout
+    assert "max_steps: 1 -> 3" in second.stdout
+    assert (path / "evals/final-step-000000/rollouts.parquet").read_bytes() == final
+    assert list(load_run(path).evals) == ["baseline", "final-step-000000", "step-000001", "final"]
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
     for flow in (("train", f"pool={pool}"), ("evaluate", "checkpoint=data/nano"), ("curate",)):
-        said = refused(*flow, "preset=nano", "max_usd=1")
-        assert said.startswith(f"coderl {flow[0]}: max_usd=1: what ") and "prices=prefill:" in said
+        refusal = refused(*flow, "preset=nano", "max_usd=1")
+        assert refusal.startswith(f"coderl {flow[0]}: max_usd=1: what ") and "prices=prefill:" in refusal
 
 
 def interrupted(process: Command) -> list[str]:
@@ -97,7 +169,7 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
     flow_environment: dict[str, str], coderl: Coderl, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a pool"
-    words = ("curate", "preset=nano", "limit=40", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
+    words = ("curate", "preset=nano", "limit=16", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
     process = Command(flow_environment, *words, f"name={folder}")
     wait_for(folder / "shards/0000/groups", process)
     said = re.fullmatch("stopped; to continue: coderl (curate .*)", interrupted(process)[-1])

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -20,21 +19,14 @@ from sampling_gateway import Gateway
 
 from coderl_tasks.cli import main
 from coderl_tasks.insight.query import query
-from coderl_tasks.insight.record import load_run
-from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
+from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.services.supervisor import EmbeddedServer
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
-from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows, wait_for
+from tests.flows.run_records import TINY, checkpoint_weights, rollouts, rows, step_rows, wait_for, without_observed
 from tests.warm_start import Command
 
 STEP_FILES = ["commit.json", "sampled.parquet", "scored.parquet", "trainer_logprobs.parquet"]
-OBSERVED = ("kl_base", "kl_base_k3", "tokens_base")
-
-
-def without_observed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in OBSERVED}
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
@@ -104,87 +96,29 @@ def test_the_first_update_is_on_policy(run: Path) -> None:
     assert all(abs(gap) < 1e-4 for gap in gaps)
 
 
-def test_a_finished_run_goes_on_with_more_steps(coderl: Coderl, run: Path, pool: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    first = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=1", *TINY, ENDS)
-    assert first.returncode == 0, first.stderr
-    assert f"run directory: {path} (new run)" in first.stdout
-    assert "steps: 1\n" in first.stdout and "(preset nano)" in first.stdout
-    final = (path / "evals/final/rollouts.parquet").read_bytes()
-    second = coderl("train", f"log_path={path}", "max_steps=3", "resume=must")
-    assert second.returncode == 0, second.stderr
-    assert f"run directory: {path} (resuming at step 1)" in second.stdout
-    assert "changed on resume: resume" not in second.stdout
-    assert "max_steps: 1 -> 3" in second.stdout
-    assert (path / "evals/final-step-000000/rollouts.parquet").read_bytes() == final
-    assert list(load_run(path).evals) == ["baseline", "final-step-000000", "step-000001", "final"]
-    assert step_rows(path) == step_rows(run)
-    assert rollouts(path).equals(rollouts(run))
-
-
-def test_logs_log_has_all_that_the_console_says_and_that_no_checkpoint_was_found(
-    coderl: Coderl, run: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "run"
-    shutil.copytree(run, path)
-    (path / "logs.log").unlink()
-    (path / "checkpoints.jsonl").write_text("damaged\ndamaged\n")
-    done = coderl("train", f"log_path={path}", "max_steps=4", "eval_every=-1", "resume=must")
-    assert done.returncode == 0, done.stderr
-    log = (path / "logs.log").read_text()
-    assert f"{path / 'checkpoints.jsonl'} is damaged: " in log and "set aside as checkpoints.jsonl.damaged" in log
-    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 0, " in log
-    said = [line for line in done.stdout.splitlines() if line and not line.startswith("Prefect UI: ")]
-    steps = [line for line in said if re.match(r"step +\d+/4 ", line)]  # those also say how far the run is
-    assert len(steps) == 1 and "INFO    coderl_tasks: step    3  reward" in log
-    assert [line for line in said if line not in steps and line.removeprefix("warning: ") not in log] == []
-    assert "run directory: " in log and "to evaluate it: " in log and "steps: 4" in log
-
-
-def test_the_observed_kl_to_the_base_model_changes_nothing_else(
-    flow_environment: dict[str, str], coderl: Coderl, run: Path, pool: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "run"
-    words = ("preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY[:4], "eval_every=-1")
-    process = Command(flow_environment, "train", *words, "kl.base_every=2")
-    wait_for(path / "steps/000001/scored.parquet", process)
-    process.kill()
-    process.communicate()
-    done = coderl("train", f"log_path={path}")
-    assert done.returncode == 0, done.stderr
-    found = step_rows(path)
-    observed = [[row.pop(name) for name in OBSERVED] for row in found]
-    assert found == [without_observed(row) for row in step_rows(run)]
-    assert [row["time_base_s"] for row in rows(run / "metrics.jsonl") if "time_base_s" in row] == [None] * 3
-    scored = pl.read_parquet(path / "steps/000001/scored.parquet")
-    assert scored["base_logprobs"].null_count() == 24 - KL_SAMPLE
-    measured = kl_to_base(scored)
-    assert measured is not None
-    read = scored.filter(pl.col("base_logprobs").is_not_null())
-    tokens = sum(sum(map(len, read[name])) for name in ("prompt_tokens", "completion_tokens"))
-    assert observed == [[None, None, 0], [*measured, tokens], [None, None, 0]]
-    assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
-    assert final_weights(path) == final_weights(run)
-
-
 def test_a_tinker_server_that_dies_costs_nothing(
     flow_environment: dict[str, str], run: Path, pool: Path, tmp_path: Path
 ) -> None:
     path, home = tmp_path / "run", tmp_path / "home"
     environment = {**flow_environment, "TINKER_API_KEY": "", "TINKER_BASE_URL": ""}
-    arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = Command({**environment, "CODERL_HOME": str(home)}, *arguments, stderr=subprocess.STDOUT)
+    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=2", *TINY[:4], "eval_every=-1")
+    process = Command({**environment, "CODERL_HOME": str(home)}, *words, stderr=subprocess.STDOUT)
     wait_for(path / "steps/000000/scored.parquet", process)
     os.kill(tinker_server_of(home), signal.SIGKILL)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     # On the embedded server, which nobody bills, each step measures the KL to the base model by default.
-    found = step_rows(path)
-    assert [without_observed(row) for row in found] == [without_observed(row) for row in step_rows(run)]
-    assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
-    first, *later = found
+    first, second = found = step_rows(path)
+    assert [without_observed(row) for row in found] == [without_observed(row) for row in step_rows(run)[:2]]
+    undisturbed = rollouts(run).filter(pl.col("step") < 2)
+    assert rollouts(path).drop("base_logprobs").equals(undisturbed.drop("base_logprobs"))
+    weights = [
+        [checkpoint_weights(row["state_path"], place) for row in rows(folder / "checkpoints.jsonl")[:2]]
+        for folder, place in ((path, home), (run, coderl_home()))
+    ]
+    assert weights[0] == weights[1], "before the first step, and after the second"
     assert abs(first["kl_base"]) < 1e-5 and 0 <= first["kl_base_k3"] < 1e-8, "a new adapter is the base model"
-    assert all(row["kl_base_k3"] > 1e-6 and row["tokens_base"] > 0 for row in later)
+    assert second["kl_base_k3"] > 1e-6 and second["tokens_base"] > 0
 
 
 def tinker_server_of(home: Path) -> int:
@@ -253,24 +187,34 @@ def test_what_is_wrong_is_said_before_anything_starts(refused: Refused, pool: Pa
         assert not path.exists()
 
 
-def test_damaged_scores_of_a_committed_step_are_drawn_again_from_the_samples(
+def test_a_run_goes_on_from_what_damage_left_and_its_log_has_all_that_the_console_says(
     coderl: Coderl, run: Path, tmp_path: Path
 ) -> None:
+    """Without checkpoints, and with scores that are made again from the samples."""
     path = tmp_path / "a run"
     shutil.copytree(run, path)
+    (path / "logs.log").unlink()
     (path / "steps/000002/commit.json").unlink()
     for name in ("steps/000000", "steps/000001"):
         scored = path / name / "scored.parquet"
         scored.write_bytes(scored.read_bytes()[:-100])
-    checkpoints = rows(path / "checkpoints.jsonl")
-    (path / "checkpoints.jsonl").write_text(json.dumps(checkpoints[0]) + "\n")
-    done = coderl("train", f"log_path={path}")
+    (path / "checkpoints.jsonl").write_text("damaged\ndamaged\n")
+    done = coderl("train", f"log_path={path}", "eval_every=-1", "resume=must")
     assert done.returncode == 0, done.stderr
     assert "step 1: its scored rollouts are missing or damaged: its samples are scored again" in done.stdout
     assert "warning" not in done.stdout
     assert f"to resume: coderl train log_path='{path}'" in done.stdout
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
+
+    log = (path / "logs.log").read_text()
+    assert f"{path / 'checkpoints.jsonl'} is damaged: " in log and "set aside as checkpoints.jsonl.damaged" in log
+    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 0, " in log
+    said = [line for line in done.stdout.splitlines() if line and not line.startswith("Prefect UI: ")]
+    steps = [line for line in said if re.match(r"step +\d+/3 ", line)]  # those also say how far the run is
+    assert len(steps) == 1 and "INFO    coderl_tasks: step    2  reward" in log
+    assert [line for line in said if line not in steps and line not in log] == []
+    assert "run directory: " in log and "to evaluate it: " in log and "steps: 3" in log
 
 
 def test_a_stop_that_needs_a_hand_says_so(coderl: Coderl, run: Path, tmp_path: Path) -> None:
@@ -349,30 +293,17 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
     assert "has none of these" in other.stderr and "Sandbox: " not in other.stdout
 
 
-def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(coderl: Coderl, tmp_path: Path) -> None:
-    tests = [{"input": f"{number}\n", "output": f"{number}\n"} for number in range(5)]
-    lines = [json.dumps({"statement": f"Print the number{mark}", "tests": tests}) for mark in ".!"]
-    data = tmp_path / "mine.jsonl"
-    data.write_text(lines[0])
-    words = ("preset=nano", "checkpoint=data/nano", f"evaluation_dataset={data}", "max_tokens=64")
-    assert coderl("evaluate", *words).returncode == 0
-    again = coderl("evaluate", *words)
-    assert "evaluated before with these settings: nothing is sampled" in again.stdout, again.stderr
-    data.write_text("\n".join(lines))
-    changed = coderl("evaluate", *words)
-    assert changed.returncode == 2
-    assert (
-        "has other problems than when " in changed.stderr and "to evaluate again, set log_path=NAME" in changed.stderr
-    )
-
-
-def test_an_evaluation_is_told_from_another_by_what_serves_the_model(
+def test_an_evaluation_is_told_from_another_by_its_problems_and_by_what_serves_the_model(
     coderl: Coderl, flow_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same server at another address goes on with it; in bfloat16 it does not, nor is that compared unsaid."""
     monkeypatch.setitem(flow_environment, "HOME", str(tmp_path))
     before = "evaluated before with these settings: nothing is sampled"
-    words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64")
+    tests = [{"input": f"{number}\n", "output": f"{number}\n"} for number in range(5)]
+    lines = [json.dumps({"statement": f"Print the number{mark}", "tests": tests}) for mark in ".!"]
+    data = tmp_path / "mine.jsonl"
+    data.write_text(lines[0])
+    words = ("evaluate", "preset=nano", "checkpoint=data/nano", f"evaluation_dataset={data}", "max_tokens=64")
     first = coderl(*words)
     assert first.returncode == 0 and before not in first.stdout, first.stderr
     (folder,) = (tmp_path / "code-rl-logs/evals").iterdir()
@@ -381,8 +312,13 @@ def test_an_evaluation_is_told_from_another_by_what_serves_the_model(
     with gateway.serving():
         monkeypatch.setitem(flow_environment, "TINKER_BASE_URL", gateway.url)
         done = coderl(*words, f"compare_to={folder}")
-    assert done.returncode == 0, done.stderr
-    assert before in done.stdout and warned not in done.stdout
+        assert done.returncode == 0, done.stderr
+        assert before in done.stdout and warned not in done.stdout
+        data.write_text("\n".join(lines))
+        changed = coderl(*words)
+        assert changed.returncode == 2 and "has other problems than when " in changed.stderr
+        assert "to evaluate again, set log_path=NAME" in changed.stderr
+        data.write_text(lines[0])
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", NANO_MODEL]
     rounded = [*command, "--dtype", "bfloat16"]
     with EmbeddedServer("Tinker", rounded, "/api/v1/healthz", tmp_path / "bfloat16.log", closed=True) as server:

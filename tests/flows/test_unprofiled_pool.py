@@ -1,10 +1,7 @@
 """Training on a data set itself: `train` makes a pool of all its problems, from which nothing is sampled."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +10,23 @@ import pytest
 
 from coderl_tasks.curation.find_pool import FoundPool, wanted_pool
 from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.planning import flow_plans
 from coderl_tasks.planning.estimates import estimates
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA
 from coderl_tasks.problems.profile_columns import ANSWER_COLUMNS, PROFILE_COLUMNS
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings
+from tests import warm_start
 from tests.flows.run_records import TINY, rollouts, step_rows, wait_for
 
-WITH_POOLS = (
-    "import sys, pathlib, coderl_tasks.paths as paths; paths.POOLS = pathlib.Path(sys.argv.pop(1)); "
-    "from coderl_tasks.cli import command; command(sys.argv[1:])"
-)
-"""`coderl` with another place for pools: those of a checkout lie in it."""
 ROWS = [json.loads(line) for line in (PROJECT_ROOT / "data/mini/taco-train.jsonl").open()][:40]
+
+
+def with_pools(arguments: list[str]) -> None:
+    """`coderl` with another place for the pools that `train` makes: those of a checkout lie in it."""
+    pools, *words = arguments
+    pytest.MonkeyPatch().setattr(flow_plans, "wanted_pool", partial(wanted_pool, pools=Path(pools)))
+    warm_start.coderl(words)
 
 
 @pytest.fixture
@@ -40,20 +41,17 @@ def test_train_makes_the_pool_of_its_data_set_also_after_a_kill(
 ) -> None:
     pools = tmp_path / "pools"
     words = ("preset=nano", f"dataset={dataset}", "test_share=0.2", "selection=adaptive", "first_completions=3")
-    command = [sys.executable, "-c", WITH_POOLS, str(pools), "train", *words, *TINY, "eval.ends_limit=2", "max_steps=1"]
-    environment = flow_environment | {"PYTHONPATH": str(PROJECT_ROOT)}
-    options: dict[str, Any] = {"env": environment, "text": True, "cwd": PROJECT_ROOT}
+    command = (pools, "train", *words, *TINY, "eval.ends_limit=2", "max_steps=1")
 
     def trained(name: str) -> str:
-        log_path = f"log_path={tmp_path / name}"
-        done = subprocess.run([*command, log_path], capture_output=True, check=False, timeout=300, **options)
+        done = warm_start.run(flow_environment, *command, f"log_path={tmp_path / name}", main=with_pools)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    killed = subprocess.Popen([*command, f"log_path={tmp_path / 'run'}"], stdout=subprocess.DEVNULL, **options)
+    killed = warm_start.Command(flow_environment, *command, f"log_path={tmp_path / 'run'}", main=with_pools)
     folder = Path(str(planned(dataset, pools).name))
     wait_for(folder / "screening" / "request.json", killed)
-    os.kill(killed.pid, signal.SIGKILL)
+    killed.kill()
     killed.wait()
     assert not (folder / "manifest.json").exists() and not (tmp_path / "run" / "config.json").exists()
 

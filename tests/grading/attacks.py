@@ -7,6 +7,9 @@ not, because they harm a machine whose sandbox does not hold them: bombs, signal
 
 from coderl_tasks.scorecard import Case, corpus
 
+ANSWERS = ("guesses", "hangs or floods", "odd numbers", "odd text", "odd values", "replaces the comparison")
+"""Categories of attacks that do nothing but answer, or keep from it: no sandbox makes a difference to them."""
+
 
 def cases(group: str) -> list[Case]:
     """The cases of a group whose answer is a program."""
@@ -15,6 +18,11 @@ def cases(group: str) -> list[Case]:
 
 def programs(group: str) -> dict[str, str]:
     return {case.id: case.program for case in cases(group) if case.program is not None}
+
+
+def reaching(group: str) -> list[Case]:
+    """The cases of a group that reach for the grader or the machine: what they find there depends on the sandbox."""
+    return [case for case in cases(group) if case.category not in ANSWERS]
 
 
 HARMFUL_ATTACKS: dict[str, str] = {

@@ -1,8 +1,8 @@
 """Known submissions with the verdict each must get, over problems of `data/mini` and of an olympiad.
 
 A bundled problem is given by how its input is parsed, what is right and what is not quite; a style is everything around
-that: how a program reads, computes, prints, ends or fails. Each style meets two problems. The olympiad's solutions are
-written out.
+that: how a program reads, computes, prints, ends or fails. Each style meets two problems, the costliest one of them.
+The olympiad's solutions are written out.
 """
 
 # One program, one string: long lines are kept.

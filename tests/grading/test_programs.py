@@ -10,7 +10,7 @@ import pytest
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
 from coderl_tasks.scorecard.graders import as_problem
-from tests.grading.attacks import HARMFUL_ATTACKS, cases, programs
+from tests.grading.attacks import HARMFUL_ATTACKS, cases, reaching
 from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, graded, stdin_problem
 from tests.local_servers.sandbox.sandbox_servers import Sandbox
 
@@ -38,8 +38,10 @@ async def test_other_programs_get_their_verdict(judge: Judge) -> None:
 
 
 async def test_no_attack_passes_on_a_stock_server(stock_url: str) -> None:
-    """The score card's test has them on the embedded one."""
-    attacks = {case.id: (as_problem(case), case.program) for case in [*cases("stdin-attack"), *cases("call-attack")]}
+    """The score card's test has all on the embedded one; what they answer is compared here, whatever the server."""
+    reach = [*reaching("stdin-attack"), *reaching("call-attack")]
+    assert len(reach) >= 100
+    attacks = {case.id: (as_problem(case), case.program) for case in reach}
     async with SandboxClient([stock_url], max_concurrency=4) as client:
         judge = Judge(client, timeout_s=10.0)
         grades = await graded(judge, attacks)
@@ -49,14 +51,15 @@ async def test_no_attack_passes_on_a_stock_server(stock_url: str) -> None:
 
 
 async def test_no_harm_is_done_by_all_attacks_at_once(isolated_server: Sandbox) -> None:
-    attacks, calls = programs("stdin-attack") | HARMFUL_ATTACKS, programs("call-attack")
-    assert len(attacks | calls) >= 100
+    """But for those that only answer: they are the score card's alone."""
+    jobs = {name: (SECRET, code) for name, code in HARMFUL_ATTACKS.items()}
+    jobs |= {case.id: (SECRET, str(case.program)) for case in reaching("stdin-attack")}
+    jobs |= {case.id: (TOTAL, str(case.program)) for case in reaching("call-attack")}
+    assert len(jobs) >= 150
     mounts = Path(f"/proc/{isolated_server.process.pid}/mounts")
     mounted = mounts.read_text()
     async with SandboxClient([isolated_server.url], max_concurrency=8) as client:
         hasty, judge = Judge(client, timeout_s=0.5, memory_mb=256), Judge(client)
-        jobs = {name: (SECRET, code) for name, code in attacks.items()}
-        jobs |= {name: (TOTAL, code) for name, code in calls.items()}
         honest = [judge.grade(ADD, SUM + f"print(a + b)  # {n}") for n in range(10)]
         grades, others = await asyncio.gather(graded(hasty, jobs), asyncio.gather(*honest))
         after = await judge.grade(ADD, SUM + "print(a + b)")
@@ -154,13 +157,14 @@ async def test_a_program_that_kills_the_driver_now_and_then_fails_where_it_does(
 
 
 async def test_a_program_that_ends_itself_by_a_signal_has_not_ended_well(judge: Judge) -> None:
-    """Even as its last act, with the right answer out; sent again and again, so that a race would be lost."""
+    """Even as its last act, with the right answer out; on one test again and again, so that a race would be lost."""
     numbers = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    ending = SUM + "print(a + b, flush=True)\nimport os\nos.kill(os.getpid(), {})  # {}"
-    jobs = {f"{n.name} {again}": (ADD, ending.format(int(n), again)) for n in numbers for again in range(6)}
-    grades = await graded(judge, jobs)
-    reasons = {name: f"test 0: ended by {name.partition(' ')[0]}" for name in jobs}
-    assert {name: grade.reason for name, grade in grades.items()} == reasons
+    problem = stdin_problem(*[("2 3\n", "5\n")] * 6)
+    ending = SUM + "print(a + b, flush=True)\nimport os\nos.kill(os.getpid(), {})"
+    grades = await asyncio.gather(*(judge.grade(problem, ending.format(int(n)), run_all=True) for n in numbers))
+    assert [(grade.reason, grade.tests_passed, grade.tests_run) for grade in grades] == [
+        (f"test 0: ended by {n.name}", 0, 6) for n in numbers
+    ]
 
 
 async def test_large_inputs_and_outputs(judge: Judge) -> None:

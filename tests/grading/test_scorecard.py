@@ -110,7 +110,8 @@ def test_no_program_keeps_count_of_the_tests(own_card: ScoreCard) -> None:
 
 
 async def test_a_bare_exec_sells_many(graders: Path) -> None:
-    calls = [case for case in corpus() if case.group == "call-attack" and case.category != "hangs or floods"]
+    told = ("replaces the comparison", "exits early")
+    calls = [case for case in corpus() if case.group == "call-attack" and case.category in told]
     honest = [CASES["call/a-lambda"], CASES["call/a-decorated-function"], CASES["call/the-length"]]
     card = await score_card("bad_graders:bare_exec", [*calls, *honest], at_once=2)
     assert len(card.bought) >= 5 and card.died and card.misjudged == []
@@ -197,7 +198,11 @@ def outcomes_of(card: ScoreCard) -> Sequence[Outcome]:
     return [outcome for found in card.outages.values() for outcome in found or ()]
 
 
-async def test_an_outage_is_no_wrong_answer_for_coderls_grader(embedded_url: str) -> None:
+async def test_an_outage_is_no_wrong_answer_for_coderls_grader(
+    embedded_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("_LONGEST_PAUSE_S", "_LONGEST_REST_S"):  # between attempts: half a minute in all
+        monkeypatch.setattr(f"coderl_tasks.grading.client.{pause}", 0.1)
     card = await score_card(embedded_url, [RIGHT], with_outages=True)
     assert card.outages.keys() == FAULTS.keys()
     assert {outcome.reward for outcome in outcomes_of(card)} == {None}

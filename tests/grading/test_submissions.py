@@ -7,14 +7,10 @@ import pytest
 
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import load_problems
-from tests.grading.submission_cases import ROOT, Submission, call_submissions, stdin_submissions, submission
+from tests.grading.submission_cases import LONG, ROOT, Submission, call_submissions, stdin_submissions, submission
 from tests.grading.submissions import OLYMPIAD
 
 OLYMPIAD_FILE = ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
-
-
-LONG = "endless recursion in a class"
-"""Ends by itself, but each level of `repr` looks through all others: 5 to 20 seconds of CPU, by the caches."""
 
 
 async def misjudged(url: str, submissions: list[Submission]) -> dict[str, str]:

@@ -95,26 +95,28 @@ def test_the_failed_test_is_shown(problems: Path, tmp_path: Path, embedded_url: 
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_a_disk_that_takes_no_more_is_one_line(suffix: str, problems: Path, tmp_path: Path, embedded_url: str) -> None:
+def test_a_disk_that_takes_no_more_is_one_line(
+    suffix: str,
+    problems: Path,
+    tmp_path: Path,
+    embedded_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     given = completions(tmp_path, problem_id=["p-stdin"] * 50, code=[f"print({row})" for row in range(50)])
     out = tmp_path / f"out.{suffix}"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "coderl_tasks.cli",
-            "grade",
-            *f"--problems {problems} --completions {given} --out {out}".split(),
-        ],
-        # or it would leave what it compiles cut off
-        env=os.environ | {"SANDBOX_URL": embedded_url, "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-        capture_output=True,
-        text=True,
-    )
-    last = done.stderr.strip().rpartition("\n")[2]
-    assert (done.returncode, last.startswith("coderl grade: File too large: "), str(out) in last) == (1, True, True)
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("SANDBOX_URL", embedded_url)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is imported meanwhile would be cut off there
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        ended = main(["grade", f"--problems={problems}", f"--completions={given}", f"--out={out}"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err
+    last = said.strip().rpartition("\n")[2]
+    assert (ended, last.startswith("coderl grade: File too large: "), str(out) in last) == (1, True, True)
+    assert "Traceback" not in said
     assert sorted(tmp_path.iterdir()) == sorted([problems, given])
 
 

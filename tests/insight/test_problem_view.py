@@ -173,6 +173,8 @@ def test_a_held_out_problem_is_found_by_its_statement_and_not_by_its_prompt(tmp_
     """Which is read from the prompt, and once it is at hand from the data set."""
     run = write_run(tmp_path / "run", steps=1, test_size=1)
     file, config = run / "evals/final/rollouts.parquet", run / "config.json"
+    settings = json.loads(config.read_text()) | {"dataset": str(tmp_path / "gone.jsonl")}  # the hub is not asked
+    config.write_text(json.dumps(settings))
     tokens = pl.lit(byte_tokens("You are an expert.\n### Question:\nAdd them up.\n\n### Format: Read the inputs."))
     rows = pl.read_parquet(file).with_columns(problem_id=pl.lit("gamma"), prompt_tokens=tokens)
     rows.cast({"prompt_tokens": ROLLOUT_SCHEMA["prompt_tokens"]}).write_parquet(file)
@@ -180,7 +182,7 @@ def test_a_held_out_problem_is_found_by_its_statement_and_not_by_its_prompt(tmp_
     with pytest.raises(ConfigError, match="no problem that the run has sampled"):
         view_problem(run, "expert")
     problems_frame([problem("gamma")]).write_parquet(tmp_path / "tests.parquet")
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"evaluation_dataset": f"{tmp_path}/tests.parquet"}))
+    config.write_text(json.dumps(settings | {"evaluation_dataset": f"{tmp_path}/tests.parquet"}))
     assert view_problem(run, "what gamma says").problem_id == "gamma"
 
 

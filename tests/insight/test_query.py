@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import shutil
+from collections.abc import Callable
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -18,9 +20,11 @@ from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import answer_statements, connect, print_query, query
 from coderl_tasks.insight.record import CURATION_SCHEMAS, is_run, load_run
 from coderl_tasks.insight.tables import render_frame
-from coderl_tasks.journal.steps import STEPS_PER_FILE, index_files, index_step, scored_files
+from coderl_tasks.journal import steps as steps_module
+from coderl_tasks.journal.steps import index_files, index_step, scored_files
 from tests.insight.recorded_runs import write_run
 
+Answer = Callable[[str], pl.DataFrame]
 TOKENS = ("prompt_tokens", "completion_tokens")
 
 
@@ -41,10 +45,16 @@ def without_column(file: Path, name: str) -> bytes:
     return bytes(content)
 
 
+@pytest.fixture(scope="module")
+def answer(run_dir: Path) -> Answer:
+    """`answer(name)`: what a named query finds in the run, asked once."""
+    return cache(lambda name: query(run_dir, name=name))
+
+
 @pytest.mark.parametrize("name", NAMED_QUERIES)
-def test_every_named_query_answers(name: str, run_dir: Path, pool_dir: Path, runs_dir: Path) -> None:
+def test_every_named_query_answers(name: str, answer: Answer, run_dir: Path, pool_dir: Path, runs_dir: Path) -> None:
     over_curation = NAMED_QUERIES[name].over == CURATION
-    frame = query(pool_dir if over_curation else run_dir, name=name)
+    frame = query(pool_dir, name=name) if over_curation else answer(name)
     assert "run" not in frame.columns
     assert len(frame) or name in ("losses", "acts", "suspicious", "held_back", "turns")
     assert "run" in query(runs_dir, name=name).columns
@@ -69,7 +79,9 @@ def test_programs_written_for_the_tests_are_named_by_both_queries(run_dir: Path,
     assert sum(held_back["failed_held_back"]) == failed.height > 0
 
 
-def test_every_named_query_answers_where_no_file_has_a_column_yet(run_dir: Path, tmp_path: Path) -> None:
+def test_every_named_query_answers_where_no_file_has_a_column_yet(
+    answer: Answer, run_dir: Path, tmp_path: Path
+) -> None:
     shutil.copytree(run_dir, tmp_path / "run")
     for file in (tmp_path / "run").rglob("*.parquet"):
         table = pl.read_parquet(file)
@@ -77,25 +89,27 @@ def test_every_named_query_answers_where_no_file_has_a_column_yet(run_dir: Path,
             table.drop("run_seconds").write_parquet(file)
     for name, named in NAMED_QUERIES.items():
         if named.over == RUN:
-            assert query(tmp_path / "run", name=name).columns == query(run_dir, name=name).columns
-    answer = query(tmp_path / "run", "SELECT count(run_seconds) AS known, count(*) > 0 AS any FROM rollouts")
-    assert answer.row(0) == (0, True)
+            assert query(tmp_path / "run", name=name).columns == answer(name).columns
+    found = query(tmp_path / "run", "SELECT count(run_seconds) AS known, count(*) > 0 AS any FROM rollouts")
+    assert found.row(0) == (0, True)
 
 
-def test_with_an_index_every_query_answers_as_without(tmp_path: Path) -> None:
+def test_with_an_index_every_query_answers_as_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a run of which the last steps are not indexed, and one of which none is."""
+    steps_per_file = 26  # fewer than there really are, of which tests/journal/test_run_directory.py makes a file
+    monkeypatch.setattr(steps_module, "STEPS_PER_FILE", steps_per_file)
     runs = tmp_path / "runs"
-    long = write_run(runs / "long", steps=STEPS_PER_FILE + 6, test_size=10)
+    long = write_run(runs / "long", steps=steps_per_file + 6, test_size=10)
     write_run(runs / "short", steps=6, seed=1, test_size=10)
     names = [name for name, entry in NAMED_QUERIES.items() if entry.over == RUN]
     answers = {name: query(runs, name=name) for name in names}
     texts = long / "steps/000003/scored.parquet"
     whole = texts.read_bytes()
     texts.write_bytes(without_column(texts, "completion"))  # no text is read for the index
-    newest = STEPS_PER_FILE + 5  # the first that this version adds
+    newest = steps_per_file + 5  # the first that this version adds
     index_step(long, newest, pl.read_parquet(long / f"steps/{newest:06d}/scored.parquet"))
     texts.write_bytes(whole)
-    assert list(index_files(long).values()) == [range(STEPS_PER_FILE), range(newest, newest + 1)]
+    assert list(index_files(long).values()) == [range(steps_per_file), range(newest, newest + 1)]
     assert len(scored_files(long, index_files(long).values())) == 5
     for name, before in answers.items():
         assert query(runs, name=name).equals(before), name
@@ -107,10 +121,11 @@ def test_with_an_index_every_query_answers_as_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, entry in NAMED_QUERIES.items() if entry.steps])
-def test_the_steps_that_a_query_is_cut_to_change_no_answer(name: str, run_dir: Path, runs_dir: Path) -> None:
-    for path in (run_dir, runs_dir):
-        whole = query(path, NAMED_QUERIES[name].sql)
-        assert query(path, name=name).equals(whole.drop("run") if path == run_dir else whole)
+def test_the_steps_that_a_query_is_cut_to_change_no_answer(
+    name: str, answer: Answer, run_dir: Path, runs_dir: Path
+) -> None:
+    assert answer(name).equals(query(run_dir, NAMED_QUERIES[name].sql).drop("run"))
+    assert query(runs_dir, name=name).equals(query(runs_dir, NAMED_QUERIES[name].sql))
 
 
 def test_the_optimizer_steps_of_a_step_are_rows(run_dir: Path) -> None:

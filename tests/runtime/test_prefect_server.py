@@ -17,7 +17,6 @@ import pytest
 import yaml
 from aiohttp import web
 from prefect import get_client
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.deployments import run_deployment
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -49,7 +48,7 @@ from coderl_tasks.runtime.prefect_server import (
     ui_address,
     used,
 )
-from coderl_tasks.runtime.worker import WORK_POOL, closed_template, deploy_all
+from coderl_tasks.runtime.worker import WORK_POOL, closed_template
 from coderl_tasks.services.supervisor import free_port
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
@@ -288,10 +287,8 @@ def test_a_port_that_is_taken_is_refused() -> None:
             pass
 
 
-def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str) -> None:
-    asyncio.run(edit_work_pool())
-    deploy_all()
-    limit, parameters, template = asyncio.run(deployed())
+def test_deploying_keeps_a_work_pool_that_was_edited(deployed: None) -> None:
+    limit, parameters, template = asyncio.run(pool_and_deployments())
     assert limit == 3
     assert parameters == {flow_of(deployment): deployment["parameters"] for deployment in DEPLOYMENTS}
     assert template["job_configuration"]["env"] == {"KEPT": "1"}
@@ -304,17 +301,7 @@ def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str) -> None:
         assert "job variable" in refused.value.response.text.lower() or "ddition" in refused.value.response.text
 
 
-async def edit_work_pool() -> None:
-    """A pool as Prefect makes it, with what a user may have edited in it."""
-    template = ProcessWorker.get_default_base_job_template()
-    template["variables"]["properties"]["env"]["default"] = {"KEPT": "1"}
-    async with get_client() as client:
-        pool = WorkPoolCreate(name=WORK_POOL, type="process", base_job_template=template)
-        await client.create_work_pool(pool, overwrite=True)
-        await client.update_work_pool(WORK_POOL, WorkPoolUpdate(concurrency_limit=3))
-
-
-async def deployed() -> tuple[int | None, dict[str, dict[str, Any]], dict[str, Any]]:
+async def pool_and_deployments() -> tuple[int | None, dict[str, dict[str, Any]], dict[str, Any]]:
     """The pool's limit, each deployment's parameters, and the pool's base job template."""
     async with get_client() as client:
         pool = await client.read_work_pool(WORK_POOL)

@@ -3,9 +3,6 @@
 import asyncio
 import json
 import os
-import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,8 @@ from coderl_tasks.runtime.worker import (
     end_run,
 )
 from coderl_tasks.services.supervisor import free_port
+from tests import warm_start
+from tests.warm_start import Command
 
 HEARTBEAT_S = 1
 TakeUp = Callable[[str, State], Awaitable[UUID]]
@@ -212,9 +211,10 @@ async def test_two_hosts_may_make_the_work_pool_at_once(client: PrefectClient, m
 async def test_a_kubernetes_pool_gets_the_deployments_and_takes_no_command(
     client: PrefectClient, tmp_path: Path, job_template: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By names of their own: tests of other processes rely on where those of prefect.yaml are.
-    text = (PROJECT_ROOT / "prefect.yaml").read_text()
-    (tmp_path / "prefect.yaml").write_text(re.sub(r"name: local$", "name: jobs", text, flags=re.MULTILINE))
+    # One, by a name of its own: tests of other processes rely on where those of prefect.yaml are.
+    content = yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())
+    [train] = [each for each in content["deployments"] if each["entrypoint"] == "flows/train.py:train"]
+    (tmp_path / "prefect.yaml").write_text(yaml.safe_dump(content | {"deployments": [train | {"name": "jobs"}]}))
     monkeypatch.setattr(worker, "PROJECT_ROOT", tmp_path)
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps(job_template))
@@ -240,7 +240,7 @@ def test_a_template_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 PARENT_AND_PART = """
-import sys, time
+import time
 from prefect import flow, runtime
 
 @flow
@@ -257,11 +257,12 @@ whole()
 """
 
 
-async def test_the_parts_of_a_flow_run_end_with_it(client: PrefectClient, tmp_path: Path) -> None:
-    (script := tmp_path / "whole.py").write_text(PARENT_AND_PART)
-    process = subprocess.Popen([sys.executable, script], env=os.environ, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    runs = [UUID((await asyncio.to_thread(process.stdout.readline)).strip()) for _ in range(2)]
+async def test_the_parts_of_a_flow_run_end_with_it(client: PrefectClient) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as said:
+        with os.fdopen(writing, "w") as output:
+            process = Command(dict(os.environ), "-c", PARENT_AND_PART, main=warm_start.python, output=output)
+        runs = [UUID((await asyncio.to_thread(said.readline)).strip()) for _ in range(2)]
     process.kill()
     process.wait()
     await end_run(client, await client.read_flow_run(runs[0]), cancelled=False, why="of this test")

@@ -17,9 +17,9 @@ from tests.training.refilled_runs import SIGNAL, ZERO, Refilled, Told, problems_
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
 SELDOM = "PWWWWWWW"
 GRADES = {"signal": SIGNAL, "zero": ZERO, "seldom": SELDOM}
-THREE_KINDS = tuple(f"{word} {number}" for number in range(6) for word in GRADES)
+THREE_KINDS = tuple(f"{word} {number}" for number in range(4) for word in GRADES)
 SETTINGS: dict[str, Any] = {"selection": "adaptive", "refill": 2.0}
-STEPS = 6
+STEPS = 5
 
 
 async def train_step(run: TrainingRun, step: int) -> Commit:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,13 +30,12 @@ def steered(
 ) -> list[Act]:
     """The acts of a run with these metrics, up to its end. Killed: a new process commits each of its steps."""
     evals = {row["step"]: row for row in rows if "eval/n" in row}
-    steering = None
-    for step, row in enumerate(row for row in rows if "eval/n" not in row):
-        with RunDirectory.open(folder, {}) as directory:
+    with ExitStack() as process:
+        directory = process.enter_context(RunDirectory.open(folder, {}))
+        steering = Steering(settings, directory)
+        for step, row in enumerate(row for row in rows if "eval/n" not in row):
             if stopped_before(settings, directory.commits()) == step:
                 break
-            if steering is None or killed:
-                steering = Steering(settings, directory)
             metrics = row | {"step": step}
             decided = steering.decide(step, metrics, may_raise_temperature=hotter)
             assert steering.decide(step, metrics, may_raise_temperature=hotter) == decided, (
@@ -47,6 +47,10 @@ def steered(
             directory.metrics.append(metrics)
             if step in evals:
                 directory.metrics.append(evals[step])
+            if killed:
+                process.close()
+                directory = process.enter_context(RunDirectory.open(folder, {}))
+                steering = Steering(settings, directory)
     with RunDirectory.open(folder, {}) as directory:
         return [Act(**row) for commit in directory.commits() for row in commit.acts]
 

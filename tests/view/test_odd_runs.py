@@ -129,17 +129,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def read(runs: Path) -> Read:
+def read(runs: Path) -> Iterator[Read]:
     """Reads a page as HTML, or `as_text` alone. What fails in the server fails here."""
     shown = library.Library([path for path in runs.iterdir() if path.name != "pools"])
-    client = TestClient(Starlette(routes=Viewer(shown).routes()))
+    # In a block of its own a client has one loop and thread, and not one per page.
+    with TestClient(Starlette(routes=Viewer(shown).routes())) as client:
 
-    def page(address: str, *, as_text: bool = True) -> str:
-        answer = client.get(address)
-        assert answer.status_code == 200, address
-        return " ".join(unescape(re.sub("<[^>]*>", "", answer.text)).split()) if as_text else answer.text
+        def page(address: str, *, as_text: bool = True) -> str:
+            answer = client.get(address)
+            assert answer.status_code == 200, address
+            return " ".join(unescape(re.sub("<[^>]*>", "", answer.text)).split()) if as_text else answer.text
 
-    return page
+        yield page
 
 
 def test_every_page_that_a_page_links_to_answers(read: Read) -> None:

@@ -40,7 +40,13 @@ logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 4
 """Each has the weights in memory, and fills its share of the cores with threads."""
-_WORKER = "local_servers.tinker.engine.sampling_processes"
+_WORKER = """
+import sys
+from local_servers.memory import fast_imports
+with fast_imports():
+    from local_servers.tinker.engine.sampling_processes import _work
+_work(*sys.argv[1:])
+"""
 
 Scheduler: TypeAlias = "SamplingScheduler | SamplingProcesses"
 
@@ -122,7 +128,7 @@ class _Worker:
             # A program of its own and no fork: this process has threads, and locks that they hold.
             descriptor = theirs.fileno()
             arguments = [descriptor, engine.folder, engine.dtype, max_cache_bytes, threads]
-            command = [sys.executable, "-m", _WORKER, *map(str, arguments)]
+            command = [sys.executable, "-c", _WORKER, *map(str, arguments)]
             # A process group of its own, which a signal to the server's group does not reach (Ctrl-C): the worker ends
             # by itself when the server closes the socket.
             self._process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, process_group=0)
@@ -284,7 +290,3 @@ def _portable(error: BaseException) -> BaseException:
         return again
     except Exception:
         return RuntimeError(str(error))
-
-
-if __name__ == "__main__":
-    _work(*sys.argv[1:])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +87,7 @@ class Sandbox:
         for _ in range(20_000):
             if condition(self.info()):
                 return
+            time.sleep(0.005)
         raise AssertionError(f"never came about: {self.info()}")
 
     def descendants(self) -> list[int]:

@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.lora_engine import Engine
@@ -54,16 +45,17 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
+def random_model(architecture: str, **config: Any) -> PreTrainedModel:
+    """A random model of an architecture by transformers' name for it. The classes are not imported by their names: each
+    process that collects these tests would import the modules of all of them."""
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **config))
+    return model
+
+
 def write_model(folder: Path, architecture: str) -> Path:
     """A random model of one of the supported architectures."""
-    torch.manual_seed(0)
-    model: Qwen2ForCausalLM | Qwen3ForCausalLM | LlamaForCausalLM
-    if architecture == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True))
-    elif architecture == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=False))
-    else:
-        model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False))
+    model = random_model(architecture, **SHAPE, tie_word_embeddings=architecture == "qwen3")
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
@@ -137,7 +129,7 @@ def cases() -> type[Cases]:
     return Cases
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def trained(engine: Engine) -> Callable[..., Adapter]:
     """Makes an adapter, of `engine` or another, whose delta is not zero: some supervised steps on noise."""
 

@@ -6,20 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    MistralConfig,
-    MistralForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-)
+from transformers import Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from local_servers.memory import OutOfMemory
@@ -44,7 +31,7 @@ from local_servers.tinker.engine.slot_caches import SlotCache, SlotPool
 from local_servers.tinker.engine.training import _Targets, _Unembedding
 from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from local_servers.tinker.served_model import ROUNDED_BYTES, chosen_dtype
-from tests.local_servers.tinker_engine.conftest import SHAPE
+from tests.local_servers.tinker_engine.conftest import SHAPE, random_model
 
 SMALL_STEP = AdamSettings(learning_rate=1e-5)
 
@@ -374,17 +361,12 @@ def test_the_gradient_of_the_unembedding_is_that_of_autograd(dtype: torch.dtype,
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)), id="mistral"),
-        pytest.param(lambda: GemmaForCausalLM(GemmaConfig(**SHAPE)), id="gemma"),
-        pytest.param(lambda: Phi3ForCausalLM(Phi3Config(**SHAPE, pad_token_id=0)), id="phi3"),
-    ],
+    ("architecture", "more"), [("mistral", {"sliding_window": None}), ("gemma", {}), ("phi3", {"pad_token_id": 0})]
 )
-def test_other_dense_models_run(model: Any, dtype: str, tmp_path: Path, cases: Any) -> None:
-    torch.manual_seed(0)
-    built: PreTrainedModel = model()
-    built.save_pretrained(tmp_path)
+def test_other_dense_models_run(
+    architecture: str, more: dict[str, Any], dtype: str, tmp_path: Path, cases: Any
+) -> None:
+    random_model(architecture, **SHAPE, **more).save_pretrained(tmp_path)
     engine = Engine(tmp_path, dtype=dtype)  # refuses a model whose logits are not those of transformers
     adapter = engine.create_adapter(4, 0)
     engine.forward_backward(adapter, datums_of(engine, cases), "importance_sampling", {}, backward=True)
@@ -392,13 +374,13 @@ def test_other_dense_models_run(model: Any, dtype: str, tmp_path: Path, cases: A
 
 
 def test_a_model_without_rotary_embedding_is_refused(tmp_path: Path) -> None:
-    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    random_model("gpt2", vocab_size=64, n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
     with pytest.raises(SetupError, match="gpt2 has no rotary embedding"):
         Engine(tmp_path)
 
 
 def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
-    Gemma2ForCausalLM(Gemma2Config(**SHAPE | {"num_hidden_layers": 1})).save_pretrained(tmp_path)
+    random_model("gemma2", **SHAPE | {"num_hidden_layers": 1}).save_pretrained(tmp_path)
     with pytest.raises(SetupError, match="gemma2 caps its logits"):
         Engine(tmp_path, dtype="bfloat16")
 

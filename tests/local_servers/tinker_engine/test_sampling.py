@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from local_servers.tinker.engine.adapter import Adapter
+from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.decoding import UniformDraws, draw_tokens
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.sampling_batch import PREFILL_CHUNK
-from local_servers.tinker.engine_types import AdamSettings, SampleSpec
+from local_servers.tinker.engine_types import AdamSettings, SampleResult, SampleSpec
+
+AloneResults = list[tuple[list[tuple[Weights, SampleSpec]], list[SampleResult]]]
 
 
 def random_specs(cases: Any, count: int) -> list[SampleSpec]:
@@ -42,25 +45,28 @@ def random_specs(cases: Any, count: int) -> list[SampleSpec]:
     return specs
 
 
+@pytest.fixture(scope="module")
+def sampled_alone(engine: Engine, trained: Callable[[int], Adapter], cases: Any) -> AloneResults:
+    """Requests for the weights of three policies, then the same ones for those of one; each with its result alone."""
+    specs = random_specs(cases, 16)
+    weights = [engine.sampler_weights(adapter) for adapter in (None, trained(0), trained(1))]
+    mixed = [(weights[number % 3], spec) for number, spec in enumerate(specs)]
+    of_one = [(weights[1], spec) for spec in specs]
+    return [(jobs, [engine.sample([job])[0] for job in jobs]) for jobs in (mixed, of_one)]
+
+
 @pytest.mark.parametrize("max_batch_rows", [256, 20])
 def test_how_requests_are_batched_changes_no_bit(
     qwen3_folder: Path,
-    engine: Engine,
-    trained: Callable[[int], Adapter],
-    cases: Any,
+    sampled_alone: AloneResults,
     max_batch_rows: int,
 ) -> None:
-    specs = random_specs(cases, 16)
-    adapters = [None, trained(0), trained(1)]
-    weights = [engine.sampler_weights(adapter) for adapter in adapters]
-    jobs = [(weights[number % 3], spec) for number, spec in enumerate(specs)]
-    alone = [engine.sample([job])[0] for job in jobs]
+    (jobs, alone), (jobs_of_one, alone_of_one) = sampled_alone
     other = Engine(qwen3_folder, max_batch_rows=max_batch_rows)
     assert other.sample(jobs) == alone
     order = random.Random(1).sample(range(len(jobs)), len(jobs))
     assert other.sample([jobs[i] for i in order]) == [alone[i] for i in order]
-    same_weights = other.sample([(weights[1], spec) for spec in specs])
-    assert same_weights == [engine.sample([(weights[1], spec)])[0] for spec in specs]
+    assert other.sample(jobs_of_one) == alone_of_one
 
 
 def test_requests_that_came_first_run_first(qwen3_folder: Path, cases: Any) -> None:

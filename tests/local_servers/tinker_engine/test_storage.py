@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.lora_engine import Engine
@@ -57,6 +56,8 @@ def test_sampler_weights_survive(engine: Engine, trained: Callable[[int], Adapte
 def test_peft_reads_the_adapter(
     engine: Engine, qwen3_folder: Path, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path
 ) -> None:
+    from peft import PeftModel  # seconds, which no process pays that collects this test and does not run it
+
     adapter = trained(0)
     weights = engine.sampler_weights(adapter)
     engine.save_adapter(adapter, tmp_path, optimizer=False)

@@ -2,14 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 
 from local_servers.tinker.engine import training
 from local_servers.tinker.engine.adapter import Adapter
@@ -83,43 +82,61 @@ LARGE, SMALL = 2048, 40
 """Rows of a micro-batch: a group in one, and in series that go on from its prompt."""
 
 
-@pytest.mark.parametrize(
-    ("loss", "rows"), [*((loss, LARGE) for loss in LOSSES), ("gspo", SMALL), ("stable_reinforce", SMALL)]
-)
-def test_losses_and_gradients_agree_with_peft(
+@dataclass(frozen=True)
+class InPeft:
+    """Datums, the folder of an adapter, and the model with it as peft has it, whose log-probabilities (T, V) of each
+    datum these are."""
+
+    datums: list[TrainDatum]
+    folder: Path
+    model: torch.nn.Module
+    logprobs: list[torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def in_peft(
     qwen3_folder: Path,
     engine: Engine,
     trained: Callable[[int], Adapter],
     cases: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    loss: str,
-    rows: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> InPeft:
+    from peft import PeftModel  # seconds, which no process pays that collects these tests and does not run them
+
+    folder = tmp_path_factory.mktemp("adapter")
+    datums = with_all_inputs(make_request(engine, trained(1), cases))
+    engine.save_adapter(trained(0), folder, optimizer=False)
+    model = PeftModel.from_pretrained(cases.reference_model(qwen3_folder), folder, is_trainable=True)
+    logits = [model(torch.tensor(datum.tokens)[None]).logits[0] for datum in datums]
+    return InPeft(datums, folder, model, [rows.log_softmax(dim=1) for rows in logits])
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"), [*((loss, LARGE) for loss in LOSSES), ("gspo", SMALL), ("stable_reinforce", SMALL)]
+)
+def test_losses_and_gradients_agree_with_peft(
+    engine: Engine, in_peft: InPeft, monkeypatch: pytest.MonkeyPatch, loss: str, rows: int
 ) -> None:
     monkeypatch.setattr(training, "_rows_per_batch", lambda model: rows)
-    adapter = trained(0)
-    datums = with_all_inputs(make_request(engine, trained(1), cases))
-    engine.save_adapter(adapter, tmp_path, optimizer=False)
-    model = PeftModel.from_pretrained(cases.reference_model(qwen3_folder), tmp_path, is_trainable=True)
+    adapter = engine.load_adapter(in_peft.folder, optimizer=False)
+    in_peft.model.zero_grad()
     expected = []
     total = 0.0
-    for datum in datums:
-        logits = model(torch.tensor(datum.tokens)[None]).logits[0]
+    for datum, everything in zip(in_peft.datums, in_peft.logprobs, strict=True):
         targets = torch.tensor(datum.loss_inputs["target_tokens"])
-        everything = logits.log_softmax(dim=1)
         expected.append(everything.gather(1, targets[:, None])[:, 0])
         value = plain_loss(loss, datum, everything, expected[-1])
-        value.backward()
+        value.backward(retain_graph=True)  # for the other losses
         total += value.item()
     config = {"kl_coeff": 0.3} if loss == "stable_reinforce" else {}
-    output = engine.forward_backward(adapter, datums, loss, config, backward=True)
+    output = engine.forward_backward(adapter, in_peft.datums, loss, config, backward=True)
     for found, reference in zip(output.logprobs, expected, strict=True):
         np.testing.assert_allclose(found, reference.detach().numpy(), atol=1e-4)
     assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4, abs=1e-3)
     assert sum(float(part.sum()) for part in output.elementwise_loss) == pytest.approx(total, rel=1e-4, abs=1e-3)
     assert adapter.grads is not None
     found_names = set()
-    for name, parameter in model.named_parameters():
+    for name, parameter in in_peft.model.named_parameters():
         if parameter.grad is None:
             continue
         key = name.removeprefix("base_model.model.").replace(".default.weight", "")

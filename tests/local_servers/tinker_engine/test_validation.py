@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import MistralConfig, MistralForCausalLM
 
 from local_servers import memory
 from local_servers.memory import OutOfMemory
@@ -14,6 +13,7 @@ from local_servers.server_errors import SetupError
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine_types import SamplerTopK, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest
+from tests.local_servers.tinker_engine.conftest import random_model
 
 TOKENS = np.arange(4)
 INPUTS: dict[str, np.ndarray] = {
@@ -137,7 +137,8 @@ def test_eos_tokens_come_from_the_model(engine: Engine) -> None:
 
 
 def test_an_architecture_with_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    config = MistralConfig(
+    model = random_model(
+        "mistral",
         vocab_size=64,
         hidden_size=32,
         intermediate_size=32,
@@ -146,6 +147,6 @@ def test_an_architecture_with_a_sliding_window_is_refused(tmp_path: Path) -> Non
         num_key_value_heads=1,
         sliding_window=16,
     )
-    MistralForCausalLM(config).save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
     with pytest.raises(SetupError, match="sliding-window"):
         Engine(tmp_path)

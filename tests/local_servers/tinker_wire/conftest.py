@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,20 @@ import numpy as np
 import pytest
 import tinker
 from tinker import types
+from tinker.proto.request_conv import forward_backward_request_to_proto
+from tinker.types import ForwardBackwardInput, ForwardBackwardRequest
 
 from coderl_tasks.paths import local_model_folder
 from local_servers.tinker import models
 from local_servers.tinker.engines import EnginePool
 from local_servers.tinker.tinker_server import running
+from tests.conftest import Found, Share
 
 API_KEY = "tml-test"
 CONTEXT = 128
 VOCABULARY = 300
+PROTOBUF = "application/x-protobuf"
+TRY_AGAIN = 408
 SERVER = """
 import pathlib, sys
 from coderl_tasks.paths import local_model_folder
@@ -38,24 +44,27 @@ serve_tinker(int(port), "127.0.0.1", [model], **served)
 
 
 @pytest.fixture(scope="session")
-def model_folder(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(random_qwen3: Callable[..., Any], common: Path, share: Share) -> Iterator[Path]:
     """A random two-layer Qwen3 model with a byte-level tokenizer of its own."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    special = ["<|endoftext|>", "<|im_end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate(special + alphabet)}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special[1], pad_token=special[0]).save_pretrained(
-        folder
-    )
-    model = random_qwen3(VOCABULARY, CONTEXT, 1, width=64, tie_word_embeddings=False, initializer_range=0.1)
-    model.save_pretrained(folder)
-    return folder
+    folder = common / "tiny-bytes"
+
+    def make(_: ExitStack) -> Found:
+        special = ["<|endoftext|>", "<|im_end|>"]
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {token: number for number, token in enumerate(special + alphabet)}
+        backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special[1], pad_token=special[0])
+        tokenizer.save_pretrained(folder)
+        model = random_qwen3(VOCABULARY, CONTEXT, 1, width=64, tie_word_embeddings=False, initializer_range=0.1)
+        model.save_pretrained(folder)
+
+    with share("tiny-bytes-model", make):
+        yield folder
 
 
 @dataclass
@@ -67,6 +76,9 @@ class Server:
     port: int = 0
     process: subprocess.Popen[str] = field(init=False)
     url: str = field(init=False)
+
+    def address(self, url: str) -> None:
+        self.url, self.port = url, int(url.rsplit(":", 1)[1])
 
     def start(self) -> "Server":
         self.process = subprocess.Popen(
@@ -85,8 +97,7 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("ready http://127.0.0.1:"), line
-        self.url = line.split()[1]
-        self.port = int(self.url.rsplit(":", 1)[1])
+        self.address(line.split()[1])
         return self
 
     def kill(self) -> None:
@@ -137,20 +148,61 @@ class Server:
         return body
 
 
+class Wire:
+    """One model of a server, driven without the SDK's clients."""
+
+    def __init__(self, server: Server, base_model: str) -> None:
+        self.server = server
+        body: dict[str, Any] = {"tags": [], "user_metadata": None, "sdk_version": "0"}
+        self.session_id = self.post("create_session", body)["session_id"]
+        self.create = {
+            "session_id": self.session_id,
+            "model_seq_id": 0,
+            "base_model": base_model,
+            "lora_config": {"rank": 4, "seed": 7},
+        }
+        accepted = self.post("create_model", self.create)
+        self.model_id = self.retrieve(accepted["request_id"])["model_id"]
+        assert self.post("create_model", self.create) == accepted
+
+    def post(self, path: str, body: dict[str, Any] | bytes, status: int = 200) -> Any:
+        got, answer = self.server.call(f"/api/v1/{path}", body)
+        assert got == status, answer
+        return answer
+
+    def retrieve(self, request_id: str, status: int = 200) -> Any:
+        got = TRY_AGAIN
+        while got == TRY_AGAIN:  # as clients do, where the server is not done in half a minute
+            got, answer = self.server.call("/api/v1/retrieve_future", {"request_id": request_id}, accept=PROTOBUF)
+        assert got == status, answer
+        return answer
+
+    def forward_backward(self, seq_id: int, data: list[types.Datum], status: int = 200) -> Any:
+        inputs = ForwardBackwardInput(data=data, loss_fn="cross_entropy")
+        message = forward_backward_request_to_proto(ForwardBackwardRequest(inputs, self.model_id, seq_id))
+        return self.post("forward_backward", message.SerializeToString(), status)
+
+    def optim_step(self, seq_id: int) -> Any:
+        return self.post(
+            "optim_step", {"model_id": self.model_id, "seq_id": seq_id, "adam_params": {"learning_rate": 0.01}}
+        )
+
+    def steps(self) -> int:
+        return self.server.stats()["models"][self.model_id]["optimizer_steps"]
+
+
 @pytest.fixture(scope="session")
-def server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server most tests share."""
-    server = Server(model_folder, tmp_path_factory.mktemp("home")).start()
-    yield server
-    assert server.terminate() == 0
+def server(model_folder: Path, common: Path, share: Share) -> Iterator[Server]:
+    """The server most tests share, those of other workers too: it serves more than what one test asks of it."""
+    server = Server(model_folder, common / "tiny-bytes-home")
 
+    def start(running: ExitStack) -> Found:
+        running.callback(server.start().terminate)
+        return server.url
 
-@pytest.fixture
-def own_server(model_folder: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server that the test may kill and restart."""
-    server = Server(model_folder, tmp_path / "home").start()
-    yield server
-    server.kill()
+    with share("tiny-bytes-server", start) as url:
+        server.address(url)
+        yield server
 
 
 @pytest.fixture

@@ -1,62 +1,12 @@
 """Raw HTTP: each numbered request is computed once, in the order of the numbers."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
-from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_forward_backward_output
-from tinker.types import ForwardBackwardInput, ForwardBackwardRequest
 
-from tests.local_servers.tinker_wire.conftest import Server, Supervised
-
-PROTOBUF = "application/x-protobuf"
-TRY_AGAIN = 408
-
-
-class Wire:
-    """One model of a server, driven without the SDK's clients."""
-
-    def __init__(self, server: Server, base_model: str) -> None:
-        self.server = server
-        body: dict[str, Any] = {"tags": [], "user_metadata": None, "sdk_version": "0"}
-        self.session_id = self.post("create_session", body)["session_id"]
-        self.create = {
-            "session_id": self.session_id,
-            "model_seq_id": 0,
-            "base_model": base_model,
-            "lora_config": {"rank": 4, "seed": 7},
-        }
-        accepted = self.post("create_model", self.create)
-        self.model_id = self.retrieve(accepted["request_id"])["model_id"]
-        assert self.post("create_model", self.create) == accepted
-
-    def post(self, path: str, body: dict[str, Any] | bytes, status: int = 200) -> Any:
-        got, answer = self.server.call(f"/api/v1/{path}", body)
-        assert got == status, answer
-        return answer
-
-    def retrieve(self, request_id: str, status: int = 200) -> Any:
-        got = TRY_AGAIN
-        while got == TRY_AGAIN:  # as clients do, where the server is not done in half a minute
-            got, answer = self.server.call("/api/v1/retrieve_future", {"request_id": request_id}, accept=PROTOBUF)
-        assert got == status, answer
-        return answer
-
-    def forward_backward(self, seq_id: int, data: list[types.Datum], status: int = 200) -> Any:
-        inputs = ForwardBackwardInput(data=data, loss_fn="cross_entropy")
-        message = forward_backward_request_to_proto(ForwardBackwardRequest(inputs, self.model_id, seq_id))
-        return self.post("forward_backward", message.SerializeToString(), status)
-
-    def optim_step(self, seq_id: int) -> Any:
-        return self.post(
-            "optim_step", {"model_id": self.model_id, "seq_id": seq_id, "adam_params": {"learning_rate": 0.01}}
-        )
-
-    def steps(self) -> int:
-        return self.server.stats()["models"][self.model_id]["optimizer_steps"]
+from tests.local_servers.tinker_wire.conftest import PROTOBUF, Server, Supervised, Wire
 
 
 @pytest.fixture
@@ -219,15 +169,6 @@ def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum]) -> No
 
 def test_cancelling_is_always_accepted(server: Server) -> None:
     assert server.call("/api/v1/cancel_future", {"request_id": "nobody:sample:0:1"})[0] == 204
-
-
-def test_a_server_stops_cleanly_while_requests_wait(
-    own_server: Server, base_model: str, lesson: list[types.Datum]
-) -> None:
-    wire = Wire(own_server, base_model)
-    for seq in range(1, 20):
-        wire.forward_backward(seq, lesson * 100)
-    assert own_server.terminate() == 0
 
 
 def test_a_number_cannot_be_reused_with_other_content(wire: Wire, lesson: list[types.Datum]) -> None:
