@@ -27,8 +27,10 @@ from tests.warm_start import Command
 
 
 def in_a_process(arguments: list[str]) -> None:
-    problems, output, settings = arguments
-    asyncio.run(profile_shard([problems], output, json.loads(settings)))
+    async def profiled(problems: str, output: str, settings: str) -> None:
+        await profile_shard([problems], output, json.loads(settings))  # pyrefly: ignore[not-async]
+
+    asyncio.run(profiled(*arguments))
 
 
 def some_problems(settings: CurateSettings) -> list[Problem]:

@@ -30,7 +30,7 @@ print({mark!r} + json.dumps(solve(*json.loads({arguments!r}))))
 
 
 OF_SITE = re.compile(r"\b(copyright|credits|exit|help|license|quit|numpy)\b")
-"""What the module `site` brings. A program that names nothing of it needs no `site`, which is most of Python's start."""
+"""What the module `site` brings. A program that names none of it needs no `site`, which is most of Python's start."""
 
 
 def on_bare_python(folder: Path, program: str, stdin: str, *options: str) -> tuple[int, str]:
