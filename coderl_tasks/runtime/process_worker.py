@@ -4,21 +4,17 @@
    that, it asks for a second slot for it, is refused with an error, and ends.
 2. It ends after a minute or two in which the Prefect server, or its database, does not answer.
 
-And without what doubles the seconds until a flow begins, as every interpreter imports Prefect anew:
-
-3. It starts an interpreter to find the flow's code, and another one that runs it, unless a command is configured.
-4. It starts one more for a run that crashed or was cancelled, to look for hooks of its flow. No flow here has any.
+And without what doubles the seconds until a flow begins: unless a command is configured, it starts an interpreter to
+find the flow's code, and another one that runs it, and each imports Prefect anew.
 """
 
 import sys
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import prefect.workers.base as workers
 from prefect.cli import app
 from prefect.utilities.processutils import command_to_string
-from prefect.workers import process
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 if TYPE_CHECKING:
@@ -55,13 +51,8 @@ class _OneInterpreter(ProcessJobConfiguration):
         super().prepare_for_flow_run(*arguments, **named)
 
 
-async def _flow_without_hooks(_: "FlowRun") -> SimpleNamespace:
-    return SimpleNamespace(on_cancellation_hooks=[], on_crashed_hooks=[])
-
-
 if __name__ == "__main__":
     ProcessWorker.job_configuration = _OneInterpreter
-    process.load_flow_from_flow_run = _flow_without_hooks  # type: ignore[assignment]
     ProcessWorker._submit_scheduled_flow_runs = _submit_those_that_have_ended  # type: ignore[method-assign, assignment]
     workers.critical_service_loop = _loop_through_outages  # type: ignore[assignment]
     sys.argv = ["prefect", *sys.argv[1:]]

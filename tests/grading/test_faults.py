@@ -30,7 +30,7 @@ from tests.grading.submission_cases import Submission, call_submissions, stdin_s
 SANDBOX_ERROR = (200, json.dumps({"status": "SandboxError", "message": "disk full"}).encode())
 FAILURES = (BAD_GATEWAY, SERVER_ERROR, SANDBOX_ERROR)
 QUICK: dict[str, Any] = {"max_concurrency": 8, "backoff_s": 0.02, "watch_every_s": 1.0}
-OF_A_KIND = 6  # submissions for each verdict, but for those that take long
+OF_A_KIND = 8  # submissions for each verdict, but for those that take long
 SLOW = {Verdict.TIME_LIMIT: 2, Verdict.MEMORY_LIMIT: 1}
 
 
