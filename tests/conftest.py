@@ -223,7 +223,7 @@ def prefect_api(coderl_home: Path, share: Share) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def with_database(coderl_home: Path, prefect_api: str) -> Callable[[Path], None]:
-    """Gives another CODERL_HOME a Prefect database without flow runs: to make a new one takes a Prefect server twenty
+    """Gives another CODERL_HOME a Prefect database without flow runs: to make a new one takes a Prefect server nine
     seconds of CPU time, as it took that of the session."""
 
     def give(home: Path) -> None:

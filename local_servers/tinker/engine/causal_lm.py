@@ -12,10 +12,10 @@ their like); no sliding window, no mixture of experts, no rotary scaling that de
 
 Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is
 of it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed
-in float32, and those of the forward pass whose results are float32 are not rounded where the processor and PyTorch have
-what that takes (`row_exact.has_float32_result`). Elsewhere the unembedding is float32. The log-probabilities that
-sampler and trainer of SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009
-apart, and with the residual stream and logits rounded too, 0.036.
+in float32, and float32 results are not rounded where the processor and PyTorch have what that takes
+(`row_exact.has_float32_result`). Elsewhere the unembedding is float32. The log-probabilities that sampler and trainer
+of SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009 apart, and with the
+residual stream and logits rounded too, 0.036.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.

@@ -31,8 +31,8 @@ small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
 _BLOCK_OUTPUTS, _BLOCK_INPUTS, _BLOCK_ROWS = 192, 1536, 512
-"""Of a product of one block, at most: what it reads and writes fits a core's second cache. Of blocks of 64 to 4,096
-outputs those of 192 were the fastest or nearly so, at 32 to 465 rows."""
+"""Of a product of one block, at most: a block fits a core's second cache. Of blocks of 64 to 4,096 outputs those of 192
+were the fastest or nearly so, at 32 to 465 rows."""
 _TILE_ROWS = 16
 """Rows, and outputs, that the processor has in a register of a product."""
 _DRAWN_NUMBERS = 4_000_000
@@ -176,8 +176,8 @@ class Blocks(NamedTuple):
 
 
 def packed(weight: torch.Tensor, *, transposed: bool = False) -> Blocks:
-    """The bfloat16 matrix, or its transpose, in blocks. They are kept as an attribute of the matrix: at 64 rows it
-    would take two thirds of the time of each product to make them again."""
+    """The bfloat16 matrix, or its transpose, in blocks. They are kept as an attribute of the matrix, so that it is not
+    put into that order for each product."""
     name = "packed_transposed" if transposed else "packed"
     kept: Blocks | None = getattr(weight, name, None)
     if kept is None:
@@ -207,8 +207,11 @@ def has_bfloat16_kernels() -> bool:
 
 
 class _Kernels(NamedTuple):
-    multiply: Any  # rows, outputs, inputs, strides of x, blocks and out, add, x, blocks, out, pairs
+    multiply: Any
+    """Takes the numbers of rows, outputs and inputs; the strides of x, block and result; whether it adds to the result;
+    the addresses of x, block and result; and True, as the inputs of a block are in pairs."""
     release: Any
+    """Takes True. Gives back the registers of `multiply`, which other kernels set up in their own way."""
 
 
 @functools.cache
@@ -247,18 +250,18 @@ def _multiply_into(out: torch.Tensor, x: torch.Tensor, blocks: Blocks, *, add: b
     for rows in _pieces(len(x)):
         x_part = x_rows
         for number, part in enumerate(blocks.parts):
-            inputs = 2 * part.shape[1]
-            for block in range(len(part)):
-                first = block * blocks.width
+            inputs, block, block_bytes = 2 * part.shape[1], part.data_ptr(), 2 * part.stride(0)
+            for first in range(0, blocks.outputs, blocks.width):
                 kernels.multiply(
                     *(rows, min(blocks.width, blocks.outputs - first), inputs),
                     *(x_stride, blocks.width, out_stride, add or number > 0),
-                    *(x_part, part.data_ptr() + block * part.stride(0) * 2, out_rows + first * 4, True),
+                    *(x_part, block, out_rows + 4 * first, True),
                 )
+                block += block_bytes
             x_part += inputs * 2
         x_rows += rows * x_stride * 2
         out_rows += rows * out_stride * 4
-    kernels.release(True)  # the registers for tiles: other kernels set them up in their own way
+    kernels.release(True)
 
 
 def _pieces(rows: int) -> Iterator[int]:

@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -286,9 +286,9 @@ def _rows_per_batch(model: BaseModel) -> int:
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """For all requests: a thread keeps the kernels that it has made."""
-    return ThreadPoolExecutor(min(LANES, len(os.sched_getaffinity(0))), thread_name_prefix="train")
+def _threads(count: int) -> ThreadPoolExecutor:
+    """The same for all requests: a thread keeps the kernels that it has made."""
+    return ThreadPoolExecutor(count, thread_name_prefix="train")
 
 
 def run_datums(
@@ -321,12 +321,20 @@ def run_datums(
     grads: Weights = {}
     # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
     lanes = min(len(packed), LANES)
-    for losses_of_series, its_grads in _threads().map(run_lane, range(lanes)):
-        for its_losses in losses_of_series:
-            results |= its_losses
-        # As they come, which saves memory: lanes that have not begun have no gradients yet.
-        for name, grad in its_grads.items():
-            grads[name] = grads[name].add_(grad) if name in grads else grad
+    threads = _threads(min(LANES, len(os.sched_getaffinity(0))))
+    running = [threads.submit(run_lane, number) for number in range(lanes)]
+    try:
+        while running:
+            losses_of_series, its_grads = running.pop(0).result()
+            for its_losses in losses_of_series:
+                results |= its_losses
+            # As they come, which saves memory: lanes that have not begun have no gradients yet.
+            for name, grad in its_grads.items():
+                grads[name] = grads[name].add_(grad) if name in grads else grad
+    finally:  # a lane that fails leaves none behind: they would take memory beside the next request
+        for lane in running:
+            lane.cancel()
+        wait(running)
     if backward:
         adapter.add_grads(grads)
     in_order = [results[index] for index in range(len(datums))]

@@ -1,6 +1,7 @@
 """forward_backward and optim_step: against peft and torch.optim, and bit for bit reproducible."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,6 +227,37 @@ def test_the_same_steps_give_the_same_bits(qwen3_folder: Path, engine: Engine, c
     assert first == again
     for key, value in adapter.params.items():
         assert torch.equal(value, adapter_again.params[key])
+
+
+def test_a_lane_that_fails_leaves_no_other_behind(
+    engine: Engine, cases: Any, monkeypatch: pytest.MonkeyPatch, trained: Callable[[int], Adapter]
+) -> None:
+    adapter = trained(1)
+    datums = make_request(engine, adapter, cases)
+    monkeypatch.setattr(training, "_rows_per_batch", lambda model: SMALL)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    begun, failed, ended = threading.Event(), threading.Event(), threading.Event()
+    run, names = training._Lane.run, iter(["fails", "goes on"])
+
+    def one_fails(*arguments: Any) -> Any:
+        name = next(names, None)
+        if name == "fails":
+            begun.wait()
+            failed.set()
+            raise MemoryError("of one lane")
+        if name == "goes on":
+            begun.set()
+            failed.wait()
+            time.sleep(0.3)  # long enough to be left behind
+            found = run(*arguments)
+            ended.set()
+            return found
+        return run(*arguments)
+
+    monkeypatch.setattr(training._Lane, "run", one_fails)
+    with pytest.raises(MemoryError, match="of one lane"):
+        engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True)
+    assert ended.is_set()
 
 
 def test_the_number_of_cores_changes_no_bit(
