@@ -132,7 +132,8 @@ def convert(file: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     for path in (*folder.iterdir(), folder):
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)  # the data before the folder's name: else a power cut could leave empty files below it
+        # The caller gives the folder its name next. A power cut must not leave empty files under that name.
+        os.fsync(descriptor)
         os.close(descriptor)
 
 

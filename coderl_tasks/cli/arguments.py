@@ -73,8 +73,8 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
-    """The help text of a flow command. It lists the common settings and the groups without `group`, the settings of one
-    group with it, and with ALL every setting and what each preset fills in. ConfigError for an unknown group.
+    """The help text of a flow command. Without `group` it lists the common settings and the groups; with a group, its
+    settings; with ALL, every setting and what each preset fills in. ConfigError for an unknown group.
     `columns` is the width to fill (None: the terminal's), within LEAST_COLUMNS and MOST_COLUMNS."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)

@@ -36,8 +36,9 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 def export(options: Namespace) -> int:
     """`coderl export`: writes the policy of a run after a step to the new folder `--out`, as a LoRA adapter or a model
-    with the adapter merged in, with a model card; uploads it with `--push`. Unless `--no-check`, compares the model's
-    log-probabilities in transformers with sampled ones. All options are checked before the download, which is long."""
+    with the adapter merged in, with a model card; uploads it with `--push`. Unless `--no-check`, samples completions
+    from the service, and checks that transformers gives them the same log-probabilities. All options are checked before
+    the download, which is long."""
     policy = saved_policy(record_path(options.run), options.step)
     out: Path = options.out.expanduser()
     checks = not options.no_check
@@ -51,11 +52,11 @@ def export(options: Namespace) -> int:
         adapter = folder / "adapter" if options.merge else folder  # a merged model lies in the folder itself
         adapter.mkdir(exist_ok=True)
         with services(base) as used:
-            print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # and not the sandbox's
+            print("\n".join(line for line in used.lines if line.startswith("Tinker")))  # no sandbox is used
             sequences = asyncio.run(_while_service_answers(used, _fetch(used, policy, adapter, checks=checks)))
             is_loaded = checks or options.merge
             server = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
-        base_name = _base_name(base)
+        base_name = _base_name(base)  # as the adapter's files name it: a hub model by its name there
         config = finish_adapter(adapter, base_name)
         is_float32 = " float32," in server  # only coderl's own server names its precision; then the check is stricter
         checked = _check_and_merge(base, folder, adapter, sequences, is_float32, options.merge) if is_loaded else None
@@ -63,6 +64,7 @@ def export(options: Namespace) -> int:
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
     print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
     print("\n".join(_commands(out.resolve(), base_name, int(config["r"]), merged=options.merge)))
+    # The commands name the hub's model; a merged model needs no base.
     base_folder = local_model_folder(base)
     if base_folder is not None and str(base_folder) != base_name and not options.merge:
         print(f"base:     {base_folder} on this machine, where the hub is not reachable")
@@ -175,8 +177,8 @@ def _check_and_merge(
 ) -> str | None:
     """Loads the model `base` with the adapter in the folder `adapter`, and compares its log-probabilities with those of
     the sampled `sequences`; with `merge` writes the merged model to `folder`, and compares that too. Returns the result
-    in words, or None without sequences, when nothing is compared. CoderlError if they differ by more than rounding:
-    `exact` says that the server computed in float32, as transformers does here: then less is allowed."""
+    in words, or None without sequences, when nothing is compared. With `exact` the server computed in float32: then
+    transformers does too, and they may differ by less. CoderlError if they differ by more."""
     from coderl_tasks.export import transformers_model
 
     model = transformers_model.load_adapted(base, adapter, exact=exact)
@@ -185,7 +187,8 @@ def _check_and_merge(
         fit = transformers_model.require_agreement("the adapter in transformers", model, sequences, exact=exact)
         with model.disable_adapter():  # to show how far apart the two models are
             base_fit = transformers_model.agreement(model, sequences)
-        where = f"{fit.sequences} completions of {fit.tokens} tokens (the base model's differ by {base_fit.mean:.1e})"
+        of_base = f"the base model's differ by {base_fit.mean:.1e} on average"
+        where = f"{fit.sequences} completions of {fit.tokens} tokens ({of_base})"
         result = f"log-probabilities agree with those sampled to {fit.largest:.1e} nats in {where}"
     if merge:
         transformers_model.write_merged(model, base, folder)

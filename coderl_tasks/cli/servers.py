@@ -72,7 +72,8 @@ def _view_key() -> str:
 
 def up(options: Namespace) -> int:
     """`coderl up`: runs a Prefect server (unless one runs), a worker for flows, and the viewer of runs, until
-    interrupted; with `--jobs` only deploys to a Kubernetes work pool. Returns the worker's exit code, or 0."""
+    interrupted; with `--jobs FILE` (a job template) only deploys to a Kubernetes work pool. Returns the worker's exit
+    code, or 0."""
     from coderl_tasks.runtime import prefect_server
     from coderl_tasks.services import load_environment
     from coderl_tasks.view.view_server import serve_beside
@@ -88,7 +89,7 @@ def up(options: Namespace) -> int:
         print(f"work pool {JOBS_POOL} and its deployments are at {api_url}", flush=True)
         return 0
     port: int | None = options.port
-    # Without --port a Prefect server on the default port is used; the notice says why the one there is not.
+    # Without --port a Prefect server on the default port is used. If it cannot be, the notice says why.
     if port is None and (notice := prefect_server.notice_of_unusable_server()) is not None:
         print(notice, flush=True)
     with prefect_server.shared_prefect_server(port) as api_url:

@@ -151,9 +151,10 @@ def _order(one: Any, other: Any) -> str:
 
 
 def _value_features(value: Any) -> set[str]:
-    """Coarse features of one value of an input, as short texts that are only compared: of a number its sign, digits and
-    parity; of a list or text its length, its order, where its extremes lie, and the features of its elements. Tests are
-    chosen to cover features that the given tests lack. Counts are capped, so that there are few features."""
+    """Coarse features of one value of an input, as short texts that are only compared: of a number its sign, the number
+    of its digits and its parity; of a list or text its length, its order, where its extremes lie, and the features of
+    its elements. Tests are chosen to cover features that the given tests lack. Counts are capped, so that there are few
+    features."""
     if isinstance(value, bool) or value is None:
         return {str(value)}
     if isinstance(value, int | float):
@@ -161,7 +162,7 @@ def _value_features(value: Any) -> set[str]:
         return {f"{sign} of {min(len(str(abs(value))), 4)}", f"rest {value % 2}"}
     if not isinstance(value, list | tuple | str | dict):
         return {type(value).__name__}
-    items = list(value)
+    items = list(value)  # of a dict its keys
     found = {f"size {min(len(items), 5)}", f"even {len(items) % 2}"}
     if items and isinstance(value, str):
         found |= {
@@ -170,11 +171,12 @@ def _value_features(value: Any) -> set[str]:
             *map(_character_class, items),
         }
         found.add(f"words {min(len(value.split()), 5)}")
-    with suppress(TypeError):  # elements that have no order
+    with suppress(TypeError):  # elements without an order, or unhashable: what was found until then stays
         ordered = sorted(items)
         found.add("falling" if items == ordered[::-1] else "rising" if items == ordered else "unordered")
         if len(items) > 1:
             found |= {f"most at {_end(items, ordered[-1])}", f"least at {_end(items, ordered[0])}"}
+            # Whether the least is, the most is, and any is repeated.
             found.add(
                 f"repeated {ordered[0] == ordered[1]} {ordered[-1] == ordered[-2]} {len(set(items)) < len(items)}"
             )

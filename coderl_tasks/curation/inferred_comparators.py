@@ -127,23 +127,25 @@ class _Evidence:
 async def infer_comparator(
     problem: Problem, codes: Sequence[str], judge: Judge, seed: int, *, disagree: bool
 ) -> Inference | None:
-    """Infers which comparator a problem needs that allows one freedom more than the default: any order of the output,
-    any letter case, or small errors of numbers. `codes` are the reference solutions; `disagree` says that one of them
-    fails tests by its answers. The result is None if neither they nor the statement suggest another comparator, and
-    undecided if the evidence conflicts or is too little. The problem's time limit has to be enough for its references.
-    Raises InfraError if one cannot be run."""
+    """Infers whether a problem needs a comparator that is freer than the default in one respect, and which: any order
+    of the output, any letter case, or small errors of numbers. `codes` are the reference solutions; `disagree` says
+    that one of them fails tests by its answers. The result is None if neither they nor the statement suggest another
+    comparator, and undecided if the evidence conflicts or is too little. The problem's time limit has to be enough for
+    its references. Raises InfraError if one cannot be run."""
     evidence = _Evidence(problem.whole(), said_of_answers(problem.statement))
-    if not (disagree or evidence.stated_freedoms()):
+    stated = evidence.stated_freedoms()
+    if not (disagree or stated):
         return None
     distinct = list({shape(code): code for code in codes}.values())
     outputs = await asyncio.gather(*(judge.outputs(problem, code) for code in distinct))
     pairs = zip(distinct, outputs, strict=True)
-    complete = [(code, answers) for code, answers in pairs if len(answers) == len(problem.tests)]  # answer every test
+    # Those that answer every test.
+    complete = [(code, answers) for code, answers in pairs if len(answers) == len(problem.tests)]
     if not complete:
         return None
     programs, references = zip(*complete, strict=True)
     evidence = replace(evidence, references=references, programs=programs)
-    stated, disagreeing = evidence.stated_freedoms(), evidence.disagreeing(DEFAULT)
+    disagreeing = evidence.disagreeing(DEFAULT)
     fitting = _comparators_that_fit(evidence, stated, bool(disagreeing))
     if not fitting:
         if stated and disagreeing:  # neither what the statement allows nor the default accepts all references
@@ -151,7 +153,7 @@ async def infer_comparator(
         return None
     if objection := _objection(evidence, fitting, stated):  # such as two freedoms that fit
         return Inference.undecided(objection)
-    name = fitting[0]  # the only one
+    name = fitting[0]  # the only one: two are an objection
     if missing := _missing_evidence(evidence, name):
         return Inference.undecided(missing)
     if passing := await _passing_wrong_program(evidence, name, judge, seed):

@@ -131,13 +131,15 @@ class _Search:
                 yield (_Item("row", width), _Item("lines", count_field=field, count_offset=offset, line=line))
 
     def continued(self, at: Sequence[_Position], items: tuple[_Item, ...] = ()) -> Iterator[tuple[_Item, ...]]:
-        """Yields every sequence of items that begins with `items` and parses all inputs to their end, the simplest
-        first. `at` says of each input where `items` end in it. Depth first: each item that may follow is tried."""
+        """Yields every sequence of items that begins with `items` and parses all inputs to their end. `at` has for each
+        input the place behind `items`. Depth first: each item that may follow is tried, in the order of `next_items`,
+        the simplest first. Raises _TooManyAttempts after _MOST_ATTEMPTS in all."""
         ended = [position.place == len(position.lines) for position in at]
         if all(ended):
             yield items
             return
-        if any(ended) or len(items) > _MOST_TOKENS:  # one input ends here and another does not
+        # One input ends here and another does not, or an input has no room for more items.
+        if any(ended) or len(items) > _MOST_TOKENS:
             return
         for item in self.next_items(at, is_first=not items):
             self.attempts += 1
@@ -149,6 +151,7 @@ class _Search:
                 if parsed is None:  # this input does not have the item here
                     break
                 fields, next_place = parsed
+                # A list is no count of later items: "" keeps its place.
                 new_tokens = [field if isinstance(field, str) else "" for field in fields]
                 after.append(_Position(lines, next_place, (*tokens, *new_tokens)))
             else:  # every input has it
@@ -169,11 +172,11 @@ class _Search:
         may_be_counted = all(_is_counted(line.split(separator)) for line in lines)
         is_last_line = all(position.place + 1 == len(position.lines) for position in at)
         is_stated_list = is_last_line and self.says_list and not may_be_counted and longest > 2
-        # Few numbers, or those of the first line, mostly differ in meaning, as n and k: a row rather than an array.
+        # The numbers of a short line, or of the first one, mostly mean different things (n and k): rather a row.
         are_parameters = may_be_row and (is_first or longest <= 3)
         by_likelihood = [
             (is_stated_list, array),
-            # Before a row, if all lines have one length: a row would let the count be any number.
+            # Before a row, which fits too where all lines have one length, but would let the count be any number.
             (may_be_counted and longest > 2, counted),
             (are_parameters, row),
             (may_be_counted and longest <= 2, counted),  # after a row: a number may be 1 by chance, as in `1 5`

@@ -50,9 +50,10 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
 
 
 def live_code(code: str, entry_point: str = "") -> str:
-    """Removes from `code` what no test can catch a mistake in: comments, docstrings, and functions that nothing names.
-    The function `entry_point`, which tests call, stays; the part under `if __name__ == "__main__"` is then removed too,
-    as tests do not run it. Without an entry point it stays. Returns `code` as it is if it does not compile."""
+    """Removes from `code` where a mistake changes no test's result: comments, docstrings, and functions that nothing
+    names. The function `entry_point`, which tests call, stays; the part under `if __name__ == "__main__"` is then
+    removed too, as tests do not run it. Without an entry point that part stays. Returns `code` as it is if it does not
+    compile."""
     try:
         tree = ast.parse(code)
     except NOT_PYTHON:
@@ -101,9 +102,10 @@ def _is_script_part(node: ast.stmt) -> bool:
 
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:
-    """Yields for every small mistake that can be made in `tree`, always in the same order, a function that makes it
-    there: another operator or constant, a negated condition, arguments in another order, a statement left out, or a
-    call of a function of _FORGETTABLE (`sorted`, `abs`, `int`, ...) replaced by its argument."""
+    """Yields for every small mistake that can be made in `tree` a function that makes it there: another operator or
+    constant, a negated condition, arguments in another order, None for a result, a statement left out, or a call of a
+    function of _FORGETTABLE (`sorted`, `abs`, `int`, ...) replaced by its argument. It changes `tree`: for another
+    mistake the program is parsed again, and has them in the same order."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for place, operator in enumerate(node.ops):

@@ -161,15 +161,17 @@ class _Inputs:
 
     def _is_by_chance(self, place: Place, name: str, given: Sequence[Any]) -> bool:
         """Whether all `given` values at a place may have the property `name` (sorted, even, ...) by chance, so that it
-        is no constraint: the statement does not speak of it, and unrelated values have it with more than _CHANCE."""
-        if name in ("rectangle", "square"):  # lists of one list always are
+        is no constraint: the statement does not speak of it, and unrelated values have it with a probability above
+        _CHANCE."""
+        if name in ("rectangle", "square"):  # a list of one list tells nothing
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
-        if name == "first is less":  # of two numbers, in half of all pairs: intervals, if the statement speaks of such
+        if name == "first is less":  # true of half of all pairs of numbers, and of all intervals
             chance = 0.5 ** len({repr(each) for each in given})
+            # A list whose length is another input is no pair.
             may_be_intervals = self.said.relates_inputs and place not in self.counted_places
             return chance > _CHANCE and not may_be_intervals
-        if name in ("even", "odd"):  # half of all integers are, and few are given
-            return not self.said.names_even
+        if name in ("even", "odd"):  # too few integers are given to tell
+            return not self.said.names_parity
         if name not in ("sorted", "falling", "distinct", "differing neighbours"):
             return False  # unrelated values hardly have one of the others
         # Lists of one element have these four always, and equal lists count once.
@@ -177,10 +179,11 @@ class _Inputs:
         is_order = name in ("sorted", "falling")
         if informative and (self.said.speaks_of_order if is_order else self.said.speaks_of_distinct):
             return False
-        if is_order:  # one of n! orders
+        if is_order:  # one of n! orders; 1/20! is below _CHANCE by far
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in informative) > _CHANCE
         n_values = self._n_values(place, given)
-        # About the chance that as many draws from `n_values` values are all different (birthday problem).
+        # About the chance that as many draws from `n_values` values are all different (birthday problem). That
+        # neighbours alone differ is likelier: taken for a constraint, it costs new inputs and is never wrong.
         return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in informative) > _CHANCE
 
     def _n_values(self, place: Place, given: Sequence[Any]) -> float:
@@ -458,8 +461,9 @@ class _Inputs:
 
     def _list(self, place: Place, values: list[Any], record: Record) -> list[Any]:
         """A mutation of the list `values`, drawn at random: one element changed, elements dropped, repeated or added,
-        sorted, or a new list of another length. `place` is where the list lies; its elements' place is that and "*".
-        New elements are given ones of that place, half of them changed to, say, values of other fields of `record`."""
+        sorted, or a new list of another length. May change `values` itself. `place` is the list's path in an input, and
+        (*place, "*") that of its elements. New elements are given ones of that path or copies of the list's own, half
+        of them mutated, to the value of another field of `record`, say."""
         rng, element_place = self.rng, (*place, "*")
         if self.may_be_empty and rng.random() < _EMPTY:
             return []

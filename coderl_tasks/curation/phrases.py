@@ -104,12 +104,13 @@ class Said:
 
 def said_of_answers(statement: str) -> Said:
     """Finds the phrases with which a problem's statement says what does not matter in an answer (order, letter case,
-    repetitions, small errors), and those against it (an order that it demands, several right answers); "" if none."""
+    repetitions, small errors), and those that forbid such a comparison: a demanded order, several test cases in an
+    input, several right answers. What it does not say is ""."""
     text = " ".join(statement.split())
     any_order, any_case, repeats = _first(_ANY_ORDER, text), _first(_ANY_CASE, text), _first(_REPEATS, text)
     if not any_order and not re.search(r"\bsets?\b", repeats):
-        repeats = ""  # a path that visits a vertex twice is no set
-    # The words that free an answer's order or case are looked for neither for a demand nor for several answers.
+        repeats = ""  # not of an answer: a path may visit a vertex twice
+    # Without the words that free order or case: "any order" is neither a demand nor "any answer".
     rest = text
     for phrase in filter(None, (any_order, any_case)):  # to replace "" would put a space between all characters
         rest = rest.replace(phrase, " ")
@@ -120,6 +121,7 @@ def said_of_answers(statement: str) -> Said:
         _tolerance(text),
         ordered=_demanded_order(any_order, rest),
         cases=_first(_CASES, text),
+        # No comparator allows some orders and not others.
         several=_partly_free_order(text) or _first(_SEVERAL, rest),
     )
 

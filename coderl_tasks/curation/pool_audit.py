@@ -59,11 +59,11 @@ async def audit_problems(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Audits how far each problem's tests can be trusted, with at most `most` mutants of its reference (from `seed`);
-    returns AUDIT_SCHEMA, one row per problem, in order. `checks` are rows of SOLUTION_SCHEMA: what they say of
-    references is not run again. `folder` records each row as it ends, so a second call with the same arguments runs
+    returns AUDIT_SCHEMA, one row per problem, in order. `checks` are rows of SOLUTION_SCHEMA: references on which they
+    have decided are not run again. `folder` records each row as it ends, so a second call with the same arguments runs
     only what is missing. Raises InfraError if the sandbox is down."""
     decided = {row["problem_id"]: dict(row) for row in checks if row["status"] != UNDECIDED}
-    # Of these problems alone, in their order: the hash below must not depend on other rows.
+    # Of these problems alone: the hash below must not depend on other rows.
     known = {each.problem_id: decided[each.problem_id] for each in problems if each.problem_id in decided}
 
     async def audited(problem: Problem) -> Row:
@@ -73,6 +73,7 @@ async def audit_problems(
 
     checks_hash = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     request = {"audit": [most, WEAK_SHARE, LEAST_SURVIVORS], "seed": seed, "checks": checks_hash}  # what decides rows
+    # The row of a problem that the sandbox failed on while it was up for others.
     undecided = {"audit": [UNDECIDED], "reference": UNDECIDED, "evidence": ["the sandbox could not run its programs"]}
     how = (judge, request, AUDIT_SCHEMA, lambda problem: undecided)
     return await recorded_checks(problems, audited, *how, folder=folder, on_progress=on_progress)

@@ -106,13 +106,14 @@ async def profile_shard(
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """Summarizes `rollouts` (ROLLOUT_SCHEMA) as SHARD_SCHEMA: one row per problem that has any, in order. Pass rates
-    are over the graded ones. A prompt's tokens count once per round (`attempt`), since each round is a request."""
+    """Summarizes `rollouts` (ROLLOUT_SCHEMA) as SHARD_SCHEMA: one row per problem that has any, in order. Rates are
+    over the graded ones; the sandbox failed on the others, which have no scores. A prompt's tokens count once per round
+    (`attempt`), since each round is a request."""
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(
         n_samples=graded.sum(),
         n_correct=(pl.col("correctness_score") == 1.0).sum(),
-        format_ok=(pl.col("format_score") >= 0).sum(),  # 0: as asked for
+        format_ok=(pl.col("format_score") >= 0).sum(),  # below 0: not as asked for
         truncated_rate=(pl.col("stop_reason") == TRUNCATED).mean(),
         infra_errors=(~graded).sum(),
         mean_completion_tokens=pl.col("completion_tokens").list.len().mean(),

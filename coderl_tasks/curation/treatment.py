@@ -140,7 +140,7 @@ def _constants_compared(node: ast.AST) -> Iterator[int | str]:
 
 
 def _hazards(tree: ast.AST) -> Iterator[Hazard]:
-    """Yields the hazards in a program."""
+    """Yields the hazards in a program: what may do something else with unusual inputs."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     valid_positions = _positions(tree)  # names that loops give to positions within a list
     compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
@@ -154,13 +154,13 @@ def _hazards(tree: ast.AST) -> Iterator[Hazard]:
                     yield Hazard.LOOP
             case ast.For():
                 if any(isinstance(each, ast.Assign) for each in ast.walk(node)):
-                    yield Hazard.RUNNING_VALUE  # perhaps: which assignments carry a value over is not found out
+                    yield Hazard.RUNNING_VALUE  # perhaps: not every assignment is read in the next pass
             case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in divisibility:
-                pass  # whether a number can be divided has the same answer below zero as above
+                pass  # `n % k == 0` is right for negative numbers too
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
                 yield from _of_operator(operator, right)
             case ast.Subscript(slice=index):
-                if _names(index) - valid_positions - {"len"}:
+                if _names(index) - valid_positions - {"len"}:  # another name may be no position in the list
                     yield Hazard.INDEX
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 yield from _of_function(name, arguments, functions)
@@ -172,7 +172,7 @@ def _hazards(tree: ast.AST) -> Iterator[Hazard]:
             case ast.Compare():
                 if any(isinstance(each, str) for each in _constants_compared(node)):
                     yield Hazard.CHARACTERS
-            case ast.Call() | ast.Import() | ast.ImportFrom() | ast.Try() | ast.With():
+            case ast.Call() | ast.Import() | ast.ImportFrom() | ast.Try() | ast.With():  # not looked into
                 yield Hazard.CALL
 
 

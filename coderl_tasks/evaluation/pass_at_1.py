@@ -110,10 +110,10 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 def summarize(
     rollouts: pl.DataFrame, *, policy: str, temperature: float | None = None, max_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Returns the summary of an evaluation's rollouts, as summary.json has it. Values cover graded completions;
-    truncated_rate covers all. n counts problems. Splits without graded completions are left out. `temperature` and
-    `max_tokens` are None where it is not known how the completions were sampled. Raises InfraError if nothing was
-    graded."""
+    """Returns the summary of an evaluation's rollouts, as summary.json has it. All rates are over graded completions,
+    except truncated_rate, which is over all. n counts problems. Splits without graded completions are left out.
+    `policy` names what was evaluated; `temperature` and `max_tokens` are None where it is not known how the completions
+    were sampled. Raises InfraError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")
@@ -123,8 +123,8 @@ def summarize(
         **_pass_rates(graded, n_samples),
         "by_split": {split: _pass_rates(graded.filter(split=split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
-        **_by_turn(rollouts, n_samples),
-        # Custom rewards may never reach 1: then Pass@1 says nothing about them.
+        **_by_turn(rollouts, n_samples),  # nothing where no completion has several turns
+        # Pass@1 counts correctness of 1, which a custom reward may never reach.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
         # format_score is 0 in the format that was asked for, below 0 otherwise.
         "format_rate": int((graded["format_score"] >= 0).sum()) / graded.height,
@@ -154,7 +154,8 @@ def _by_turn(rollouts: pl.DataFrame, n_samples: int) -> dict[str, Any]:
 
 def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     """How many problems have graded completions (`n`), and Pass@1 with its interval. With several completions per
-    problem also `pass_at_k`: the same by k, over the problems that have k graded completions (null if none has)."""
+    problem also `pass_at_k`, which has the same for each k (powers of two, and `n_samples`), over the problems with k
+    graded completions (null if there are none)."""
     if n_samples == 1:  # then a row is a problem
         n, passed = graded.height, int((graded["correctness_score"] == 1.0).sum())
         interval = wilson_interval(passed, n)
@@ -172,8 +173,9 @@ def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
             continue
         # Where every value is 0, or every one 1, all draws of the bootstrap are equal: it would claim certainty.
         is_all_or_none = len(set(values)) == 1 and values[0] in (0.0, 1.0)
-        passed_all = round(math.fsum(values))
-        interval = wilson_interval(passed_all, len(values)) if is_all_or_none else clustered_bootstrap(values)
+        n_passed = round(math.fsum(values))  # where all is 0 or all is 1
+        interval = wilson_interval(n_passed, len(values)) if is_all_or_none else clustered_bootstrap(values)
+        # Of one problem the bootstrap's interval is infinite.
         low, high = max(0.0, interval.low), min(1.0, interval.high)
         by_k[str(k)] = {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
     first = by_k["1"]

@@ -63,7 +63,7 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         _table(("setting", "value"), rows),
         "## Prompts",
         f"Trained and evaluated on the prompts of {renderer}, with coderl's system message and question per problem "
-        "(`coderl_tasks.prompts`). Others were not measured.",
+        "(`coderl_tasks.prompts`). The model was not measured with other prompts.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -121,9 +121,9 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
 
 
 def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
-    """Yields for each train problem, in order, which evaluation problem it gives away by passages, in words; None if it
-    gives none away. A window is a hash of WINDOW_WORDS words in a row. Windows of many problems are boilerplate; the
-    other windows of an evaluation problem are its own."""
+    """Yields for each train problem, in order, words that name the evaluation problem whose passages it contains, or
+    None if it contains too few of any. A window is a hash of WINDOW_WORDS words in a row. Windows of many problems are
+    boilerplate; the other windows of an evaluation problem are its own."""
     windows = [entry.signature.windows for entry in (*train, *evaluation)]
     # A signature has each of its windows once, so these are counts of problems.
     values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
@@ -138,7 +138,7 @@ def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules:
     for entry in train:
         shared = Counter(number for window in entry.signature.windows.tolist() for number in holders.get(window, ()))
         detail = None
-        # By share, then by place: of several the same one is named each time.
+        # The largest share first, though it may be of too few passages; then in order, so that no name is by chance.
         for number, count in sorted(shared.items(), key=lambda item: (-item[1] / own_counts[item[0]], item[0])):
             if _gives_away(count, own_counts[number], rules.overlap):
                 place, passages = evaluation[number].place, f"{WINDOW_WORDS}-word passages"

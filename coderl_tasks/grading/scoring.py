@@ -159,9 +159,9 @@ def extract_code(text: str) -> str | None:
 
 
 def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
-    """The last non-blank block whose fences have lines of their own, and the index of the line after it; None and 0 if
-    there is none. The rules are those of CommonMark, but a fence with a tag inside an open block begins a new block:
-    policies often leave the earlier one unclosed."""
+    """The code of the last non-blank block whose two fences each have a line of their own, and the index of the line
+    after it; None and 0 if there is none. The rules are those of CommonMark, but a fence with a tag inside an open
+    block begins a new block: policies often leave the earlier one unclosed."""
     code, end = None, 0
     block: _Block | None = None  # the open one
     for index, line in enumerate(lines):
@@ -175,7 +175,8 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
         is_matching = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
         if block is None or (tag and is_matching):  # a new block; an open one was never closed, and is dropped
             block = _Block(marks, indent)
-        elif not tag and is_matching and indent <= block.indent + 3:  # further in it is content, as in CommonMark
+        # A fence further in is content, as in CommonMark, which counts from the list item that the block stands in.
+        elif not tag and is_matching and indent <= block.indent + 3:
             text = block.text()
             if text.strip():
                 code, end = text, index + 1

@@ -212,15 +212,16 @@ def columns_of_bars(
     size: tuple[int, int],
     band: tuple[float, float] | None = None,
 ) -> Plot:
-    """Stacked columns: `stacks` has for each name, a colour of the legend, one value per column. `labels` are texts
-    below the columns, each at a distance from the left that is counted in columns; the shaded `band` has two such
-    distances. `axes` names the horizontal axis, then that of values. `alt` is for those who cannot see the figure."""
+    """Stacked columns of counts: `stacks` has one value per column for each name in the legend. `labels` are texts
+    below the columns, each at its distance from the left in columns (0.5: the middle of the first); `band` is shaded
+    from one such distance to another. `axes` names the horizontal axis, then that of values. `alt` is for those who
+    cannot see the figure."""
     width, height = size
     left, right, top, bottom = 48, width - 12, 52, height - 42
     totals = [sum(values) for values in zip(*stacks.values(), strict=True)]
     _, high = extent(totals, (0, None))  # the axis of values goes from 0 to a little above the highest column
     column, unit = (right - left) / max(1, len(totals)), (bottom - top) / high  # width of a column, height of a 1
-    colours = [f"s{number % N_COLOURS}" for number in range(len(stacks))]
+    colours = [f"s{place % N_COLOURS}" for place in range(len(stacks))]
     names = dict(zip(map(short_name, stacks), colours, strict=True))
     elements = [text(0, 12, heading, "heading"), legend(names, width, 12), text(0, 38, axes[1], "tick")]
     if band is not None:

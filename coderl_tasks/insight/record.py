@@ -323,14 +323,15 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def run_row(folder: Path) -> dict[str, Any]:
-    """What lists show of the run in `folder`: columns of RUN_SCHEMA, learning rate, and Pass@1 and number of problems
-    (`_n`) of its baseline and its latest evaluation. Of a damaged run only `state`, with what is wrong."""
+    """A row of the list of runs, for the run in `folder`: state, model, learning rate, steps, and of its baseline and
+    its latest evaluation Pass@1 in percent and the number of problems (`_n`). Of a damaged run only `state`, with what
+    is wrong."""
     try:
         config = recorded_config(folder) or {}  # none in a run that was never started
         # The run is loaded for its evaluations alone: without any there is nothing to load.
         run = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
         state = run_state(folder, config)
-    except DataError as error:  # a row of the list too: one damaged run must not hide the others
+    except DataError as error:  # it gets a row all the same: one damaged run must not hide the others
         return {"state": shown(f"damaged: {error}")}
     before, after = (run.baseline, run.latest) if run is not None else (None, None)
     return {

@@ -112,16 +112,16 @@ def _model_of_pool(folder: Path | None) -> RecordedModel | None:
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
     """Prepares a training, and checks what would fail later. Returns its complete settings; its pool, or the settings
-    of the curation that makes it first; and its run directory: without log_path that of an unfinished run with these
-    settings, or None for a new one, named by the time. Raises ConfigError or DataError for mistakes, InfraError if the
-    Tinker service does not answer."""
+    of the curation that makes it first; and its run directory: that of log_path, else that of an unfinished run with
+    these settings, else None (a new one, named by the time). Raises ConfigError or DataError for mistakes, InfraError
+    if the Tinker service does not answer."""
     path = training_path(settings)
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)  # raises for bad environment variables
     recorded = recorded_config(path)  # None: the run is new
-    if not _is_finished_on_service(settings, path, recorded):  # if it is, its model may have been retired since
+    if not _is_finished_on_service(settings, path, recorded):  # of a finished run the model may be retired by now
         settings = await with_decided_model(settings, _model_of_run(path))
-    if settings.thinking is not None:  # raises now if the model has no such switch: the run could not be resumed
+    if settings.thinking is not None:  # raises if the model has no such switch, before the run records the setting
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     environment_of(settings)  # raises for a reward file that cannot be used
     n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0  # not trained on
@@ -134,7 +134,7 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     require_environment(pool, settings.environment)  # raises for a pool of another kind of task
     settings = settings.with_changes(pool=str(pool.file))
     if recorded is None:
-        settings = _with_data_of_pool(settings, pool)
+        settings = _with_data_of_pool(settings, pool)  # what it kept for evaluation
     elif path is not None:
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)

@@ -225,13 +225,13 @@ class Adaptive:
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
     ) -> list[str]:
         """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
-        depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError for other
-        problems than the pool's or while a step whose outcomes count is not committed."""
+        depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError if the ids are
+        not the pool's or a step whose outcomes are needed is not committed yet."""
         places(problem_ids, step=step, count=count)  # raises for impossible arguments; its result is not used
         if list(problem_ids) != self._ids:
-            raise ValueError("adaptive chooses of the pool that it was made with")
+            raise ValueError("adaptive chooses from the pool that it was made with")
         beliefs = self.beliefs(step)
-        # Prefer groups with mixed rewards, and leave out for some steps what was just sampled.
+        # Prefer groups with mixed rewards. What was just sampled is a last resort for some steps.
         weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
         weights[beliefs.just_sampled] *= RESTING
         # Two uniform numbers in (0, 1) per problem, of 53 bits each. From raw bits: numpy keeps their stream in all
@@ -240,14 +240,14 @@ class Adaptive:
         uniform, lots = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
         # Weighted draws without replacement: -log(u) / weight is an exponential variable, and the smallest ones win.
         drawn = self._smallest(-np.log(uniform) / np.maximum(weights, 1e-9), count + len(taken))
-        if taken:
+        if taken:  # the step has its explored problems
             return others(drawn, taken, count)
-        # One in EXPLORED problems over all steps is one with the least evidence: this step's part is this many.
+        # Over all steps one in EXPLORED problems is chosen for having the least evidence. This step's number of them:
         explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
         if explored:
             last = min(explored, len(weights)) - 1
             limit = np.partition(beliefs.evidence, last)[last]
-            # With less evidence than the last of them always chosen (0), with as much by lot, with more never (1).
+            # Key 0, below the limit: always chosen; a random key, at the limit: by lot; key 1, above it: never.
             keys = np.where(beliefs.evidence < limit, 0.0, np.where(beliefs.evidence == limit, lots, 1.0))
             least_known = self._smallest(keys, explored)
             drawn = [*others(drawn, least_known, count - explored), *least_known]

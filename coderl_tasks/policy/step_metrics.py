@@ -289,9 +289,9 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 
 
 def rollout_metrics(rollouts: pl.DataFrame, planned_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
-    """Returns ROLLOUT_METRICS by name of a step's scored rollouts (ROLLOUT_SCHEMA). Groups from index `planned_groups`
-    on replaced groups without a signal; None: the settings replace none. The update goes over the trained rows `epochs`
-    times."""
+    """Returns the value of each of ROLLOUT_METRICS, by its name, for a step's scored rollouts (ROLLOUT_SCHEMA). Groups
+    with an index of `planned_groups` or more replaced groups without a signal; None: the settings replace none. The
+    update goes over the trained rows `epochs` times."""
     lengths = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
     low, high = pl.col("reward").min(), pl.col("reward").max()
     groups = rollouts.group_by("group_index").agg(
@@ -302,12 +302,13 @@ def rollout_metrics(rollouts: pl.DataFrame, planned_groups: int | None = None, e
         tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
     )
     n_turns = pl.col("turns").list.len()  # null if the run has one turn only
-    last_check = pl.col("turns").list.last().struct.field("check")  # the verdict that the last reply is about
+    # The verdict on the last answer that the environment was to reply to.
+    last_check = pl.col("turns").list.last().struct.field("check")
     is_graded = pl.col("reward").is_not_null() & pl.col("turns").is_not_null()
     step = ScoredRollouts(
         rollouts,
         graded=rollouts.select(pl.exclude(TOKENS_AND_TEXTS)).filter(pl.col("reward").is_not_null()),
-        received=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
+        received=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),  # for quantiles
         repeats=group_repeats(rollouts),
         groups=groups,
         turns=rollouts.select(

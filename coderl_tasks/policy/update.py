@@ -180,8 +180,8 @@ class TrainedSequence:
 def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, TrainedSequence]]:
     """Yields the sequences that the completion in a row of `rows` is trained as, each with its tokens, prompt included.
     All its turns are one sequence, in which the environment's replies have no advantage and no loss. But a turn whose
-    prompt does not go on from the tokens before it (`is_split`: the chat format drops the thinking of past turns, say)
-    begins another one: no token is trained on that was not sampled behind just those tokens."""
+    prompt does not start with all tokens so far (`is_split`: the chat format drops the thinking of past turns, say)
+    begins another one: each trained token stands behind exactly the tokens that it was sampled behind."""
     prompt, completion = rows["prompt_tokens"][row].to_numpy(), rows["completion_tokens"][row].to_numpy()
     turns = rows["turns"][row]
     if turns is None:
@@ -191,7 +191,8 @@ def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, Traine
     tokens, prompt_len, is_sampled = prompt, len(prompt), [np.zeros(0, dtype=bool)]
     first = n_taken = 0  # of the completion's tokens: the first in this sequence, and how many are in one so far
     for turn in turns.to_list():
-        reply = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)  # empty before the first answer
+        # Empty before the first answer. After a split also what the format has rewritten.
+        reply = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)
         if turn["is_split"]:
             yield tokens, TrainedSequence(prompt_len, np.concatenate(is_sampled), first, last=n_taken)
             # Its prompt shares only the first `kept` tokens with what came before.
@@ -417,10 +418,10 @@ def _summed_up(
     epoch: int,
     trainer_logprobs: list[np.ndarray],
 ) -> OptimizerStep:
-    """Sums up one optimizer step over its completion tokens. `trained_on` has for each datum its row of `rows`, and the
-    sequence that it is of this row: a row in several turns may be split into some. In epoch 0 the trainer's
-    log-probabilities are written into `trainer_logprobs`, by row. Raises UpdateFailedError if some are missing,
-    UpdateRefusedError if training has diverged."""
+    """Sums up one optimizer step over its completion tokens. `trained_on` has for each datum the row of `rows` that it
+    was made of, and which sequence of that row it is: a row of several turns may be several. In epoch 0 the trainer's
+    log-probabilities are written into `trainer_logprobs`, by row. Raises UpdateFailedError if log-probabilities are
+    missing, UpdateRefusedError if training has diverged."""
     answers, loss_of_completion = output.forward_backward.loss_fn_outputs, grpo.LOSS_RULES[loss.name].value
     _require_logprobs(answers, len(trained_on))
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
@@ -429,7 +430,7 @@ def _summed_up(
     for answer, (row, sequence) in zip(answers, trained_on, strict=True):
         # One log-probability per target, and target i is token i + 1.
         after_prompt = answer["logprobs"].to_numpy().ravel()[sequence.prompt_len - 1 :]
-        own = slice(sequence.first, sequence.last)  # of the completion's tokens, those in this sequence
+        own = slice(sequence.first, sequence.last)  # of the row's sampled tokens, those in this sequence
         n_after_prompt = own.stop - own.start if sequence.sampled is None else len(sequence.sampled)
         if len(after_prompt) != n_after_prompt:  # the service left out some
             n = len(after_prompt)

@@ -182,8 +182,8 @@ def parse_value(text: str | bytes) -> Any:
 def value_difference(
     expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] = _scalars_match
 ) -> str | None:
-    """None if a returned value is as expected, but for tiny errors of decimals as `match` allows them between two
-    scalars; else a line on the first difference. Both sides are parsed JSON (`parse_value`): nested lists and dicts.
+    """None if a returned value is as expected, else a line on the first difference. `match` decides of two scalars that
+    are unequal: decimals may be close. Both sides are parsed JSON (`parse_value`): nested lists and dicts.
     `where` is their path in the whole, as `value[0]['a']`."""
     if expected == actual:  # what is unequal here may still be right: close decimals, NaN
         return None

@@ -243,8 +243,9 @@ def _with_constants(text: str, description: Mapping[str, Any]) -> str:
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
     """The checker for a Kattis package without a validator of its own: the format's default one, with these flags. It
-    is the source of a Python function check(input, output, expected), which is what the protocol "check" calls. It
-    compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable flag."""
+    is the source of a Python function check(input, output, expected), which is what the protocol "check" calls. Without
+    a tolerance it compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable
+    flag."""
     known = {"case_sensitive": False, "space_change_sensitive": False}
     tolerances: dict[str, float] = {}
     following = iter(flags)

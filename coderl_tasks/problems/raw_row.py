@@ -174,14 +174,15 @@ def _checker_of(row: Mapping[str, Any], test_set: TestSet) -> str:
 
 
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
-    """The problem in a row that is one already, as pools store it (PROBLEM_SCHEMA), checked; None if `values` is
-    another row. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or damaged_problem."""
+    """Checks a row that is a problem already, as pools store it (PROBLEM_SCHEMA), and returns the problem; None if the
+    row has another form. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or
+    damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
     values = _OPTIONAL_VALUES | dict(values)
     if values["kind"] is not None and values["kind"] not in kinds:
         raise RowDropped("other_environment", f"a problem of kind {values['kind']}, from another environment")
-    # `solutions`, `wrong_solutions` and these two may be null, if the data set has none; any other null is damage.
+    # These, solutions and wrong_solutions (PROGRAMS) are null if the data set has none. Any other null is damage.
     nullable = {"time_limit_s", "tests_generated", *PROGRAMS}
     missing = [name for name in PROBLEM_SCHEMA if name not in nullable and values[name] is None]
     if missing or not values["tests"]:
@@ -190,6 +191,7 @@ def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
     wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(values[name])]
     if values["kind"] == "call" and not str(values["entry_point"]).isidentifier():
         wrong.append("entry_point")
+    # At least one test is the data set's own.
     if not wrong and (values["tests_generated"] or 0) >= len(values["tests"]):
         wrong.append("tests_generated")
     if wrong:

@@ -179,7 +179,7 @@ async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, r
         prompt_tokens=prompt,
         num_samples=1,
         max_tokens=_most_tokens(engine, row, turn, len(prompt)),
-        # Always with a seed: some services give all samples of a seeded request alike, but here there is only one.
+        # Always with a seed: some services repeat a seeded request's sample, but this one asks for one.
         seed=seed_for(settings.seed, settings.purpose, *group_key, "turn", turn_number, row["sample_index"]),
         temperature=temperature,
         step=row["step"],
@@ -190,7 +190,7 @@ async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, r
     before = pl.DataFrame([row], schema=SAMPLED_SCHEMA)
     async with engine.sampled_within_budget(sampler, request) as (completions, charge):
         (completion,) = completions
-        # Training leaves such a completion out of its group. A profile or an evaluation would count a wrong answer.
+        # Where none came, training leaves it out of its group. A profile or an evaluation would count a wrong answer.
         if completion.stop_reason == NO_COMPLETION and settings.purpose != "train":
             raise InfraError("Tinker, sampling: a completion was asked for, and none came")
         text = engine.environment.text(completion.tokens, engine.renderer)
@@ -198,6 +198,7 @@ async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, r
         row["completion_tokens"] = [*row["completion_tokens"], *completion.tokens]
         has_logprobs = row["logprobs"] is not None and completion.logprobs is not None
         row["logprobs"] = [*row["logprobs"], *(completion.logprobs or ())] if has_logprobs else None
+        # The text is the last answer's, which is graded; tokens and log-probabilities are of all answers.
         row |= {"completion": text, "stop_reason": completion.stop_reason}
         # The budget is charged with the tokens that the row has now and did not have before.
         charge(pl.DataFrame([row], schema=SAMPLED_SCHEMA), before)

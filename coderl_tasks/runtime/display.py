@@ -164,7 +164,7 @@ class Display:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
                 own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
                 move_own_bar = partial(own_bar.update, own_bar.add_task(text, total=None))
-            elif self._steps is None:  # no terminal; of a step's phases only long ones get lines
+            elif self._steps is None:  # no terminal, and no phase of a step: of these only long ones get lines
                 self.say(text)
             line = _ProgressLine(text, begun=monotonic())
             showing = asyncio.create_task(self._show_progress(line, count or (lambda: reported), move_own_bar))

@@ -334,8 +334,9 @@ class LostRuns:
     def _lost_workers(
         self, silent_s: dict[str, float], allowed_s: dict[str, float], at_work: Set[str]
     ) -> dict[str, str]:
-        """Returns what became of each lost worker, by name: all that ended in this process, and those of the workers
-        `at_work` (whom flow runs name) without a heartbeat for longer than `allowed_s`."""
+        """Returns what became of each lost worker, by name: of all that ended in this process, and of those `at_work`
+        (named by flow runs) that have sent no heartbeat for longer than `allowed_s` and this process's wait for others.
+        `silent_s` has the seconds since the last heartbeat of each worker that the pool lists."""
         is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own_workers for name in silent_s}
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.ended_workers)
         self._alive = len(alive)
@@ -345,7 +346,7 @@ class LostRuns:
         processes_before = alive.index(self.own_workers[-1]) if has_live_worker else len(alive)
         lost = dict(self.ended_workers)
         for name in at_work - {*alive, *lost}:
-            # One that the pool does not list is silent since a check first missed it.
+            # One that the pool does not list counts as silent from the first check that did not find it.
             since_s = silent_s[name] if name in silent_s else self._last_heartbeats.unchanged_for_s(name, None)
             allowed = allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S)
             if since_s > allowed + SETTLED_S * processes_before:
@@ -384,8 +385,8 @@ class LostRuns:
                 await self._begin_again(client, run, f"its process ended ({run.state.message})")
 
     async def _begin_again(self, client: PrefectClient, run: FlowRun, why: str) -> None:
-        """Schedule a run that crashed again, so that the next free worker takes it up, after a pause that grows with
-        the number of crashes; give it up after MOST_CRASHES within a day. `why` is the reason of the crash. Say what
+        """Reschedule a crashed run, so that the next free worker takes it up, after a pause that grows with the number
+        of crashes; give it up after MOST_CRASHES within a day. `why` is the reason of the crash. Say what
         follows here and in the run's log."""
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)

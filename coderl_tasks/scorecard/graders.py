@@ -89,15 +89,15 @@ class FunctionGrader:
         return await self._call(call, limit_s)
 
     async def _call(self, call: Mapping[str, Any], limit_s: float) -> Outcome:
-        """Runs `call` of the user's function in a process of its own, which gets it as JSON and writes lines to a pipe:
-        the token, the reward and the fault. Graded programs may write to the pipe too, but do not know the token."""
+        """Runs `call` (the user's function and its arguments) in a process of its own, which gets it as JSON and writes
+        a line `TOKEN REWARD FAULT` to a pipe. Graded programs may write to the pipe too, but do not know the token."""
         token = token_hex(16)
         reader, writer = os.pipe()
         try:
             # `folder`: the worker has another working directory, and imports the user's module from this one.
             text = json.dumps({**call, "token": token, "descriptor": writer, "folder": str(Path.cwd())}).encode()
             with tempfile.TemporaryDirectory(prefix="coderl-scorecard-", ignore_cleanup_errors=True) as folder:
-                # Attacks rename, replace and lock the folders above their own: these are made for them.
+                # Some attacks rename, replace or lock the folders above theirs: grader/sandbox are there for that.
                 work = Path(folder) / "grader" / "sandbox" / "work"
                 work.mkdir(parents=True)
                 is_late = await self._run(text, writer, work, limit_s)

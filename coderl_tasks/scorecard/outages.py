@@ -56,17 +56,17 @@ CASES = ("sum/stdin-readline", "call/a-lambda", "assert/a-function")
 @asynccontextmanager
 async def _failing(fault: Fault) -> AsyncIterator[tuple[str, list[str]]]:
     """Runs a sandbox server that answers a health check (GET), and every other request with `fault`. Yields its address
-    and a list to which it adds the path of each of these requests."""
+    and a list of the paths of the requests that got `fault`."""
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        await request.read()
+        await request.read()  # so that the client has sent all before the fault
         if request.method == "GET":
             return web.Response(text="pong")
         asked.append(request.path)
         return await fault(request)
 
-    app = web.Application(client_max_size=1 << 28)
+    app = web.Application(client_max_size=1 << 28)  # requests have tests in them
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app)
     await runner.setup()

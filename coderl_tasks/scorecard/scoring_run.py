@@ -87,8 +87,9 @@ async def score_card(
     at_once: int | None = None,
 ) -> ScoreCard:
     """Grades `cases`, programs whose right verdict is known, with the grader that `target` names; returns each with its
-    outcome, in order. At most `at_once` are graded at a time; `on_case` is called after each. `with_outages` also tries
-    right programs while the sandbox fails. Raises ConfigError for a target that cannot be used."""
+    outcome, in order. At most `at_once` are graded at a time (None: one more than there are cores); `on_case` is called
+    after each. `with_outages` also tries right programs while the sandbox fails. Raises ConfigError for a target that
+    cannot be used."""
     slots = asyncio.Semaphore(at_once or (os.cpu_count() or 1) + 1)
 
     async def scored(case: Case) -> Scored:
@@ -101,7 +102,7 @@ async def score_card(
         tasks = [asyncio.create_task(scored(case)) for case in cases]
         try:
             card = await asyncio.gather(*tasks)
-        finally:  # after an error or Ctrl-C the others end here, with the processes that they have started
+        finally:  # after an error or Ctrl-C the others are cancelled, and their processes gone
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

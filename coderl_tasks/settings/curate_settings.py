@@ -173,7 +173,7 @@ class CurateSettings(FlowSettings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         """Raises ValueError for settings that contradict each other, and for what shards=deployment cannot do."""
-        if not self.is_profiled:  # no pass rates are sampled: settings about sampling them would do nothing
+        if not self.is_profiled:  # settings of the profile would do nothing
             for key, field in type(self).model_fields.items():
                 default = field.get_default(call_default_factory=True, validated_data={})
                 if about(field).of_profile and getattr(self, key) != default:

@@ -238,6 +238,7 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         # Of a group that does not exist: name the setting that was written in it.
         inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
         key = key if inside is None else f"{key}.{inside}"
+        # Some of what people write as settings is read from the environment alone.
         if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
             return f"unknown setting {key!r}: it is the environment variable {variable}"
         similar = _similar_settings(key, model)

@@ -296,7 +296,8 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _advantages_are_possible(self) -> Self:
-        """Raises ValueError for an unused advantage_eps, a penalty over max_tokens, or maxrl on rewards below 0."""
+        """Raises ValueError for an unused advantage_eps, for truncation.overlong_tokens (the last tokens that are
+        penalised) above max_tokens, or for maxrl where rewards can be negative."""
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(

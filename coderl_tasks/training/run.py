@@ -208,21 +208,23 @@ class TrainingRun:
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         """`pool` has the problems to train on by id; evaluations during the run use `validation_problems` if there are
-        any, else `test_problems`. By problem id, `test_orders` has the order in which tests are run (if not their own),
-        and `profiled` how many completions of the pool's profile were right and how many were graded."""
+        any, else `test_problems`. Both by problem id: `test_orders`, the order in which tests are run where it is not
+        their own; and `profiled`, the right and the graded completions of the pool's profile."""
         self.settings, self.directory, self.session = settings, directory, session
         self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
         self.probe: Probe | None = None  # how the Tinker service behaves; None: not asked yet, or an embedded server
         self.learner = Learner(session, directory, settings)
+        # Decides changes of settings by warning signs.
         self.steering = Steering(settings, directory) if settings.steer == "act" else None
         environment = session.environment.of_run(settings, test_orders)
         self.engine = session.engine(settings, "train", settings.model_name, environment)
-        self.graded_ahead = GradedAhead(self._grade)
+        self.graded_ahead = GradedAhead(self._grade)  # groups, while others of their step are sampled
         self._warned_of_suspicion = False  # once per process, of a program that seems to cheat
         self.estimate_advantages = estimator(settings.advantage, settings.advantage_eps)
+        # What of each reward counts for advantages, as the truncation rule says.
         self.counted_rewards = counted_rewards(settings.truncation, settings.max_tokens, session.context)
         # The folders that a step writes to. An embedded server saves at most a state (the weights and two moments of
-        # Adam) and sampler weights to coderl's home: four times the weights, of unknown size for some models.
+        # Adam) and sampler weights to coderl's home: four times the weights. Where their size is unknown, 0.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         weights_bytes = adapter_bytes(settings.model_name, settings.lora_rank) if is_embedded else None
@@ -234,7 +236,7 @@ class TrainingRun:
                 profiled or {},
                 outcomes=lambda: [commit.outcomes for commit in directory.commits()],  # each step's pass counts
                 completions=settings.first_completions or settings.completions_per_problem,  # per group, at first
-                lag=settings.max_steps_off_policy,  # so many earlier steps may not be committed when one is sampled
+                lag=settings.max_steps_off_policy,  # as many steps may be uncommitted yet when a later one is sampled
             )
         # Called with step=, count= and taken=, as `selection.Selection` says.
         select: Selection = self.adaptive or SELECTIONS[settings.selection]
@@ -298,8 +300,9 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, services: S
     on, or programs in the sandbox could read the run or the pool."""
     pool_file = Path(settings.pool)
     services.require_hidden(directory.path, pool_file)  # from programs in the sandbox: both hold tests
-    # Local files first: a pool or a data set that cannot be used then costs no session.
+    # Local files before the session, which may cost money: one that cannot be used is found first.
     problems = read_pool(pool_file)
+    # As recorded at the run's first start.
     test_orders = frozen_test_orders(directory, problems, pool_file)
     test_problems: list[Problem] = []
     if settings.eval.every != -1:

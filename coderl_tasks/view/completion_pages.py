@@ -275,8 +275,9 @@ def _reward_of(
 def _siblings_of(
     data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, config: Mapping[str, Any]
 ) -> Page:
-    """The group of a completion, which is row `position` of `members`, as variables of `completion_page`: its siblings
-    with links and advantages, and of those that pass the one with the most similar program."""
+    """The variables of `completion_page` about the group `members` of the completion in row `position`, of the run
+    `name` at `place`: its siblings with links and advantages, and of those that pass the one with the most similar
+    program."""
     columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
     siblings = members.select(columns).to_dicts()
     row = siblings[position]

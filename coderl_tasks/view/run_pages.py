@@ -44,11 +44,12 @@ def verdict_tone(verdict: str | None) -> str:
 
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
     """The variables of the page of the run `name`: its state, curves, steps, evaluations, costs, settings, warnings,
-    and the problems that it solves least or ever less. `first` and `last` bound the steps of the curves and of the
-    table of steps (None: no bound). With `every` all metrics have curves, and no list is cut."""
+    and the problems with the lowest pass rates, and those whose pass rate fell. `library` may have its pool. `first`
+    and `last` bound the steps of the curves and of the table of steps (None: no bound). With `every` all metrics have
+    curves, and no list is cut."""
     record, watch = data.record, data.watch
     pool, no_pool = pool_of(data, library)
-    spent = data.of_state("costs", lambda: costs(record))  # computed anew only when the run has gone on
+    spent = data.of_state("costs", lambda: costs(record))  # kept until the run has gone on
     meanings = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
     page = {
         "title": name, "run": name, "record": record, "state": data.state, "at_work": data.at_work(),
@@ -239,7 +240,8 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:
     """The curves and events of the run `name` over the steps in `metrics`. Of a long run a point is the mean of
-    neighbouring steps, and a link to the one in which the fewest completions passed. `every`: a panel per metric."""
+    neighbouring steps, and a link to the one in which the fewest completions passed. `every`: a panel per metric, else
+    of the main ones."""
     record, steps = data.record, metrics["step"].to_list()
     thinned = thin(metrics)
     points = thinned["step"].cast(pl.Float64).to_list()  # positions on the axis: means of steps are no whole numbers
@@ -248,12 +250,13 @@ def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) ->
     linked_row = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
     rates = data.rates().filter(pl.col("step").is_in(steps))
     bands: dict[str, Band] = {}
-    if len(rates) <= len(points):  # the intervals are of single steps, so they fit only where points are that too
+    # An interval is of one step: none are shown where a point stands for several. `rates` may lack steps.
+    if len(rates) <= len(points):
         for title, rate in ((REWARD, "mean_reward"), (CORRECT, "rate")):
             bands[title] = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
     evals = _evaluations_within(record, steps)
     last_step = max(steps, default=-1)
-    first_shown = min([min(steps, default=-1), *(each.step for each in evals)])  # -1 if the baseline is among them
+    first_shown = min([min(steps, default=-1), *(each.step for each in evals)])  # the baseline's step is -1
     return Timeline(
         # An evaluation of clearly fewer problems than the largest one is marked as such.
         panels=_panels(thinned, bands, evals, most_evaluated(record), name, every=every),

@@ -570,13 +570,14 @@ def changes_nothing(test: Any) -> Any:
 
 
 def results_of_programs(tests_by_program: list[list[dict[str, Any]]], seconds: float) -> Any:
-    """The results of some programs' tests, a list for each, run in one forked process; None if it ends without them.
-    `seconds` are CPU seconds per test. A test without `answers` is a rehearsal, which finds what to ask of programs."""
-    # Tests of several programs mostly take no time: two tests' is enough.
+    """The results of some programs' tests, a list for each, run in one forked process; None if that dies before it has
+    written them. `seconds` are CPU seconds per test. A test whose `answers` are None is a rehearsal, which finds what
+    to ask of programs."""
+    # Several programs share a process only once their answers are there: tests then mostly take no time.
     n_tests = len(tests_by_program[0]) if len(tests_by_program) == 1 else 2
 
     def work(writing: Any) -> Any:
-        whole_s = int(seconds * n_tests) + 2  # a call of C code hears no timer
+        whole_s = int(seconds * n_tests) + 2  # beside the timer of each test, which cannot interrupt C code
         most_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
         if most_s == resource.RLIM_INFINITY or whole_s < most_s:  # else the sandbox's limit is lower
             resource.setrlimit(resource.RLIMIT_CPU, (whole_s, whole_s + 1))
@@ -588,7 +589,7 @@ def results_of_programs(tests_by_program: list[list[dict[str, Any]]], seconds: f
         with os.fdopen(writing, "w") as file:
             json.dump(results, file)
 
-    # A busy machine gives a process a fraction of its time.
+    # Wall time, four times as much: a busy machine gives a process a part of a core.
     data, *_ = in_forked_process(work, 4 * seconds * n_tests + 5)
     try:
         return json.loads(data)
@@ -606,8 +607,8 @@ def result_of(test: Test, seconds: float) -> Any:
     """Runs a test, and returns how it ended: {"end", "reason"}.
 
     The test has the program's answers to its first operations (calls and the like). If it needs one more, its end is
-    NEEDS, and the result has the operations that the program has to do next. A rehearsal, without answers, goes on with
-    a stand-in for each."""
+    NEEDS, and the result has the operations that the program has to do next. A rehearsal has no answers: it goes on
+    with a stand-in in place of each."""
     global TEST  # for objects without a reference to their test
     TEST = test
     error = None
@@ -629,13 +630,14 @@ def result_of(test: Test, seconds: float) -> Any:
     finally:
         stop_timer()
     has_functions = re.search(r"^\s*(?:def|class)\b", test.script, re.MULTILINE) is not None
+    # Tests that are functions and that nothing runs; plain asserts may only read names of the program.
     calls_nothing = not any(operation.startswith('["call"') for operation in test.operations)
     if test.is_rehearsal and result["end"] == PASSED and has_functions and calls_nothing:
         result = {"end": FAULT, "reason": "the test calls nothing of the program", "is_certain": True}
-    to_ask: list[Any] = test.operations
+    to_ask: list[Any] = test.operations  # the first `test.position` of them have answers
     if result["end"] == NEEDS:
         to_ask = [*to_ask[: test.position], test.needed]  # those with an answer, and the next
-        # Asked for already: the program ended before it, or cannot do it again.
+        # The program was asked for exactly this already: it ended before it, or cannot do it again.
         result["again"] = test.operations[: len(to_ask)] == to_ask
     if result["end"] == NEEDS or test.is_rehearsal:
         result["operations"] = f"[{', '.join(to_ask)}]"
@@ -652,16 +654,17 @@ def stop_timer() -> None:
 
 
 def judged(test: Test, error: BaseException | None) -> Any:
-    """How a test ended, by what its script raised. The program failed only if it had done something for the test
-    before; else the test is at fault, for certain if any program would fail."""
-    if test.cannot is not None or isinstance(error, Unsupported):  # it passes on what cannot be sent, say
+    """How a test ended, by the exception `error` of its script, which runs on the program's recorded answers. The
+    program failed only if the script had used it before; else the test is at fault, for certain (`is_certain`) if every
+    program would fail it."""
+    if test.cannot is not None or isinstance(error, Unsupported):  # it gives the program a value that no test can send
         return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
-    if test.needed is not None:  # an operation whose result is not known yet
+    if test.needed is not None:  # the script ended at an operation that no answer is there for
         return {"end": NEEDS, "reason": ""}
     if error is None:
         return {"end": PASSED, "reason": ""}
     said = safe_text(error)
-    if isinstance(error, OutOfTime):
+    if isinstance(error, OutOfTime):  # the program has a clock of its own
         return {"end": FAULT, "reason": "the test itself takes too long"}
     if isinstance(error, MalformedValue):
         return {"end": ERRED, "reason": f"no value that a test can use: {said}"}
@@ -670,15 +673,18 @@ def judged(test: Test, error: BaseException | None) -> Any:
         return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
     is_certain = isinstance(error, (ImportError, SyntaxError)) or type(error).__name__ in ("SkipTest", "Skipped")
     faults = (CannotCross, MemoryError, SystemExit)
-    has_used_program = test.position > 0  # of the next operation
+    has_used_program = test.position > 0  # the number of its operations so far
     if is_certain or isinstance(error, faults) or not (has_used_program and isinstance(error, Exception)):
         return {"end": FAULT, "reason": f"the test fails by itself: {said}", "is_certain": is_certain}
     where = failing_line(test, error)
-    # Each class of the program is `Handle` here: `type(x) is C` always fails.
+    # The program's objects are `Handle`s here: `type(x) is C` always fails.
     asked = ASKS_FOR_CLASS.search(where)
     if asked is not None and asked[1] not in vars(builtins) and type(test.last) is Handle:
         return {"end": FAULT, "reason": f"the class of an object of the program is another one here: {where}"}
-    said = where if type(error) is AssertionError and not error.args else f"{said} at: {where}" if where else said
+    if type(error) is AssertionError and not error.args:  # a bare assert says nothing itself
+        said = where
+    elif where:
+        said = f"{said} at: {where}"
     return {"end": FAILED, "reason": said[:SHOWN_CHARS], "shown": shown(test.last)}
 
 

@@ -329,12 +329,13 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
 
 
 def run_group(group: list[Record], sources: list[int], stops_at: float, deadline: float) -> list[Record]:
-    """Runs several programs in one process each, one after another. `group` has a request per program, and `sources` a
-    descriptor of each one's text. Returns for each {"tests"}, the records of those that its process ran, or {"alone"}
-    if it has to run in a request of its own; for none after `stops_at`, or when the outputs exceed their limit.
+    """Runs several programs one after another, each in a process of its own. `group` has a request per program, and
+    `sources` a descriptor of each one's text. Returns for each {"tests"}, the records of the tests that its process
+    ran, or {"alone"} if it has to run in a request of its own. The list is shorter than `group` where it ended early:
+    at `stops_at`, or with outputs over their limit. A process that runs at `deadline` is killed.
 
     The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
-    finds nothing of the others, and nothing that counts for them."""
+    can neither read the others nor change their results."""
     warm_up()
     prepare_descriptors()
     prepared_stack()  # made here, once for all processes
@@ -347,13 +348,14 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
         job = Job(f"test-{number}", request["entry_point"], request["inputs"][:n_inputs])
         n_descriptors += len(job.descriptors)
         gc.freeze()  # the process's collections then leave the driver's objects, and their pages, alone
-        ends = run_process(limits, GroupProgram(source), job, None, deadline)  # it says itself if it may share
+        ends = run_process(limits, GroupProgram(source), job, None, deadline)  # exits with RUNS_ALONE if it must
         done.append((job, ends))
         output_bytes += sum(end.output_bytes for end in ends)
         if time.monotonic() > stops_at or output_bytes > limits.total_output:
             break
     reports: list[Record] = []
     for job, ends in done:
+        # No ends: several tests ran, and one may have changed another's result.
         if not ends or os.waitstatus_to_exitcode(ends[0].wait_status) == RUNS_ALONE:
             reports.append({"alone": True})
         else:
@@ -656,15 +658,15 @@ def c_recursion_counter() -> int | None:
 def run_process(
     limits: TestLimits, program: Program | GroupProgram, job: Job, sharing: ProcessSharing | None, deadline: float
 ) -> list[TestEnd]:
-    """Runs the first test of a job in a new process, which with `sharing` goes on to the others. Returns how those that
-    it ran ended; [] if one of several ended badly or left something behind (files, processes), as it may have changed
-    the results of others: each then has to run in its own process."""
+    """Runs the first test of a job in a new process, which with `sharing` goes on to the others. Returns how each
+    test that it ran ended. If it ran several and one ended badly or left something behind (files, processes), returns
+    []: one may have changed another's result, so each has to run in its own process."""
     may_go_on = len(job.inputs) > 1
     started = time.monotonic()
     names_before = names_here() if may_go_on else set()
     process = os.fork()
     if process == 0:
-        run_in_child(limits, program, job, sharing)
+        run_in_child(limits, program, job, sharing)  # does not return
     end = watch(process, limits, started, deadline, job)
     sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*job.streams[1:], *job.answers[1:])]
     progress = contents(job.progress, len(job.inputs) + 1) if may_go_on else b""
@@ -707,7 +709,8 @@ def record(job: Job, number: int, end: TestEnd) -> Record:
 
 def watch(process: int, limits: TestLimits, started: float, deadline: float, job: Job) -> TestEnd:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive. Returns how it
-    ended, with the CPU seconds and the peak memory of all. Where it went on to further tests, it has less time."""
+    ended, with the CPU seconds of all and the largest peak memory. Once it has gone on to further tests it has less
+    time: they are soon run again, one by one. `started` and `deadline` are times of `time.monotonic`."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
     most_starved_s = STARVED_AT_MOST * limits.cpu
     own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
@@ -716,7 +719,7 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float, job
         # Looked at and not collected: until the group is killed below, no other process can get this number.
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
-        if woken is not None:  # by the end of another process, an orphan: look again
+        if woken is not None:  # another process has ended, an orphan: wait on
             continue
         now = time.monotonic()
         runs_further_tests = len(job.inputs) > 1 and os.fstat(job.progress).st_size > 0
@@ -727,7 +730,7 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float, job
         wall_left = min(limits.wall - (now - started - starved_s), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
             ended = "cpu" if cpu_left < 0 else "starved" if starved_s >= most_starved_s else "wall"
-            os.kill(process, _signal.SIGKILL)
+            os.kill(process, _signal.SIGKILL)  # it may not have made its group yet
             break
         pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if has_several else ALONE_S))
     with NO_PROCESS:  # where none is left
@@ -737,7 +740,7 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float, job
     orphans = reap_orphans()
     for usage in orphans:
         cpu_s, rss_kb = cpu_s + usage.ru_utime + usage.ru_stime, max(rss_kb, usage.ru_maxrss)
-    cpu_s = max(cpu_s, sum(own_s.values()))  # some processes are in no usage: see `cpu_seconds`
+    cpu_s = max(cpu_s, sum(own_s.values()))  # nobody waited for some: see `cpu_seconds`
     if ended == "exit" and cpu_s > limits.cpu:  # it went over the limit after the last look
         ended = "cpu"
     return TestEnd(ended, wait_status, cpu_s, rss_kb, n_orphans=len(orphans))

@@ -213,8 +213,8 @@ class Encoding:
 
 def node_of(value: Any, encoding: Encoding) -> Node | None:
     """The node, [kind, ...] as JSON, that stands for a value in a message to the other process, if its type is one of
-    those that can be rebuilt there; None for any other. That of [7, x] is ["list", [7, [3, 1]]], if [3, 1] is the key
-    under which `encoding` adds the object x to the message. A float's repr is exact."""
+    those that can be rebuilt there; None for any other. [7, x] becomes ["list", [7, [3, 1]]]: `encoding` adds the
+    object x to the message under the key [3, 1], and 7 needs none. A float's repr is exact."""
     add_all, kind = encoding.add_all, type(value)
     name = KIND_OF_TYPE.get(kind, "")
     if name in SEQUENCES:
@@ -224,7 +224,7 @@ def node_of(value: Any, encoding: Encoding) -> Node | None:
         return [name, add_all(items)]
     if name in MAPPINGS:
         pairs = [add_all(pair) for pair in value.items()]
-        factory = getattr(value, "default_factory", None)
+        factory = getattr(value, "default_factory", None)  # any other than a type is left out: == ignores it
         return [name, pairs, encoding.add(factory)] if isinstance(factory, type) else [name, pairs]
     if kind is float or kind is complex:
         return [kind.__name__, repr(value)]
@@ -470,14 +470,15 @@ class Operations:
 
     def answers(self, written: str) -> Iterator[bytes]:
         """Does the operations in a JSON list of [name, message of the arguments] with the program, and yields each
-        answer (a result or an exception) as a line of JSON. They were asked for ahead, by the results of another run:
-        the answers end where arguments do not exist in this one."""
+        answer (a result or an exception) as a line of JSON. The list is of an earlier run of the program. This run may
+        differ: at the first operation whose arguments do not exist in it, the answers end."""
         for number, (name, message) in enumerate(json.loads(written)):
             try:
                 decoding = Decoding(message, self.resolve, self.shared, number, is_result=False)
             except (MalformedValue, CannotCross):
                 return
-            self.mentioned.append([])  # filled by `describe`
+            self.mentioned.append([])  # the objects of the program that this answer mentions: `describe` adds them
+            # "find" looks up a name of the program.
             function = self.find if name == "find" else FUNCTIONS.get(name) or getattr(operator, name)
             answer: Message
             has_raised, line = False, None
@@ -491,13 +492,13 @@ class Operations:
             try:
                 answer = encoding.message(value)
                 if has_raised:
-                    answer["raised"] = line
+                    answer["raised"] = line  # the key says that it raised; the line is None outside the program
             except MemoryError:
                 raise
             except BaseException as error:
                 answer = {"cannot": f"{type(error).__name__}: {error}"[:200]}
             del decoding, value  # so that what the program has let go is known to be unused
-            self.shared.forget(number)  # of old objects, as the other side does
+            self.shared.forget(number)  # old objects; the other side forgets the same ones
             yield json.dumps(answer).encode() + b"\n"
 
     def resolve(self, decoding: Decoding, node: Node) -> Any:
