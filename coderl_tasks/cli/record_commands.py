@@ -120,18 +120,19 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
-    """`coderl power`: prints how many problems an evaluation needs to show a difference of `--points` between two
-    policies, and the least difference that the problems of a recorded evaluation show, by completions per problem. The
-    recorded one (its folder, or a run, whose final one is taken) tells how noisy outcomes are. Raises ConfigError."""
+    """`coderl power`: for each number of completions per problem, prints how many problems an evaluation needs to show
+    a difference of `--points` between two policies, and the least difference that a recorded evaluation can show. That
+    one (a folder, or a run: then its final one) tells how noisy outcomes are. Raises ConfigError."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
-    if options.losses is not None and not 0 <= options.losses <= 50:
-        raise ConfigError("--losses is from 0 to 50")
+    most_losses = (100 - options.points) / 2  # losses and gains, which are more by the difference, are at most all
+    if options.losses is not None and not 0 <= options.losses <= most_losses:
+        raise ConfigError(f"--losses is from 0 to {most_losses:g} with --points {options.points:g}")
     noise, difference = _noise_of(options.evaluation), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
     # Losses are the share of problems that get worse, gains of those that get better: gains = losses + difference, and
-    # both together are at most 1. Losses that nothing tells are guessed to be as large as the difference.
+    # both together are at most 1. If neither --losses nor the evaluation tells, they are guessed to be the difference.
     losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
     Console().print(_power_table(noise, difference, losses, options.power))
     print(noise.explanation)  # how the noise was estimated

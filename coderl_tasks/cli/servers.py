@@ -23,7 +23,7 @@ def serve(options: Namespace) -> int:
         if options.server == "tinker":
             names = options.model or [NANO_MODEL]
             for name in names:
-                local_model_folder(name)  # converts a GGUF file, which no request of a client may start
+                local_model_folder(name)  # converts a GGUF file now: a client's request may not start that
             serve_tinker(
                 options.port,
                 options.host,
@@ -37,9 +37,9 @@ def serve(options: Namespace) -> int:
         else:
             from coderl_tasks.sandbox_programs import PRELOADED
 
-            hidden = {"CODERL_HOME": coderl_home()}  # programs must not read it
-            limits = options.concurrency, options.allow_unisolated
-            serve_sandbox(options.port, options.host, *limits, key=key, prepared=PRELOADED, hidden=hidden)
+            hidden = {"CODERL_HOME": coderl_home()}  # programs must not read this folder
+            isolation = options.concurrency, options.allow_unisolated
+            serve_sandbox(options.port, options.host, *isolation, key=key, prepared=PRELOADED, hidden=hidden)
     except SetupError as error:  # a mistake in the options, or a machine that cannot isolate
         raise ConfigError(str(error)) from error
     except ServerError as error:

@@ -239,11 +239,12 @@ def _order_is_the_answer(evidence: _Evidence) -> bool:
 
 
 async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, seed: int) -> str:
-    """Whether the comparator `name` accepts a wrong program: returns which one, in words, or "" if it accepts none.
-    Tried are the problem's known-wrong programs, and mutants of the references. A mutant that passes may be right. It
-    is taken as wrong if a relation between expected and actual answers that is stricter than the comparator, such as
-    "each line has the same tokens" for any order of all tokens, holds for every reference but not for the mutant."""
+    """Returns which wrong program the comparator `name` accepts, in words, or "" if it accepts none. Tried are the
+    problem's known-wrong programs, and mutants of the references. A mutant that passes may be right. It counts as wrong
+    if it breaks a stricter relation of expected and actual answers that every reference keeps: where tokens may come in
+    any order, such a relation is "each line has the same tokens"."""
     problem = replace(evidence.problem, comparator=name)
+    # One that passes with the present comparator too says nothing about `name`.
     for number, code in enumerate(problem.wrong_solutions, 1):
         if (await graded(judge, problem, code)).passed and not (await graded(judge, evidence.problem, code)).passed:
             return f"known-wrong program {number}"

@@ -171,7 +171,7 @@ class _Inputs:
             may_be_intervals = self.said.relates_inputs and place not in self.counted_places
             return chance > _CHANCE and not may_be_intervals
         if name in ("even", "odd"):  # too few integers are given to tell
-            return not self.said.names_parity
+            return not self.said.names_even
         if name not in ("sorted", "falling", "distinct", "differing neighbours"):
             return False  # unrelated values hardly have one of the others
         # Lists of one element have these four always, and equal lists count once.

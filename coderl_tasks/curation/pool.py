@@ -227,7 +227,7 @@ def write_pool(
 ) -> dict[str, Any]:
     """Writes a finished pool (its problems, drops and profile) to `folder` and returns its manifest, which records
     `settings` (with `model_name`), `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has
-    only outlines of its problems, without tests, `whole` reads them from disk with their tests, for pool.parquet."""
+    only outlines of its problems, without tests, `whole` reads the complete problems from disk for pool.parquet."""
     make_folder(folder)
     for name in TABLES:
         if name == "pool" and whole is not None:  # `pool.pool` has no tests then, so only its other columns are used
@@ -296,7 +296,8 @@ def _expected_learnable(pool: Pool, screened: Screened) -> dict[str, float]:
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
-    """Raises EmptyPoolError, with reasons and advice, if the pool is empty. `if_too_hard` is advice where most are."""
+    """Raises EmptyPoolError, with reasons and advice, if the pool is empty. `if_too_hard` is added to the advice if as
+    many problems are too hard as too easy, or more."""
     if pool.pool.height:
         return
     reasons = pool.drops_in_words()
@@ -304,12 +305,14 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
     if pool.band is None:  # without a profile
-        raise EmptyPoolError(f"No row of {pool.read} is left ({reasons}). The report in {folder} says why.")
+        raise EmptyPoolError(
+            f"No row of {pool.read} is left ({reasons or 'nothing was read'}). The report in {folder} says why."
+        )
     low, high = pool.band
     of_band = count_drops(pool.dropped.filter(stage="band"))
     hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
     advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"
-    if hard >= easy:  # most are too hard
+    if hard >= easy:
         advice += if_too_hard
     raise EmptyPoolError(
         f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "

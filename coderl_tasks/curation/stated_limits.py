@@ -73,7 +73,7 @@ class Said:
         self.names_parity = self._has(  # of a length
             r"(number of \w+|length|size)( of `?\w+`?)? (is|must be|will be|always) (always )?(odd|even)\b"
         )
-        self.names_parity = self._may_have(r"\b(even|odd|halves|half|pairs?)\b")  # even and odd numbers, or pairs
+        self.names_even = self._may_have(r"\b(even|odd|halves|half|pairs?)\b")  # even and odd numbers, or pairs
         words = [word.lower() for each in _LEAST_LENGTHS.findall(self.statement) for word in each if word]
         numbers = [int(word) if word.isdigit() else _NUMBERS.get(word) for word in words]
         self.least_lengths = [each for each in numbers if each is not None] + [1] * self._has(_NEVER_EMPTY)

@@ -108,6 +108,7 @@ async def strengthen_problems(
         row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
         counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
         tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
+        # Per completion the first of the new tests that it fails, None if it passes all.
         return row | counts | {"tests": tests, "first_failed": [found.first_failed.get(code) for code in passing]}
 
     completions_hash = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()

@@ -65,7 +65,7 @@ def grade_files(
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
-    # Which rows gave no problem, "" if all did. It goes along with what is wrong below, of which it may be the cause.
+    # Which rows gave no problem, "" if all did. Errors below quote it, because it may be their cause.
     unusable = loaded.unusable and f"{problems_path}: {loaded.unusable} (all: coderl validate {problems_path})"
     ambiguous = loaded.dropped.filter(reason=SAME_ID_OTHER_TESTS)["problem_id"]
     if not ambiguous.is_empty():  # a completion names its problem by the id

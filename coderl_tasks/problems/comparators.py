@@ -271,7 +271,7 @@ def _unordered(
     difference. `what` names the elements ("lines"). Cheap tests come first, as there may be millions of elements."""
     if len(wanted) != len(got):
         return f"{what}: expected {len(wanted)}, got {len(got)}"
-    # Equal elements are paired at once; those left must differ, and may still match (1.0 and 1.0000001).
+    # Equal elements are paired at once. Those left are unequal, and may still match (1.0 and 1.0000001).
     wanted_counts, got_counts = Counter(wanted), Counter(got)
     missing = list((wanted_counts - got_counts).elements())
     more = list((got_counts - wanted_counts).elements())
@@ -281,13 +281,20 @@ def _unordered(
         if not structures[structure]:
             return f"{what}: {shown(each)} is missing"
         structures[structure] -= 1
-    missing.sort(key=_by_numbers)  # so that those which match mostly have the same place
-    more.sort(key=_by_numbers)
-    unlike = next((each for each, other in zip(missing, more, strict=True) if not match(each, other)), None)
-    # Numbers that are close may match in another order: a bipartite matching decides, unless there are too many.
+    unlike = _first_unlike(missing, more, match)
+    # Close numbers may match in another order: a bipartite matching decides, unless there are too many.
     if unlike is None or (_are_few(missing, more) and _can_be_paired(missing, more, match)):
         return None
+    # An element that was paired with its equal may be the only one that another matches.
+    if len(missing) < len(wanted) and _first_unlike(wanted, got, match) is None:
+        return None
     return f"{what}: {shown(unlike)} is missing"
+
+
+def _first_unlike(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool]) -> Text | None:
+    """The first of `wanted` that does not match the one at its place, if both are sorted by their numbers."""
+    pairs = zip(sorted(wanted, key=_by_numbers), sorted(got, key=_by_numbers), strict=True)
+    return next((each for each, other in pairs if not match(each, other)), None)
 
 
 def _structure(text: str | bytes) -> tuple[int, ...]:

@@ -390,7 +390,7 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
     await clients.require_answer(used.tinker_url)
     model = settings.model_name
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
-        # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
+        # Concurrently: a start waits only for the slowest check. The first that fails cancels the others and is raised.
         with first_error():
             async with asyncio.TaskGroup() as tasks:
                 url_and_key = used.tinker_url, used.tinker_api_key
@@ -405,8 +405,8 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         renderer, context = renderer_task.result(), context_task.result()
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
-        # Trials are right programs that depend on the sandbox's Python (deep recursion, large thread stacks, numpy). A
-        # sandbox that misjudges one is only warned of: the data may have no such programs.
+        # Trials are right programs that depend on the sandbox's Python (deep recursion, large thread stacks, numpy). If
+        # it misjudges one, that is only a warning: the data may have no such programs.
         for trial in trials_task.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)

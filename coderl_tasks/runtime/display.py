@@ -402,7 +402,7 @@ def exclusive_flow(
                     raise
                 # The other process works on this same flow run: it must not fail. Prefect sets no state after Abort.
                 raise Abort(str(error)) from error
-            except DirectoryBusyError as error:  # another process has held the directory from the beginning
+            except DirectoryBusyError as error:  # another process held the directory before this one started
                 if not _may_wait(first_start_waits):
                     raise
                 if str(error) != shown_reason:

@@ -299,8 +299,9 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> list[list[str]]:
-        """Sample `num_samples` completions from the current policy per prompt: an id or a row of a problem, or another
-        text, which is a user message. Returns their texts, a list per prompt. Nothing is recorded."""
+        """Samples `num_samples` completions per prompt from the current policy. A prompt is the id of a problem of the
+        pool, a problem's row, or any other text, which becomes a user message. Returns their texts, a list per prompt.
+        Nothing is recorded."""
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens  # None: as in training

@@ -64,13 +64,13 @@ async def prepare(
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Does what a start needs before its first step. It scores committed steps again whose scored rollouts are lost
-    (`lost_scores`). It probes a Tinker service that was not probed yet: steps must not be sampled, and paid for, if its
-    log-probabilities cannot be trained on, and how it treats seeds decides how they are sampled. `sample`, `score` and
+    """Does what a start needs before its first step. It scores again the committed steps whose scored rollouts are
+    lost (`lost_scores`). It probes a Tinker service that was not probed yet: if its log-probabilities cannot be trained
+    on, no step is sampled and paid for, and how it treats seeds decides how steps are sampled. `sample`, `score` and
     `probe` are the phases, with the caller's retries; `say` shows the user a line."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
-        sampled = await sample(run, step)
+        sampled = await sample(run, step)  # as recorded: nothing is sampled again
         scored = await score(run, step, sampled)
         commit = run.directory.step(step).read_commit()
         committed, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
@@ -82,7 +82,7 @@ async def prepare(
         if differing:
             differences = ", ".join(differing)
             say(f"warning: step {step} got other scores than before, so its update differs: {differences}")
-        sampled.release()  # their memory: the replay reads what is recorded
+        sampled.release()  # frees memory: the updates that follow read the recorded rollouts
         scored.release()
     if needs_probe(run):
         found = await probe(run)

@@ -68,8 +68,8 @@ class PhaseResult:
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
 async def sample(run: TrainingRun, step: int) -> PhaseResult:
-    """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): one group of completions per problem. What an earlier
-    process recorded is used, and only the rest is sampled. Each group is recorded as it arrives, and graded while
+    """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): one group of completions per problem. Uses what an
+    earlier process recorded, and samples only the rest. Each group is recorded as it arrives, and graded while
     others are sampled. With `refill` or `first_completions` a step has several rounds: once one is graded, the groups
     with a signal (rewards that differ) decide what the next samples. Raises InfraError if a round cannot be graded, or
     if too many completions lack log-probabilities: their groups are discarded, and the retry samples them again."""
@@ -90,7 +90,7 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
             problems = _record_problems(run, step, problems.ids, final_sizes=[])
     groups = journal.groups.read()  # by group index; what arrives is added
     unfreed_bytes = 0.0
-    # With max_steps_off_policy the updates of so many earlier steps may not be in the policy yet.
+    # The policy may lack the updates of the last max_steps_off_policy steps.
     policy_updates = max(0, step - settings.max_steps_off_policy)
     temperature = temperature_at(settings, run.directory.commits(), step)
     # One client for all rounds. It is opened only if something is left to sample: the policy may have to be restored.
@@ -104,7 +104,7 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
         group = sampling.grown(groups[index], arrived) if index in groups else arrived
         journal.groups.write(index, group)
         groups[index] = group
-        unfreed_bytes += arrived.estimated_size()  # the SDK's answer has the same tokens
+        unfreed_bytes += arrived.estimated_size()  # about as much as the SDK's answer, which is garbage now
         if unfreed_bytes > LARGE_STEP:
             free_garbage(unfreed_bytes)
             unfreed_bytes = 0.0
@@ -412,8 +412,8 @@ def step_metrics(
         # Forecast the first completions only, if groups begin with these: final sizes tell which of them had a signal.
         first, sizes = settings.first_completions, _group_sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, sizes=[first] * len(sizes) if first else sizes)
-    # The tokens that the base model read to measure the KL; without the column `trained` all of these rows count. With
-    # a KL penalty the price of training includes what the base model reads.
+    # What the base model read to measure the KL: all of these rows, trained on or not, hence without `trained`. With a
+    # KL penalty it is 0: the price of training includes it.
     base_rows = scored.lazy().filter(pl.col("base_logprobs").is_not_null()).drop("trained")
     base_tokens = 0 if settings.kl.penalty_coef else frame_tokens(base_rows, epochs=1).training
     price, faults = run.session.budget.price, run.session.judge.client.take_faults()  # failed requests, by sandbox

@@ -180,12 +180,12 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         | {"link": completion_link(name, place or Place(row["step"]), row), "found": _around(row["found"], wanted.text)}
         for row in (hits.rows if hits else [])
     ]
-    left = hits.rest if hits else None  # what this search has not reached: the same with bounds that go on from here
+    left = hits.rest if hits else None  # `wanted`, from where this search stopped
     return {
         "title": "search", "run": name, "wanted": wanted, "hits": hits, "rows": rows,
         "within": TEXTS, "verdicts": [*map(str, Verdict), *OTHER_KINDS],
         "evals": [record.name for record in data.record.evals.values() if record.rollouts is not None],
-        "groups": grouped(data, rows, wanted.evaluation),  # the rows, those with the same program and result as one
+        "groups": grouped(data, rows, wanted.evaluation),  # of `rows`, with equal programs and results as one
         "titles": data.titles(wanted.evaluation or None) if rows else {},
         "rest": address("run", name, "search", **left.query()) if left else None,
     }  # fmt: skip

@@ -77,7 +77,7 @@ from coderl_tasks.curation.stated_limits import Said, stated_bounds
         ("limits_characters", ["A word.", "Of lowercase letters.", ""], ["The text `message`."]),
         ("names_zero", ["Whether it is above zero."], ["A non-negative integer, not 0.", "The number."]),
         ("names_empty_elements", ["Empty lists are left out.", "An empty text in it."], ["The list may be empty."]),
-        ("names_parity", ["An even number of them.", ""], ["The sum."]),
+        ("names_even", ["An even number of them.", ""], ["The sum."]),
         ("is_fixed_scale", ["The grades of a class.", ""], ["The second line has the numbers."]),
     ],
 )

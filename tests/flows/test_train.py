@@ -275,6 +275,8 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
 
     assert re.search(r"^ +Pass@2 .*n=4$", done.stdout, re.M) and "n_samples 2" in done.stdout
     assert main(["power", str(tmp_path / "base")]) == 0
+    assert main(["power", str(tmp_path / "base"), "--points=20", "--losses=40"]) == 0
+    assert main(["power", str(tmp_path / "base"), "--points=20", "--losses=40.5"]) == 2  # more would change than all
     sides = coderl("evaluate", f"compare={tmp_path / 'base'},{run / 'evals/final'}")
     assert sides.returncode == 0, sides.stderr
     assert re.search(r"^B - A, all: [+-].* on 4 problems$", sides.stdout, re.M) and "Sandbox: " not in sides.stdout

@@ -45,6 +45,9 @@ TEXTS = [
     ("set", "0.5 0.50000001", "0.5", True),
     ("tokens_any_order", "0.0 0.0000015", "0.0000009 -0.0000005", True),  # crosswise only
     ("tokens_any_order", "0.0 0.0000015", "0.0000019 0.0000025", False),
+    # The equal ones are not for each other.
+    ("tokens_any_order", "1.0 1.000001", "1.000001 1.000002", True),
+    ("tokens_any_order", "1.0 1.000001", "1.000001 1.000004", False),
     ("lines_any_order", "a 0.5\nb 10\nb 9", "b 9\nb 10\na 0.5000001", True),
     ("set", "1 2", "1 2 3", False),
 ]

@@ -50,7 +50,8 @@ def main() -> None:
 
 
 def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_seconds: float) -> Result:
-    """Runs a checker, in a process of its own, on one output of a program: returns {"end", "reason"}."""
+    """Runs a checker, in a process of its own, on one output of a program (base64). It gets `seconds` of CPU time, and
+    `wall_seconds` in all. Returns {"end": the outcome, "reason"}."""
     # Odd bytes are replaced: a checker in Python could not read them.
     output = binascii.a2b_base64(test["output"]).decode("utf-8", "replace").encode()
     folder = os.path.abspath("test")
@@ -78,9 +79,9 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
 def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: float) -> None:
     """Runs the checker on the files input, output and answer in `folder`, in this forked process. What it prints goes
     to `writing`, a descriptor. In the protocol "check" it is a Python function, whose result goes there as JSON; in
-    "kattis" and "testlib" a program."""
+    "kattis" and "testlib" it is a program, which replaces this process."""
     os.setsid()  # so that it is killed with all that it starts
-    whole = int(seconds) + 1
+    whole = int(seconds) + 1  # here SIGXCPU comes, and a second later SIGKILL
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -184,7 +184,7 @@ def main() -> None:
     """Runs what tests.json asks for. Writes results.json: the request's id, Python's version, and the tests (each as
     `record` has it) or the compile error; for a `group` of programs, what `run_group` returns."""
     started = time.monotonic()
-    gc.disable()  # a collection writes to all objects' headers: after a fork each page of them would be copied
+    gc.disable()  # a collection writes to every object: after a fork that copies all memory pages
     kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))  # the tests get others in `sys`
     with open("tests.json", "rb") as file:
         request = json.load(file)
@@ -194,7 +194,7 @@ def main() -> None:
     deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
     # All files go before any program runs, which would read them or put others in their place.
     if group is not None:
-        # A group's programs must not find the id or each other. The id is read again after them.
+        # A program that finds the id could forge another's result. It is read again after them.
         del request["id"], report_id
         request_file = open_and_unlink("tests.json", FIRST_KEPT + len(group))
         sources = [open_and_unlink(f"{number}-{SOLUTION}", FIRST_KEPT + number) for number in range(len(group))]
@@ -203,7 +203,7 @@ def main() -> None:
         with open(SOLUTION, "rb") as file:
             source = file.read()
         os.unlink(SOLUTION)
-    os.dup2(2, OWN_STDERR, inheritable=False)  # descriptors 0 to 2 go to the tests; the driver's traceback needs it
+    os.dup2(2, OWN_STDERR, inheritable=False)  # for the driver's tracebacks: the tests get 0 to 2
     try:
         if group is not None:
             report["group"] = run_group(group, sources, started + request["stops_s"], deadline)
