@@ -89,8 +89,9 @@ class FunctionGrader:
         return await self._call(call, limit_s)
 
     async def _call(self, call: Mapping[str, Any], limit_s: float) -> Outcome:
-        """Runs `call` (the user's function and its arguments) in a process of its own, which gets it as JSON and writes
-        a line `TOKEN REWARD FAULT` to a pipe. Graded programs may write to the pipe too, but do not know the token."""
+        """Runs the user's function on `call` (a problem and a completion, or a check) in a process of its own, which
+        gets it as JSON and writes a line `TOKEN REWARD FAULT` to a pipe. Graded programs may write to the pipe too, but
+        do not know the token."""
         token = token_hex(16)
         reader, writer = os.pipe()
         try:

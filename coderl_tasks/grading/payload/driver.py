@@ -710,7 +710,7 @@ def record(job: Job, number: int, end: TestEnd) -> Record:
 def watch(process: int, limits: TestLimits, started: float, deadline: float, job: Job) -> TestEnd:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive. Returns how it
     ended, with the CPU seconds of all and the largest peak memory. Once it has gone on to further tests it has less
-    time: they are soon run again, one by one. `started` and `deadline` are times of `time.monotonic`."""
+    time, as these can be run again one by one. `started` and `deadline` are times of `time.monotonic`."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
     most_starved_s = STARVED_AT_MOST * limits.cpu
     own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
