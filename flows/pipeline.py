@@ -54,12 +54,10 @@ async def pipeline(settings: PipelineSettings) -> str:
                 # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
                 pool = await curate(_with_default_name(settings.curate, name=str(POOLS / folder.name)))
                 write_json(recorded, {"pool": pool})
+            default_run = runs_root() / folder.name
             if settings.train.log_path is None:  # train refuses one that does not exist, so the default one is made
-                make_folder(path := runs_root() / folder.name, private=True)
-                train_settings = settings.train.with_changes(log_path=str(path))
-            else:
-                train_settings = settings.train
-            run = await train(train_settings.with_changes(pool=pool))
+                make_folder(default_run, private=True)
+            run = await train(_with_default_name(settings.train, log_path=str(default_run)).with_changes(pool=pool))
             evaluate_settings = _with_default_name(settings.evaluate, log_path=f"evaluate-{folder.name}")
             await evaluate(evaluate_settings.with_changes(checkpoint=run))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})

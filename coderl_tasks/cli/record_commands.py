@@ -125,15 +125,15 @@ def power(options: Namespace) -> int:
     one (a folder, or a run: then its final one) tells how noisy outcomes are. Raises ConfigError."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
-    most_losses = (100 - options.points) / 2  # losses and gains, which are more by the difference, are at most all
+    # Losses are the share of problems that get worse, gains of those that get better: gains = losses + difference, and
+    # both together are at most 1. If neither --losses nor the evaluation tells, they are guessed to be the difference.
+    most_losses = (100 - options.points) / 2
     if options.losses is not None and not 0 <= options.losses <= most_losses:
         raise ConfigError(f"--losses is from 0 to {most_losses:g} with --points {options.points:g}")
     noise, difference = _noise_of(options.evaluation), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    # Losses are the share of problems that get worse, gains of those that get better: gains = losses + difference, and
-    # both together are at most 1. If neither --losses nor the evaluation tells, they are guessed to be the difference.
-    losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
+    losses = min(difference if noise.losses is None else noise.losses, most_losses / 100)
     Console().print(_power_table(noise, difference, losses, options.power))
     print(noise.explanation)  # how the noise was estimated
     print(

@@ -406,7 +406,7 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
         # Trials are right programs that depend on the sandbox's Python (deep recursion, large thread stacks, numpy). If
-        # it misjudges one, that is only a warning: the data may have no such programs.
+        # a sandbox misjudges one, that is only a warning: the data may have no such programs.
         for trial in trials_task.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
