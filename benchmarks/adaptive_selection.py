@@ -28,6 +28,8 @@ POWERS = (1, 3, 6)
 FIRST = (2, 3, 4, 5, 6, 8, COMPLETIONS)
 DRIFT, WALK = 0.03, 0.1
 """Of a problem's log-odds per step: the mean, and the standard deviation."""
+MOVES = ((0.0, 0.0), (DRIFT, WALK), (0.1, 0.3), (0.3, 0.5))
+"""Both, of policies that learn ever faster."""
 
 
 def problems(count: int, rng: np.random.Generator) -> list[Problem]:
@@ -43,7 +45,9 @@ def log_odds(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(kind, [rng.normal(-7, 1, count), rng.normal(6, 1, count), between])
 
 
-def simulated(count: int, profile: int, steps: int, power: int | None, seed: int) -> tuple[float, float]:
+def simulated(
+    count: int, profile: int, steps: int, power: int | None, seed: int, move: tuple[float, float] = (DRIFT, WALK)
+) -> tuple[float, float]:
     """The share of groups with a signal, and the expected one; `power` None is selection=shuffle."""
     rng = np.random.default_rng(seed)
     pool, odds = problems(count, rng), log_odds(count, rng)
@@ -63,7 +67,7 @@ def simulated(count: int, profile: int, steps: int, power: int | None, seed: int
         right = [int(rng.binomial(size, 1 / (1 + np.exp(-odds[int(name[1:])])))) for name, size in groups]
         signals += [0 < one < size for one, size in zip(right, sizes, strict=True)]
         outcomes.append([(name, float(one), size) for (name, size), one in zip(groups, right, strict=True)])
-        odds += rng.normal(DRIFT, WALK, count)
+        odds += rng.normal(*move, count)
     return mean(signals), mean(expected)
 
 
@@ -149,6 +153,17 @@ def main() -> None:
             name = "shuffle" if power is None else f"adaptive, power {power}"
             shares = (f"{mean(column):.0%}" for column in zip(*found, strict=True))
             table.add_row(str(profile), name, *shares)
+    Console().print(table)
+    table = Table(title="Groups with a signal, by how fast log-odds move per step; profile of 2, power 6")
+    for title in ("mean", "standard deviation", "half age 50", "as outcomes tell"):
+        table.add_column(title, justify="right")
+    half_ages = selections.HALF_AGES
+    for move in MOVES:
+        shares = []
+        for selections.HALF_AGES in (half_ages[:1], half_ages):
+            size = arguments.problems, 2, arguments.steps, POWERS[-1]
+            shares.append(mean(simulated(*size, seed, move)[0] for seed in range(arguments.seeds)))
+        table.add_row(*map(str, move), *(f"{share:.0%}" for share in shares))
     Console().print(table)
     table = Table(title="Groups begun with some of their completions, which get the rest only if these differ")
     for title in ("selection", "begun with", "with a signal per 1,000", "of those begun", "expected", "in them"):

@@ -12,8 +12,10 @@ A group teaches nothing if all of its completions are right, or none is. With a 
 with the probability p^G + (1-p)^G. What is known of a problem's p is a beta distribution, of three parts:
 
 1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
-   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it, the weight of an
-   observation of something that walks at random. With gamma^age a problem never solved would end as a blank again.
+   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / half age) of it, the weight of an
+   observation of something that walks at random. With gamma^age a problem never solved would end as a blank again. How
+   fast it moves differs from run to run and within one: the half age is the longest of HALF_AGES under which the
+   outcomes of the last JUDGED steps were about as likely as under the best.
 2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
    statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
    each need problems of their own before the first says anything.
@@ -41,8 +43,15 @@ import numpy.typing as npt
 from coderl_tasks.problems.problem import Problem
 
 HALF_AGE = 50
-"""Steps after which evidence counts half: a group of 16 outweighs the prior for as long as a short run lasts, and a
-problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
+"""Steps after which evidence counts half where no outcomes tell: a group of 16 outweighs the prior for as long as a
+short run lasts, and a problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
+HALF_AGES: tuple[int, ...] = (HALF_AGE, 16, 8, 4, 2, 1)
+"""Those that are tried. While SmolLM2-135M learned, 50 was too long: a problem that it had just solved eight times of
+eight still counted as one that it solves now and then, and half of the groups of a step had no signal."""
+JUDGED, SLACK = 20, 0.1
+"""The last steps whose outcomes choose the half age, and the nats per group by which it may be less likely than the
+best. Outcomes favour a short one even where 50 is right: the problems that are sampled are those that seemed to have a
+signal, and some seemed so by chance (0.06 nats in benchmarks/adaptive_selection.py; 0.5 of SmolLM2-135M's)."""
 SHARPNESS: float = 6
 """Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
 of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
@@ -219,6 +228,7 @@ class Adaptive:
         self._evidence = np.empty((0, 4))  # rows are (step, place, right, graded); those of the profile have step -1
         self._add_evidence([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
         self._steps_read = 0  # committed steps whose outcomes are in `_evidence`
+        self._judged: dict[int, Floats] = {}  # `_likelihoods` by step
         self._cached: tuple[int, Beliefs] | None = None  # of the last step asked for
 
     def __call__(
@@ -254,13 +264,35 @@ class Adaptive:
         return [drawn[place % len(drawn)] for place in range(count)]  # a pool smaller than the step repeats
 
     def beliefs(self, step: int) -> Beliefs:
-        """Returns what is known of each problem's pass rate when `step` is sampled, as Beta(right, wrong): a prior from
-        similar problems and its own outcomes, which count less the older they are."""
-        if self._cached is not None and self._cached[0] == step:  # `forecast` asks again
-            return self._cached[1]
+        """Returns what is known of each problem's pass rate when `step` is sampled."""
+        if self._cached is None or self._cached[0] != step:  # `forecast` asks again
+            counted = max(0, step - self._lag)
+            judged = [self._likelihoods(earlier) for earlier in range(max(0, counted - JUDGED), counted)]
+            likelihoods = np.concatenate([np.zeros((1, len(HALF_AGES))), *judged])
+            per_group = likelihoods.sum(axis=0) / len(likelihoods)
+            longest = int(np.argmax(per_group >= per_group.max() - SLACK))
+            self._cached = step, self._beliefs(step, HALF_AGES[longest])
+        return self._cached[1]
+
+    def _likelihoods(self, step: int) -> Floats:
+        """The log-likelihood (up to a constant) of each outcome of a committed step, under what was known when it was
+        sampled, with each of HALF_AGES: (groups, half ages)."""
+        if step not in self._judged:
+            _, where, right, graded = self._counted_outcomes(step + self._lag + 1, step)
+            found = []
+            for half_age in HALF_AGES:
+                known = self._beliefs(step, half_age)
+                a, b = known.right[where].tolist(), known.wrong[where].tolist()
+                found.append(list(map(_log_likelihood, a, b, right.tolist(), graded.tolist())))
+            self._judged[step] = np.array(found).T
+        return self._judged[step]
+
+    def _beliefs(self, step: int, half_age: float) -> Beliefs:
+        """What is known of each problem's pass rate when `step` is sampled, as Beta(right, wrong): a prior from similar
+        problems and its own outcomes, which count less the older they are."""
         # By group whose outcome counts: its step (-1: the profile), its problem, and its completions.
         when, where, right, graded = self._counted_outcomes(step)
-        fade = 1 / (1 + (step - when) / HALF_AGE)
+        fade = 1 / (1 + (step - when) / half_age)
         # By problem: right and graded completions, faded; the pass rate; and how much it is to count, from 0 to 1.
         n_right, n_graded = (_sums(where, fade * counts, len(self._ids)) for counts in (right, graded))
         rate = n_right / np.maximum(n_graded, 1e-12)  # 0 without evidence
@@ -276,9 +308,7 @@ class Adaptive:
         seen = len(np.unique(where[when >= 0]))
         # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
         just_sampled = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
-        beliefs = Beliefs(beta_right, beta_wrong, evidence=n_graded, seen=seen, just_sampled=just_sampled)
-        self._cached = step, beliefs
-        return beliefs
+        return Beliefs(beta_right, beta_wrong, evidence=n_graded, seen=seen, just_sampled=just_sampled)
 
     def _spread(
         self, where: Ints, fade: Floats, right: Floats, graded: Floats, known: Floats, pool_mean: float, mean: Floats
@@ -324,16 +354,16 @@ class Adaptive:
         found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
         return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
 
-    def _counted_outcomes(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
-        """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right
-        completions and the graded ones."""
+    def _counted_outcomes(self, step: int, first: int = -1) -> tuple[Ints, Ints, Floats, Floats]:
+        """By group of the steps from `first` whose outcome counts for `step`: its step (-1 for the profile), its
+        problem's place, the right completions and the graded ones."""
         committed, counted = self._outcomes(), max(0, step - self._lag)
         if len(committed) < counted:
             raise ValueError(f"step {step} is chosen by the first {counted} steps, of which {len(committed)} are done")
         new = range(self._steps_read, len(committed))
         self._add_evidence([(number, *row) for number in new for row in committed[number]])
         self._steps_read = len(committed)
-        table = self._evidence[self._evidence[:, 0] < counted]
+        table = self._evidence[(first <= self._evidence[:, 0]) & (self._evidence[:, 0] < counted)]
         return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2], table[:, 3]
 
     def _add_evidence(self, rows: Sequence[tuple[int, str, float, int]]) -> None:
@@ -353,6 +383,14 @@ def _features(problems: Sequence[Problem]) -> Floats:
     for values in ([problem.split for problem in problems], [problem.kind for problem in problems]):
         columns += [np.array([value == one for value in values]) / math.sqrt(LIKE_WORTH) for one in sorted(set(values))]
     return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _log_likelihood(a: float, b: float, right: float, graded: float) -> float:
+    """Of so many right ones of `graded` completions where the pass rate has the distribution Beta(a, b), up to what the
+    distribution does not change."""
+    wrong = graded - right
+    after = math.lgamma(a + right) + math.lgamma(b + wrong) - math.lgamma(a + b + graded)
+    return after - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
 
 
 def _sums(places: Ints, values: Floats, size: int) -> Floats:

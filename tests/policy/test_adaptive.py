@@ -1,7 +1,7 @@
 """selection=adaptive as a function of the pool and of the outcomes of the committed steps."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import comb
 
@@ -122,6 +122,20 @@ def test_the_profile_is_evidence_that_grows_old() -> None:
     assert fresh.beliefs(0).evidence[0] > 2 * old.beliefs(100).evidence[0] > 0
     assert fresh.forecast(0, POOL, [G] * len(POOL)).seen == 0, "by a step"
     assert not adaptive([], {"another": (1, 2), POOL[0]: (0, 0)}).beliefs(0).evidence.any()
+
+
+def test_evidence_fades_as_fast_as_the_policy_moves() -> None:
+    def evidence(right: Callable[[int, int], float]) -> tuple[float, float]:
+        """Of the first problem, which every fifth of 40 steps samples: the evidence, and the pass rate it suggests."""
+        numbers = [[(step * G + place) % len(POOL) for place in range(G)] for step in range(40)]
+        outcomes = [[(POOL[number], right(step, number), G) for number in each] for step, each in enumerate(numbers)]
+        beliefs = adaptive(outcomes).beliefs(40)
+        return beliefs.evidence[0], beliefs.right[0] / (beliefs.right[0] + beliefs.wrong[0])
+
+    steady, its_rate = evidence(lambda _, number: 1.0 if number % 2 else 7.0)
+    moved, new_rate = evidence(lambda step, _: 1.0 if step < 20 else 7.0)
+    assert steady > 40 and its_rate == pytest.approx(7 / G, abs=0.02), "all eight groups count"
+    assert moved < 10 and new_rate > 0.65, "with a half age of 50 it would be a half"
 
 
 def test_a_step_is_chosen_the_same_whenever_it_is_asked() -> None:
