@@ -185,10 +185,21 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
         return None
     if gain < 3 * math.sqrt((statistics.variance(early) + statistics.variance(late)) / WINDOW):
         return None
+    # A policy that becomes sure samples what it would answer greedily: its reward rises, and greedy Pass@1 need not.
+    entropies = [
+        [entropy for index in indices if (entropy := history.steps[index].get("entropy")) is not None]
+        for indices in (early_steps, late_steps)
+    ]
+    sure = ""
+    if all(entropies) and (ends := [*map(statistics.fmean, entropies)])[1] < ends[0] / 2:
+        sure = (
+            f"; or its samples only come nearer to its greedy answers (entropy {ends[0]:.2g} to {ends[1]:.2g}): then "
+            "Pass@1 has risen at the rollouts' temperature (coderl evaluate temperature=...)"
+        )
     return Sign(
         f"the reward rose by {gain:.2f} while Pass@1 went from {before:.1%} (step {first['step']}) to {after:.1%} "
         f"(step {last['step']}): the policy may have found a way round the tests; look at right completions of step "
-        f"{history.steps[end - 1]['step']} (coderl query RUN --name rollout_samples)",
+        f"{history.steps[end - 1]['step']} (coderl query RUN --name rollout_samples){sure}",
         gain,
     )
 

@@ -220,6 +220,20 @@ def test_pass_at_1_that_rises_too_or_is_measured_on_few_problems_is_no_sign() ->
     assert warnings(others) == [], "the baseline on other problems is no comparison"
 
 
+def test_a_reward_that_rises_as_the_policy_becomes_sure_has_two_explanations() -> None:
+    def said_of(entropy: Callable[[int], float]) -> str:
+        rows = [
+            row | ({"entropy": entropy(row["step"])} if "mean_reward" in row else {})
+            for row in with_evaluations((0.5, 0.5))
+        ]
+        (said,) = [text for text in warnings(rows) if "reward without pass at 1" in text]
+        return said
+
+    assert "greedy" not in said_of(lambda step: 1.0)
+    said = said_of(lambda step: 2 / (1 + step))
+    assert "way round the tests" in said and "come nearer to its greedy answers (entropy " in said
+
+
 def test_a_sign_is_said_once_when_it_begins_and_once_when_it_is_over() -> None:
     rows = changed(truncated_rate=lambda step, row: 0.3 if 5 <= step < 12 else 0.0)
     begun, over = watched(rows)
