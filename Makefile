@@ -80,7 +80,7 @@ $(SMOLLM2): $(DEMO)
 # On two idle cores with AMX 34 minutes, 23 of them for 40 steps of 8 x 16 (benchmarks/learning.md). Without bfloat16
 # products sampling and training take several times as long (benchmarks/speed.md).
 demo-smollm2: $(SMOLLM2)
-	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 train.schedule=cosine:40
+	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 train.schedule=cosine:80 train.kl=base_every:10
 
 docs: $(INSTALLED)
 	@$(BIN)/python tools/tables.py

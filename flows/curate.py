@@ -74,6 +74,7 @@ async def curate(settings: CurateSettings) -> str:
     name_flow_run(folder.name)
     if recorded_settings(folder) == content:
         if finished_with(folder) == content:
+            # `_curate` then returns what is recorded.
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
             display.say("continuing where an earlier start with these settings stopped (name=NAME starts another pool)")

@@ -43,8 +43,8 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         stack.enter_context(early_lines())
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
-        _show_plain_lines()  # after the import, which sets up Prefect's logging
-        if (notice := notice_of_unusable_server()) is not None:  # on the default port
+        _show_plain_lines()  # our warnings, without Prefect's; after the import, which sets up Prefect's logging
+        if (notice := notice_of_unusable_server()) is not None:  # of what listens on the default port
             console.print(notice, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())

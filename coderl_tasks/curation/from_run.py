@@ -152,8 +152,8 @@ class RunEstimates:
 
 def estimate_from_run(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> RunEstimates:
     """Estimates the policy's pass rates on `problems` (with tests) from rollouts that its run recorded: pass counts and
-    profile rows. Reads the steps up to the policy's; a rollout `age` steps older weighs 1 / (1 + age / HALF_AGE).
-    Leaves out problems that the run did not sample, or graded with other tests or another comparator."""
+    profile rows. Reads the steps up to the policy's; a rollout that is n steps older weighs 1 / (1 + n / HALF_AGE).
+    Leaves out problems that the run did not sample, or graded with another number of tests or another comparator."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [file for file in scored_files(Path(policy.run)) if int(file.parent.name) <= policy.step]
@@ -170,7 +170,7 @@ def estimate_from_run(policy: RunPolicy, problems: Iterable[Problem], prices: Pr
         rollouts = by_problem.get((problem.problem_id,))
         if run_comparators.get(problem.problem_id, problem.comparator) != problem.comparator:
             continue
-        # Another number of tests: the run had other ones. A recorded 0 tells nothing of them.
+        # Another number of tests: the run had other ones. A 0 is recorded of what was not run, such as a format error.
         if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:
             continue
         weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)

@@ -231,7 +231,7 @@ class _Inputs:
         given = self.given_of_type(place, kind)
         low, high = min(given), max(given)
         is_field, is_only_field = len(place) == 1, len(place) == len(self.records[0]) == 1
-        if self._is_switch(is_field, is_only_field, given):
+        if self._is_switch(is_field, is_only_field, given):  # as 0 and 1: other values would have no meaning
             return low, high
         only_calculated_with = self.treatment.is_plain  # by right programs, which do the same with all numbers
         if isinstance(low, int) and isinstance(high, int):

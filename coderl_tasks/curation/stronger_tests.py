@@ -156,7 +156,7 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     New inputs are mutations of the given ones; expected answers are the reference solutions' where these agree. Wrong
     programs are mutants of the references; `completions`, which pass the given tests, may be wrong as well. Tests are
     chosen by how many of these they catch, then verified. Raises InfraError if the sandbox fails."""
-    problem = problem.whole()
+    problem = problem.whole()  # its tests may still be on the disk
     if reason := _reason_to_skip(problem):
         return Strengthened(reason=reason)
     maker = await asyncio.to_thread(_test_maker, problem)  # parses inputs into records of values, and writes tests
@@ -177,7 +177,8 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         return Strengthened(reason="the references agree on no new input")
     programs = _programs_to_catch(references, completions, own_seed)
     goals = await _goals_to_catch(limited, maker, tests, programs, references[0], judge)
-    # Programs that no given test catches (`times` counts those that do): completions by definition, and some mutants.
+    # Programs that no given test catches: completions by definition, and those mutants that a new test catches and none
+    # of the given ones. `goals` has what new tests catch, and its `times` count the given tests that do.
     survivors = [code for code in programs if code in completions or (code in goals and not goals[code].times)]
     chosen = _chosen_inputs(problem, maker, tests, list(goals.values()), most)
     kept = await _verified(limited, maker, chosen, witnesses, judge)

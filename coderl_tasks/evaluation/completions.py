@@ -98,7 +98,7 @@ async def grade_completions(
     """Grades the `completions` of a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) with a summary.
     `groups` records each problem's completions, by its index in `problems`, once they are graded; recorded ones are not
     graded again. Raises InfraError if the sandbox could not grade them."""
-    recorded = {  # by index; what an outage left ungraded is graded again
+    recorded = {  # by index; what an outage left ungraded, or a file without verdicts, is graded again
         index: frame
         for index, frame in groups.read().items()
         if "verdict" in frame.columns and Verdict.INFRA_ERROR.value not in frame["verdict"]

@@ -110,7 +110,7 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
         if passages is not None:
             faults[number] = ("ngram_overlap", passages)
             continue
-        candidates = index.query(entry.signature) if entry.signature.n_words else []
+        candidates = index.query(entry.signature) if entry.signature.n_words else []  # nothing resembles no words
         # An identical statement comes first, so that `detail` names it rather than a similar one.
         if entry.signature.statement_hash in by_statement:
             candidates.insert(0, by_statement[entry.signature.statement_hash])

@@ -128,7 +128,8 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     finished = _finished_result(folder, full_request)
     if finished is not None:
         return finished
-    # Of segments of one size (see `_make_parts`), evaluation data are read first, so that faults in them show early.
+    # `_make_parts` begins with the largest segments. Of one size, those of evaluation data come first: faults in them
+    # then show early.
     jobs = [replace(job, reader=request.reader) for side in reversed(sides) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
     return _decide_and_write(folder, request, full_request)

@@ -105,7 +105,7 @@ def _evidence(name: str, code: str, node: ast.AST) -> str:
 
 def _copies_tests(nodes: Sequence[ast.AST], problem: Problem, most_chars: int) -> Iterator[Sign]:
     """Yields "branches_on_input" if a program compares with the whole inputs of LEAST_TESTS tests or more, and
-    "expected_outputs" if it has the expected outputs of so many as literals. Only rich values count: others may be
+    "expected_outputs" if it has so many different expected outputs as literals. Only rich values count: others may be
     there by chance. Test values of more than `most_chars` cannot stand in the program."""
     literals: list[tuple[Any, ast.AST]] = []  # values and their nodes; of a list, the list and each element
     compared: list[tuple[Any, ast.AST]] = []  # literals that the program compares with or looks up
@@ -116,12 +116,13 @@ def _copies_tests(nodes: Sequence[ast.AST], problem: Problem, most_chars: int) -
     rich_literals = [(value, node) for value, node in literals if is_rich(value)]
     # Of values with one text the first one's node is kept: in reverse it is written last.
     compared_values = {_text(value): node for value, node in reversed(compared) if is_rich(value)}
-    if len(rich_literals) < LEAST_TESTS and not compared_values:
-        return  # most programs: the tests, which may be large, are not read
-    given_away = _text(f"{problem.statement} {problem.starter_code}")  # what the problem shows proves nothing
-    node_of_value = {_text(value): node for value, node in reversed(rich_literals) if _text(value) not in given_away}
     # Parts of an input, compared one by one, may each be too short to be rich.
     compared_tokens = {token: node for value, node in reversed(compared) for token in _tokens(value)}
+    if len(rich_literals) < LEAST_TESTS and not compared_values and not any(map(_is_rich_number, compared_tokens)):
+        return  # most programs: the tests, which may be large, are not read
+    # An output that the problem shows proves nothing. An input that it shows does, if the program branches on it.
+    given_away = _text(f"{problem.statement} {problem.starter_code}")
+    node_of_value = {_text(value): node for value, node in reversed(rich_literals) if _text(value) not in given_away}
     inputs: dict[str, ast.AST] = {}
     outputs: dict[str, ast.AST] = {}
     for test in problem.tests:

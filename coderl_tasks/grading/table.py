@@ -265,7 +265,7 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
         elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
             ids.append(str(own_id))
         else:
-            raise DataError(f"the column problem_id of the completions is neither text nor a number in row {row}")
+            raise DataError(f"the column problem_id of the completions is neither text nor a whole number in row {row}")
     if unidentified:
         first = f"the first is row {unidentified[0]}"
         raise DataError(f"{len(unidentified)} completions have no problem_id and no source_row, {first}")
@@ -273,7 +273,8 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
         shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise DataError(
             f"{len(missing)} problem ids of the completions are not among the problems' "
-            f"({next(iter(problem_ids))}, ...): {shown} (a row without an id of its own is named by source_row)"
+            f"({next(iter(problem_ids), 'there are none')}, ...): {shown} (a row without an id of its own is named by "
+            "source_row)"
         )
     return ids
 

@@ -160,7 +160,8 @@ def comparison_table(
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
             Column("problems", lambda row: row[1].n, number_format=",", style="num", short="n"),
-            # The heading is the evaluation's name; the console, which is narrow, has a short one.
+            # The heading is the evaluation's name; the console, which is narrow, has a short one. Markdown has both
+            # in the plot above it.
             Column(before, lambda row: row[1].before, style="num", media="console html", short="before"),
             Column(after, lambda row: row[1].after, style="num", media="console html", short="after"),
             Column(
@@ -353,7 +354,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
         f"of the last {tenth} {last:.3f}"
     )
     passed: bool | None = p_up < TREND_P and slope > 0
-    falls_clearly = p_up > 1 - TREND_P
+    falls_clearly = p_up > 1 - TREND_P and slope < 0  # constant rewards have p = 1
     if not passed and len(rewards) < TREND_FAILS_FROM and not falls_clearly:
         passed = None
         explanation += f"; not decided before {TREND_FAILS_FROM} steps, unless it rises or falls clearly"

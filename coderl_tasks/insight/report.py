@@ -333,8 +333,9 @@ def example_problems(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few of the problems that `comparison` compares, as examples: some that the later policy gained, lost, or still
     fails. Also why their unit tests could not be read, or None. `run` names the data and the model. An example has its
-    `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, the `prompt`
-    (None without a tokenizer), and `sides`: for each evaluation its label of `sides` and an answer."""
+    `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, Pass@1 `before`
+    and `after`, the `prompt` (None without a tokenizer), and `sides`: for each evaluation its label of `sides` and an
+    answer."""
     if comparison is None:
         return [], None
     kinds = (  # with the largest number of examples: what was lost tells most
@@ -346,7 +347,8 @@ def example_problems(
     for kind, condition, limit in kinds:
         pairs = comparison.pairs.filter(condition)
         # Rows are sorted by split: of many, the examples are spread over them, as the first ones are of one split.
-        chosen = pairs.gather_every(max(1, len(pairs) // limit)).head(limit).with_row_index("number", 1)
+        number = min(limit, len(pairs))
+        chosen = pairs[[place * len(pairs) // number for place in range(number)]].with_row_index("number", 1)
         parts.append(chosen.with_columns(kind=pl.lit(kind), of=pl.lit(len(pairs))))
     shown = pl.concat(parts)
     ids = shown["problem_id"].to_list()

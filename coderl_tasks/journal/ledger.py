@@ -274,7 +274,8 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
 def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
     """Returns a row per group: the tokens of its `prompt`, the number `n` of its completions, whether one of these
     `pays_prompt`, and sums of tokens over them: `completion`; `training`, of those that are trained on; and in later
-    turns of a dialogue `environment`, its replies, and `repeated_by_turns`, what prompts repeat of the turns before."""
+    turns of a dialogue `environment`, its replies, and `repeated_by_turns`, what prompts repeat of the turns before.
+    The completion that `pays_prompt` is billed the prompt in full; for the others it is cached."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     if "turns" not in columns:  # an older file
@@ -292,7 +293,7 @@ def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
     # (`attempt`): by a later round the cache has lost the prompt, and its first completion pays again.
     pays_prompt = pl.col("is_first").any() | (pl.col("attempt").first() > 0)
     # Training reads the whole dialogue. A turn that is split off into a training sequence of its own also reads again
-    # what its prompt repeats: only of such turns REPEATED counts what KEPT counts of all.
+    # what its prompt repeats. REPEATED is what prompts repeat in such turns, KEPT in all later turns.
     training = pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED)
     return rows.group_by(_GROUP_KEY).agg(
         pays_prompt=pays_prompt,

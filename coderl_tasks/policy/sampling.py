@@ -213,10 +213,10 @@ def require_sampled(sampled: pl.DataFrame, what: str) -> None:
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
     """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict: format errors need
-    no sandbox, and would be too large a share of what is left. `what` names the rollouts in the message.
-    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions, and if
-    over MOST_LOST of the programs met a problem's tests or checker that failed by itself. Only a corrected function, or
-    a pool without these problems, helps; the samples stay recorded for it."""
+    no sandbox, and would be most of what is left to train on. `what` names the rollouts in the message.
+    Raises CoderlError if compute_reward failed on over MOST_REWARD_ERRORS of the completions (with its traceback), or
+    if over MOST_LOST of the programs met a problem's tests or checker that failed by itself. Only a corrected function,
+    or a pool without these problems, helps; the samples stay recorded for it."""
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
     if lost > MOST_LOST * len(programs):

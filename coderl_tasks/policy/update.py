@@ -354,7 +354,7 @@ async def update_policy(
         datums = await _with_prompt_logprobs(training_client, datums, [source.sequence for source in sources])
     steps: list[OptimizerStep] = []
     # By row, per completion token: the trainer's log-probabilities of the first epoch, filled in by `_summed_up`.
-    trainer_logprobs = [np.empty(len(sampler), np.float32) for sampler in rows["logprobs"]]
+    trainer_logprobs = [np.full(len(sampler), np.nan, np.float32) for sampler in rows["logprobs"]]
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]

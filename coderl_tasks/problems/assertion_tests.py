@@ -95,13 +95,15 @@ def entry_point_of(scripts: Iterable[str]) -> str:
 
 
 def _program_names(tree: ast.Module) -> Iterator[str]:
-    """Yields the names that an assertion test takes from the program under test: those that it imports from `solution`,
-    then, in the order of its text, those that it reads and neither defines, imports nor has as builtins."""
+    """Yields the names that an assertion test takes from the program under test: those that it imports from `solution`
+    (by the program's name, not the test's `as`), then, in the order of its text, those that it reads and neither
+    defines, imports nor has as builtins."""
     defined = set(dir(builtins)) | {"pytest", "unittest"}
     loaded = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "solution":
             yield from (alias.name for alias in node.names if alias.name != "*")
+            defined |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Import | ast.ImportFrom):
             defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, (*DEFINITIONS, ast.ExceptHandler)):

@@ -200,20 +200,20 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
             try:
                 table = pq.ParquetFile(file)
                 there = set(table.schema_arrow.names)
+                if missing := REQUIRED - there:
+                    raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
+                columns = [name for name in PROBLEM_SCHEMA if name in there]
+                for group in range(table.num_row_groups):
+                    rows = table.metadata.row_group(group).num_rows
+                    low = max(0, start - group_start)
+                    high = rows if count < 0 else min(rows, start + count - group_start)
+                    group_start += rows
+                    if low < high:
+                        frame = pl.DataFrame(table.read_row_group(group, columns=columns))
+                        problems += problems_from_frame(frame.slice(low, high - low))
             except pa.ArrowInvalid as error:
                 first_line = str(error).partition("\n")[0]
                 raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
-            if missing := REQUIRED - there:
-                raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
-            columns = [name for name in PROBLEM_SCHEMA if name in there]
-            for group in range(table.num_row_groups):
-                rows = table.metadata.row_group(group).num_rows
-                low = max(0, start - group_start)
-                high = rows if count < 0 else min(rows, start + count - group_start)
-                group_start += rows
-                if low < high:
-                    frame = pl.DataFrame(table.read_row_group(group, columns=columns))
-                    problems += problems_from_frame(frame.slice(low, high - low))
     return problems
 
 

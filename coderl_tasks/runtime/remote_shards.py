@@ -96,7 +96,8 @@ async def profile_remotely(remote: RemoteShards, shards: Mapping[int, Shard], fo
     needs more than is left of a spending cap."""
     settings, address = remote.settings, remote.settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
-    remote.budget_divisor, done = min(settings.shards_in_flight, len(shards)), 0
+    remote.budget_divisor = min(settings.shards_in_flight, len(shards))  # each run may spend that part of what is left
+    done = 0
     # End and restart the runs of lost workers: `coderl up`, which does so as well, may be gone with them.
     stop = threading.Event()
     checking = asyncio.create_task(asyncio.to_thread(LostRuns().check_pool_until, stop))
@@ -116,7 +117,7 @@ async def profile_remotely(remote: RemoteShards, shards: Mapping[int, Shard], fo
                 on_progress(done, len(shards))
                 return profile
 
-            with first_error():  # which cancels the others: nothing more is begun
+            with first_error():  # raises it itself, not its group's; the group has cancelled the others
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(profiled(number)) for number in shards]
     finally:

@@ -325,6 +325,7 @@ class FlowSettings(SettingsModel):
 
     @model_validator(mode="after")
     def _fits_the_environment(self) -> Self:
+        """Refuses a setting of other environments than this one, unless it has the value it has without being given."""
         if self.environment == "custom" and self.reward_file is None:
             raise ValueError(
                 "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
@@ -336,7 +337,7 @@ class FlowSettings(SettingsModel):
             wanted, value = about(field).environments, getattr(self, key)
             default = field.get_default(call_default_factory=True, validated_data={})
             if self.environment not in wanted and value not in (default, usual.get(key, default)):
-                # Nobody gives reward_file=FILE for programs: the environment was forgotten.
+                # Such as reward_file=FILE with environment=code, which is the default: custom was meant, and forgotten.
                 add = f"add environment={wanted[-1]}, or " if "code" not in wanted else ""
                 raise ValueError(
                     f"{key}={value} is a setting of environment={' or '.join(wanted)}, and environment="

@@ -100,7 +100,7 @@ class TrainSettings(FlowSettings):
         elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
     )
     """completions per problem (a group, whose rewards are compared)"""
-    group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", gsm8k=32)
+    group_size: RecipeSize = setting(8, ge=1, hidden=True, meaning="problems per step", smollm2=16, gsm8k=32)
     """problems per step, by the recipe's name: problems_per_step"""
     batch_size: RecipeSize = setting(
         128, ge=2, hidden=True, meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",)
@@ -179,7 +179,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=40,
+        smollm2=80,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
@@ -193,7 +193,7 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
         f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )
-    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=8, gsm8k=6)
+    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=20, gsm8k=6)
     """steps between permanent checkpoints (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""

@@ -232,14 +232,15 @@ class Learner:
 
     async def _restore(self, updates: int) -> _Trained:
         """Loads the newest saved state with at most so many updates; if there is none, starts a new adapter (or that of
-        `init_from`) and saves it. If a state fails, it is logged, and an older one tried; the last error is raised."""
-        service = await self._session.service()
-        states = self.saved_states(updates)
+        `init_from`) and saves it. If a state is refused, that is logged, and an older one tried; the last refusal is
+        raised, and an outage at once."""
+        service, settings = await self._session.service(), self._settings
+        states = self.saved_states(updates)  # which the steps' commits name too
         if self._directory.next_step and not read_checkpoints(self._directory.path):
             logger.warning(
                 "%s is missing or empty: the policy comes from %s, and the recorded updates since are replayed",
                 self._directory.path / CHECKPOINTS_FILE,
-                f"the state after step {states[0].updates - 1}" if states else "the base model",
+                f"the state after step {states[0].updates - 1}" if states else (settings.init_from or "the base model"),
             )
         for state in states:
             try:
@@ -249,12 +250,11 @@ class Learner:
                 if state is states[-1] or clients.is_about_the_account(error):
                     raise
                 logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)
-        settings = self._settings
         if settings.init_from is not None:
             client = await clients.restore_training_client(service, settings.init_from)
         else:
-            size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
-            client = await clients.create_training_client(service, settings.model_name, **size)  # a new adapter
+            adapter = {"lora_rank": settings.lora_rank, "seed": settings.seed}
+            client = await clients.create_training_client(service, settings.model_name, **adapter)
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
         kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"

@@ -260,9 +260,9 @@ def group_requests(
     temperature: float,
     sampler_step: int,
 ) -> list[sampling.GroupRequest]:
-    """Returns what `step` samples next, in group order: one request per problem whose group lacks completions.
-    `sampled` has the groups that there are. A group's `first_completions` are always a request of their own: a step
-    that is resumed makes the same requests."""
+    """Returns what `step` samples next, in group order: one request per problem whose group lacks completions, from the
+    weights of `sampler_step`. `sampled` has the groups sampled so far, by index. A group's `first_completions` are a
+    request of their own: if they differ, `_group_sizes` asks for the rest. A resumed step makes the same requests."""
     settings, requests = run.settings, []
     seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
     for index, (problem_id, size) in enumerate(zip(problems.ids, _group_sizes(run, problems), strict=True)):

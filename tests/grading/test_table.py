@@ -164,7 +164,7 @@ def test_rows_without_an_id_are_named_by_their_number(suffix: str, tmp_path: Pat
             "line 2: code in some lines and not",
         ),
         (['{"source_row": 0, "code": 1}'], "code of the completions is not text in row 0"),
-        (['{"problem_id": true, "code": "x"}'], "neither text nor a number in row 0"),
+        (['{"problem_id": true, "code": "x"}'], "neither text nor a whole number in row 0"),
         (['{"problem_id": "\\ud800", "code": "x"}'], "are not among the problems'"),
         (['{"source_row": 0}'], "line 1: neither code nor completion; there are: source_row"),
         (['{"source_row": 3, "code": "x"}'], "source_row 3 is in several splits .raw, other.: add a column split"),
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_told_in_one_line(problems: Path, tmp_path: Path) -
         grade_files(problems, completions(tmp_path, problem_id=["other"], code=[WRONG]), out, urls)
     with pytest.raises(DataError, match="not text"):
         grade_files(problems, completions(tmp_path, problem_id=["p-stdin"], code=[1]), out, urls)
-    with pytest.raises(DataError, match="neither text nor a number"):
+    with pytest.raises(DataError, match="neither text nor a whole number"):
         grade_files(problems, completions(tmp_path, problem_id=[["p-stdin"]], code=[WRONG]), out, urls)
     with pytest.raises(DataError, match=r"1 completions have no problem_id and no source_row, the first is row 1"):
         grade_files(problems, completions(tmp_path, problem_id=["p-stdin", None], code=[WRONG] * 2), out, urls)

@@ -64,6 +64,7 @@ def test_a_short_run_that_does_not_rise_yet_has_not_failed() -> None:
     found = check_reward_trend(metrics(8, mean_reward=level))
     assert found.passed is None and "not decided before 30 steps" in found.explanation
     assert check_reward_trend(metrics(32, mean_reward=level * 4)).passed is False
+    assert check_reward_trend(metrics(8, mean_reward=[0.5] * 8)).passed is None, "equal ones do not fall"
     assert check_reward_trend(metrics(8, mean_reward=[0.5 - i / 20 for i in range(8)])).passed is False
     assert check_reward_trend(metrics(8, mean_reward=[0.1 + i / 20 for i in range(8)])).passed is True
 

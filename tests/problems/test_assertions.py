@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coderl_tasks.filtering.rows import RowRules, sanity
-from coderl_tasks.problems.assertion_tests import count_assertions, with_given_code
+from coderl_tasks.problems.assertion_tests import count_assertions, entry_point_of, signatures, with_given_code
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests
@@ -57,6 +57,12 @@ def test_a_function_with_the_name_of_a_builtin_is_the_programs() -> None:
     row = {"text": "t", "code": "def sum(a, b):\n    return 6", "test_list": ["assert sum(10, 15) == 6"]}
     found = problem(row)
     assert found.entry_point == "sum" and found.tests[0].expected.startswith("from solution import sum\n")
+
+
+def test_a_test_may_import_the_program_by_another_name() -> None:
+    test = "from solution import f as g\n\ndef test_it():\n    assert g(1) == 2"
+    assert entry_point_of([test]) == "f"
+    assert signatures([test], ["def g(x):\n    return 0\n\ndef f(y):\n    return 2 * y"]).startswith("def f(y)")
 
 
 def test_a_row_of_human_eval_keeps_what_its_prompt_gives() -> None:

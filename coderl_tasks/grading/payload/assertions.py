@@ -120,7 +120,7 @@ class Test:
         the recorded answers, if it is of this operation. Otherwise raises NeedsAnswer, which ends the test until the
         program has been asked. Raises what the program raised. A rehearsal, before any program, only records it."""
         if self.needed is not None or self.cannot is not None or self.is_over:
-            raise NeedsAnswer
+            raise NeedsAnswer  # the test caught what ended it, and went on
         number = len(self.operations) if self.is_rehearsal else self.position
         encoding = Encoding(self.describe, self.shared, number, is_result=False)
         try:
