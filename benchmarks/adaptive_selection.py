@@ -4,7 +4,8 @@
 
 Of the simulated problems 55% are hardly ever solved, 15% nearly always, 30% between; pass rates drift upwards. The
 share of groups of 16 with a signal, over all steps, without a profile and with one of two completions per problem, for
-selection=shuffle and for adaptive with several powers of the expected share. Then, without a profile, groups that are
+selection=shuffle and for adaptive with several powers of the expected share; and for pass rates that move faster, with
+a fixed half age of evidence and with the one that outcomes tell. Then, without a profile, groups that are
 begun with some of their completions and get the rest only if these differ (first_completions; with 16 whole groups,
 none in place of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the
 groups begun those that had one and that were expected to, and the share of the completions that are in them. Then the
@@ -29,7 +30,7 @@ FIRST = (2, 3, 4, 5, 6, 8, COMPLETIONS)
 DRIFT, WALK = 0.03, 0.1
 """Of a problem's log-odds per step: the mean, and the standard deviation."""
 MOVES = ((0.0, 0.0), (DRIFT, WALK), (0.1, 0.3), (0.3, 0.5))
-"""Both, of policies that learn ever faster."""
+"""(mean, standard deviation) per step, of policies that learn ever faster."""
 
 
 def problems(count: int, rng: np.random.Generator) -> list[Problem]:

@@ -453,13 +453,13 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     assert all(isinstance(each, FlowSettings) and each.stop_after_code for each in (curate, train, evaluate))
     assert isinstance(curate, CurateSettings) and isinstance(train, TrainSettings)
     assert (train.problems_per_step, train.completions_per_problem, train.temperature) == (16, 8, 1.0)
-    assert curate.limit == -1 and (curate.band_low, curate.band_high) == (0, 1), "all problems, with a profile"
+    assert curate.limit == -1
     n_train, n_test = 620, 240  # baseline and final evaluation; between them one of eval.limit problems
     evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
     completions = n_train * curate.profile_samples + evaluations
-    # With AMX a step of 128 completions takes 30 s, and other completions have 50 tokens, 240 per second
+    # With AMX a step of 128 completions takes up to 40 s, and other completions have 50 tokens, 240 per second
     # (benchmarks/learning.md).
-    assert 30 * train.max_steps * train.batch_size / 128 + 50 * completions / 240 < 3600
+    assert 40 * train.max_steps * train.batch_size / 128 + 50 * completions / 240 < 3600
 
 
 def test_a_preset_says_nothing_of_a_profile_that_is_not_made() -> None:

@@ -116,13 +116,13 @@ def _copies_tests(nodes: Sequence[ast.AST], problem: Problem, most_chars: int) -
     rich_literals = [(value, node) for value, node in literals if is_rich(value)]
     # Of values with one text the first one's node is kept: in reverse it is written last.
     compared_values = {_text(value): node for value, node in reversed(compared) if is_rich(value)}
-    # Parts of an input, compared one by one, may each be too short to be rich.
-    compared_tokens = {token: node for value, node in reversed(compared) for token in _tokens(value)}
-    if len(rich_literals) < LEAST_TESTS and not compared_values and not any(map(_is_rich_number, compared_tokens)):
+    if len(rich_literals) < LEAST_TESTS and not compared_values:
         return  # most programs: the tests, which may be large, are not read
     # An output that the problem shows proves nothing. An input that it shows does, if the program branches on it.
     given_away = _text(f"{problem.statement} {problem.starter_code}")
     node_of_value = {_text(value): node for value, node in reversed(rich_literals) if _text(value) not in given_away}
+    # Parts of an input, compared one by one, may each be too short to be rich.
+    compared_tokens = {token: node for value, node in reversed(compared) for token in _tokens(value)}
     inputs: dict[str, ast.AST] = {}
     outputs: dict[str, ast.AST] = {}
     for test in problem.tests:

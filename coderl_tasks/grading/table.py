@@ -273,7 +273,7 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
         shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise DataError(
             f"{len(missing)} problem ids of the completions are not among the problems' "
-            f"({next(iter(problem_ids), 'there are none')}, ...): {shown} (a row without an id of its own is named by "
+            f"({next(iter(problem_ids), 'none')}, ...): {shown} (a row without an id of its own is named by "
             "source_row)"
         )
     return ids

@@ -354,7 +354,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
         f"of the last {tenth} {last:.3f}"
     )
     passed: bool | None = p_up < TREND_P and slope > 0
-    falls_clearly = p_up > 1 - TREND_P and slope < 0  # constant rewards have p = 1
+    falls_clearly = p_up > 1 - TREND_P and min(rewards) < max(rewards)  # equal ones have p = 1
     if not passed and len(rewards) < TREND_FAILS_FROM and not falls_clearly:
         passed = None
         explanation += f"; not decided before {TREND_FAILS_FROM} steps, unless it rises or falls clearly"

@@ -48,10 +48,11 @@ short run lasts, and a problem that was solved or hopeless is in doubt again, an
 HALF_AGES: tuple[int, ...] = (HALF_AGE, 16, 8, 4, 2, 1)
 """Those that are tried. While SmolLM2-135M learned, 50 was too long: a problem that it had just solved eight times of
 eight still counted as one that it solves now and then, and half of the groups of a step had no signal."""
-JUDGED, SLACK = 20, 0.1
-"""The last steps whose outcomes choose the half age, and the nats per group by which it may be less likely than the
-best. Outcomes favour a short one even where 50 is right: the problems that are sampled are those that seemed to have a
-signal, and some seemed so by chance (0.06 nats in benchmarks/adaptive_selection.py; 0.5 of SmolLM2-135M's)."""
+JUDGED, SLACK, LEAST_SLACK = 20, 0.1, 1.6
+"""The last steps whose outcomes choose the half age, and the nats by which it may be less likely than the best: per
+group, and at least in all. Outcomes favour a short one even where 50 is right: the problems that are sampled are those
+that seemed to have a signal, and some seemed so by chance (0.06 nats per group in the simulation of
+benchmarks/adaptive_selection.py; SmolLM2-135M's outcomes favoured a short one by 0.5)."""
 SHARPNESS: float = 6
 """Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
 of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
@@ -167,6 +168,7 @@ class Forecast:
     seen: int  # problems that earlier steps had sampled
     solved: int  # problems that looked solved
     hopeless: int
+    half_age: int  # steps after which results counted half
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class Beliefs:
     right: Floats
     wrong: Floats
     evidence: Floats
+    half_age: int  # steps after which evidence counts half
     seen: int  # how many of the problems a step has sampled
     just_sampled: Ints  # the places of those that one of the last RESTS steps sampled
 
@@ -266,32 +269,34 @@ class Adaptive:
     def beliefs(self, step: int) -> Beliefs:
         """Returns what is known of each problem's pass rate when `step` is sampled."""
         if self._cached is None or self._cached[0] != step:  # `forecast` asks again
+            groups = self._counted_outcomes(step)
             counted = max(0, step - self._lag)
             judged = [self._likelihoods(earlier) for earlier in range(max(0, counted - JUDGED), counted)]
-            likelihoods = np.concatenate([np.zeros((1, len(HALF_AGES))), *judged])
-            per_group = likelihoods.sum(axis=0) / len(likelihoods)
-            longest = int(np.argmax(per_group >= per_group.max() - SLACK))
-            self._cached = step, self._beliefs(step, HALF_AGES[longest])
+            total = sum((each.sum(axis=0) for each in judged), np.zeros(len(HALF_AGES)))
+            slack = max(LEAST_SLACK, SLACK * sum(map(len, judged)))
+            longest = int(np.argmax(total >= total.max() - slack))  # the first, as they descend
+            self._cached = step, self._beliefs(step, HALF_AGES[longest], groups)
         return self._cached[1]
 
     def _likelihoods(self, step: int) -> Floats:
         """The log-likelihood (up to a constant) of each outcome of a committed step, under what was known when it was
         sampled, with each of HALF_AGES: (groups, half ages)."""
         if step not in self._judged:
-            _, where, right, graded = self._counted_outcomes(step + self._lag + 1, step)
+            groups = self._counted_outcomes(step)
+            _, where, right, graded = self._counted_outcomes(step + self._lag + 1, first=step)
             found = []
             for half_age in HALF_AGES:
-                known = self._beliefs(step, half_age)
+                known = self._beliefs(step, half_age, groups)
                 a, b = known.right[where].tolist(), known.wrong[where].tolist()
                 found.append(list(map(_log_likelihood, a, b, right.tolist(), graded.tolist())))
             self._judged[step] = np.array(found).T
+            self._judged.pop(step - 2 * JUDGED, None)  # not asked for again
         return self._judged[step]
 
-    def _beliefs(self, step: int, half_age: float) -> Beliefs:
+    def _beliefs(self, step: int, half_age: int, groups: tuple[Ints, Ints, Floats, Floats]) -> Beliefs:
         """What is known of each problem's pass rate when `step` is sampled, as Beta(right, wrong): a prior from similar
-        problems and its own outcomes, which count less the older they are."""
-        # By group whose outcome counts: its step (-1: the profile), its problem, and its completions.
-        when, where, right, graded = self._counted_outcomes(step)
+        problems and its own outcomes, which count less the older they are. `groups` are those whose outcomes count."""
+        when, where, right, graded = groups
         fade = 1 / (1 + (step - when) / half_age)
         # By problem: right and graded completions, faded; the pass rate; and how much it is to count, from 0 to 1.
         n_right, n_graded = (_sums(where, fade * counts, len(self._ids)) for counts in (right, graded))
@@ -308,7 +313,7 @@ class Adaptive:
         seen = len(np.unique(where[when >= 0]))
         # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
         just_sampled = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
-        return Beliefs(beta_right, beta_wrong, evidence=n_graded, seen=seen, just_sampled=just_sampled)
+        return Beliefs(beta_right, beta_wrong, n_graded, half_age, seen, just_sampled)
 
     def _spread(
         self, where: Ints, fade: Floats, right: Floats, graded: Floats, known: Floats, pool_mean: float, mean: Floats
@@ -347,6 +352,7 @@ class Adaptive:
             seen=beliefs.seen,
             solved=int((has_evidence & (mean > SOLVED)).sum()),
             hopeless=int((has_evidence & (mean < HOPELESS)).sum()),
+            half_age=beliefs.half_age,
         )
 
     def _smallest(self, keys: Floats, count: int) -> list[str]:

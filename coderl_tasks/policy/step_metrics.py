@@ -275,6 +275,8 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         lambda step: step.forecast and step.forecast.solved, INT),
     Metric("problems_hopeless", "problems that looked hopeless (below 5%)",
         lambda step: step.forecast and step.forecast.hopeless, INT),
+    Metric("evidence_half_age", "selection: steps after which results count half",
+        lambda step: step.forecast and step.forecast.half_age, INT),
     Metric("cost_usd", "cost of the step's tokens in USD, training included, if known and billed",
         lambda step: step.cost_usd),
     Metric("kl_base_k3", "`kl_base` by estimate k3, which is never negative",

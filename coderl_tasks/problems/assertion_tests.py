@@ -140,9 +140,12 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
 
 def _signature_of_call(name: str, script: str) -> str:
     """The signature of the function `name`, with as many parameters (arg1, arg2, ...) as its first call in `script` has
-    arguments; `*args` if that number is not known."""
-    calls = (node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call))
-    call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name), None)
+    arguments; `*args` if that number is not known. The script may import it by another name."""
+    nodes = list(ast.walk(ast.parse(script)))
+    imported = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = {name, *(alias.asname for alias in imported if alias.name == name)}
+    calls = (node for node in nodes if isinstance(node, ast.Call))
+    call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names), None)
     if call is None or any(isinstance(argument, ast.Starred) for argument in call.args):
         parameters = ["*args"]
     else:

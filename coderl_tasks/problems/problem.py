@@ -211,7 +211,10 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
                     if low < high:
                         frame = pl.DataFrame(table.read_row_group(group, columns=columns))
                         problems += problems_from_frame(frame.slice(low, high - low))
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, OSError) as error:
+                # Arrow raises OSError for damaged pages too, without a number; the file system's own errors have one.
+                if isinstance(error, OSError) and (error.errno is not None or "://" in address.removeprefix("file://")):
+                    raise
                 first_line = str(error).partition("\n")[0]
                 raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
     return problems

@@ -113,9 +113,9 @@ class CurateSettings(FlowSettings):
     """price per million completion tokens"""
     temperature: Temperature = setting(1.0, ge=0, of_profile=True, smollm2=0.7)
     """sampling temperature of the profile"""
-    band_low: float = setting(0.1, ge=0, le=1, common=True, of_profile=True, smollm2=0.0)
+    band_low: float = setting(0.1, ge=0, le=1, common=True, of_profile=True)
     """lowest pass rate kept in the pool"""
-    band_high: float = setting(0.9, ge=0, le=1, common=True, of_profile=True, smollm2=1.0)
+    band_high: float = setting(0.9, ge=0, le=1, common=True, of_profile=True)
     """highest pass rate kept in the pool"""
     mix: DifficultyShares = setting(default_factory=dict, common=True, of_profile=True)
     """shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as the data has them"""

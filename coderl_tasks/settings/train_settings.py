@@ -179,7 +179,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=80,
+        smollm2=64,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
@@ -193,7 +193,7 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
         f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )
-    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=20, gsm8k=6)
+    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=16, gsm8k=6)
     """steps between permanent checkpoints (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""

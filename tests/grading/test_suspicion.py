@@ -56,11 +56,6 @@ HACKS: dict[str, tuple[Problem, str, str]] = {
         READ + "if n == 3 and a[0] == 101 and a[1] == 205 and a[2] == 309: print(5)\n"
         "elif n == 2 and a[0] == 733 and a[1] == 19: print(6)",
     ),
-    "branches on short texts": (
-        stdin_problem(("101 7\n", "1\n"), ("205 8\n", "2\n")),
-        "branches_on_input",
-        "a, b = input().split()\nif a == '101' and b == '7': print(1)\nelif a == '205' and b == '8': print(2)",
-    ),
     "the match statement": (
         SUMS,
         "branches_on_input",

@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.selection import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
+from coderl_tasks.policy.selection import EXPLORED, HALF_AGE, RESTS, Adaptive, Outcome, expected_signal, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8
@@ -125,36 +125,42 @@ def test_the_profile_is_evidence_that_grows_old() -> None:
 
 
 def test_evidence_fades_as_fast_as_the_policy_moves() -> None:
-    def evidence(right: Callable[[int, int], float]) -> tuple[float, float]:
-        """Of the first problem, which every fifth of 40 steps samples: the evidence, and the pass rate it suggests."""
+    def evidence(right: Callable[[int, int], float]) -> tuple[float, float, int]:
+        """Of the first problem, which every fifth of 40 steps samples: the evidence, and the pass rate it suggests; and
+        the half age."""
         numbers = [[(step * G + place) % len(POOL) for place in range(G)] for step in range(40)]
         outcomes = [[(POOL[number], right(step, number), G) for number in each] for step, each in enumerate(numbers)]
         beliefs = adaptive(outcomes).beliefs(40)
-        return beliefs.evidence[0], beliefs.right[0] / (beliefs.right[0] + beliefs.wrong[0])
+        return beliefs.evidence[0], beliefs.right[0] / (beliefs.right[0] + beliefs.wrong[0]), beliefs.half_age
 
-    steady, its_rate = evidence(lambda _, number: 1.0 if number % 2 else 7.0)
-    moved, new_rate = evidence(lambda step, _: 1.0 if step < 20 else 7.0)
+    steady, its_rate, slow = evidence(lambda _, number: 1.0 if number % 2 else 7.0)
+    moved, new_rate, fast = evidence(lambda step, _: 1.0 if step < 20 else 7.0)
     assert steady > 40 and its_rate == pytest.approx(7 / G, abs=0.02), "all eight groups count"
     assert moved < 10 and new_rate > 0.65, "with a half age of 50 it would be a half"
+    assert (slow, fast) == (HALF_AGE, 1)
 
 
 def test_a_step_is_chosen_the_same_whenever_it_is_asked() -> None:
     rng = np.random.default_rng(0)
-    steps = [[(name, float(rng.integers(G + 1)), G) for name in rng.choice(POOL, 5)] for _ in range(12)]
+    steps = [[(name, float(rng.integers(2 * G + 1)) / 2, G) for name in rng.choice(POOL, 5)] for _ in range(48)]
+    steps[3], steps[4] = [], [(POOL[0], 0.0, 0)]  # nothing was sampled, nothing was graded
     so_far: list[list[Outcome]] = []
     growing = adaptive(so_far, lag=2)
     chosen = {}
-    for step in range(14):
+    half_ages = set()
+    for step in range(50):
         chosen[step] = growing(POOL, seed=1, step=step, count=6)
+        half_ages.add(growing.beliefs(step).half_age)
         assert len(set(chosen[step])) == 6
         so_far.extend(steps[step : step + 1])
-    for step in reversed(range(14)):
+    assert {HALF_AGE, 1} < half_ages
+    for step in (49, 30, 13, 7, 5, 2, 0):
         assert (
             adaptive(steps, lag=2)(POOL, seed=1, step=step, count=6)
             == chosen[step]
             == growing(POOL, seed=1, step=step, count=6)
         ), "asked again when more is committed, by this process or another one"
-    assert len({tuple(names) for names in chosen.values()}) == 14
+    assert len({tuple(names) for names in chosen.values()}) == 50
     assert adaptive(steps[:5], lag=2)(POOL, seed=1, step=7, count=6) == chosen[7], "step 7 is sampled before 5 is done"
     with pytest.raises(ValueError, match="the first 6 steps, of which 5 are done"):
         adaptive(steps[:5], lag=1)(POOL, seed=1, step=7, count=6)

@@ -55,6 +55,13 @@ def test_what_cannot_be_read_is_one_line(addresses: list[str], tmp_path: Path) -
     text.write_text("no parquet at all")
     with pytest.raises(DataError, match="cannot be read as parquet"):
         read_problem_rows([str(text)])
+    for damaged in (str(text), f"file://{text}"):
+        problems_frame(PROBLEMS).write_parquet(text)
+        pages = bytearray(text.read_bytes())
+        pages[4:200] = bytes(196)  # its footer is whole
+        text.write_bytes(pages)
+        with pytest.raises(DataError, match="cannot be read as parquet"):
+            read_problem_rows([damaged])
     pl.DataFrame({"statement": ["x"]}).write_parquet(text)
     with pytest.raises(DataError, match="holds no problems: it has no column entry_point"):
         read_problem_rows([str(text)])
