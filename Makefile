@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): under an hour on two cores with AMX, hours without bfloat16 products"
+	@echo "make demo-smollm2  the same with a pretrained chat model of 135 M parameters (SmolLM2): about an hour on two cores with AMX, some hours without bfloat16 products"
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
