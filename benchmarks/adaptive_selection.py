@@ -5,11 +5,11 @@
 Of the simulated problems 55% are hardly ever solved, 15% nearly always, 30% between; pass rates drift upwards. The
 share of groups of 16 with a signal, over all steps, without a profile and with one of two completions per problem, for
 selection=shuffle and for adaptive with several powers of the expected share; and for pass rates that move faster, with
-a fixed half age of evidence and with the one that outcomes tell. Then, without a profile, groups that are
-begun with some of their completions and get the rest only if these differ (first_completions; with 16 whole groups,
-none in place of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the
-groups begun those that had one and that were expected to, and the share of the completions that are in them. Then the
-milliseconds (of the processor) of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
+a fixed half age of evidence and with the one that outcomes tell. Then, without a profile, groups that are begun with
+some of their completions and get the rest only if these differ (first_completions; with 16 whole groups, none in place
+of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the groups begun
+those that had one and that were expected to, and the share of the completions that are in them. Then the milliseconds
+(of the processor) of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
 """
 
 import argparse

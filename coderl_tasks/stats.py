@@ -67,13 +67,15 @@ def _beta_quantile(alpha: float, beta: float, probability: float) -> float:
     return (low + high) / 2
 
 
+def log_beta(a: float, b: float) -> float:
+    """The logarithm of the beta function. log_beta(a + successes, b + failures) - log_beta(a, b) is that of the
+    probability of samples in one order, where the rate is Beta(a, b)."""
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
 def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
     """P(`successes` of `n` further samples) where the rate is Beta(alpha, beta): what a posterior predicts."""
     _check_counts(successes, n)
-
-    def log_beta(a: float, b: float) -> float:
-        return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
     log_ratio = log_beta(alpha + successes, beta + n - successes) - log_beta(alpha, beta)
     return math.comb(n, successes) * math.exp(log_ratio)
 

@@ -5,8 +5,8 @@ close to the newest one, so problems that they settle are not sampled again.
 
 1. The policy is the run's last checkpoint with sampler weights. The pool's folder records it (policy.json) before
    anything is sampled, so a resumed curation has the same policy even if the run went on.
-2. Rollouts up to that checkpoint's step count. One that is `age` steps old weighs 1 / (1 + age / HALF_AGE), as for
-   selection=adaptive. A problem's counts are rounded to whole completions.
+2. Rollouts up to that checkpoint's step count. One that is `age` steps old weighs 1 / (1 + age / HALF_AGE), as where
+   selection=adaptive begins. A problem's counts are rounded to whole completions.
 3. The stopping rule sees a problem's rollouts and its new samples together: a problem that the rollouts settle gets no
    samples, and one that the run never sampled gets all that the rule wants.
 """

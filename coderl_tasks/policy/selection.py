@@ -41,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.stats import log_beta
 
 HALF_AGE = 50
 """Steps after which evidence counts half where no outcomes tell: a group of 16 outweighs the prior for as long as a
@@ -55,8 +56,8 @@ that seemed to have a signal, and some seemed so by chance (0.06 nats per group 
 benchmarks/adaptive_selection.py; SmolLM2-135M's outcomes favoured a short one by 0.5)."""
 SHARPNESS: float = 6
 """Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
-of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
-had a signal after a profile of two completions; with 6, 85% (benchmarks/adaptive_selection.py)."""
+of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 47% of the groups
+had a signal after a profile of two completions; with 6, 80% (benchmarks/adaptive_selection.py)."""
 EXPLORED = 16
 """One problem in so many is drawn from those that least is known of."""
 RESTS, RESTING = 4, 1e-3
@@ -74,6 +75,7 @@ LEAST_SPREAD, MOST_SPREAD = 0.1, 0.8
 SOLVED, HOPELESS = 0.95, 0.05
 """Expected pass rates from which, and up to which, a problem that has evidence is called so."""
 
+_log_beta = np.vectorize(log_beta, otypes=[np.float64])
 Outcome = tuple[str, float, int]
 """Of a group: its problem, the completions that were right, and those that counted."""
 Floats = npt.NDArray[np.float64]
@@ -279,17 +281,17 @@ class Adaptive:
         return self._cached[1]
 
     def _likelihoods(self, step: int) -> Floats:
-        """The log-likelihood (up to a constant) of each outcome of a committed step, under what was known when it was
-        sampled, with each of HALF_AGES: (groups, half ages)."""
+        """The log-likelihood (up to a constant, see `log_beta`) of each outcome of a committed step, under what was
+        known when it was sampled, with each of HALF_AGES: (groups, half ages)."""
         if step not in self._judged:
             groups = self._counted_outcomes(step)
             _, where, right, graded = self._counted_outcomes(step + self._lag + 1, first=step)
             found = []
             for half_age in HALF_AGES:
                 known = self._beliefs(step, half_age, groups)
-                a, b = known.right[where].tolist(), known.wrong[where].tolist()
-                found.append(list(map(_log_likelihood, a, b, right.tolist(), graded.tolist())))
-            self._judged[step] = np.array(found).T
+                a, b = known.right[where], known.wrong[where]
+                found.append(_log_beta(a + right, b + graded - right) - _log_beta(a, b))
+            self._judged[step] = np.stack(found, axis=1)
             self._judged.pop(step - 2 * JUDGED, None)  # not asked for again
         return self._judged[step]
 
@@ -389,14 +391,6 @@ def _features(problems: Sequence[Problem]) -> Floats:
     for values in ([problem.split for problem in problems], [problem.kind for problem in problems]):
         columns += [np.array([value == one for value in values]) / math.sqrt(LIKE_WORTH) for one in sorted(set(values))]
     return np.stack(columns, axis=1).astype(np.float64)
-
-
-def _log_likelihood(a: float, b: float, right: float, graded: float) -> float:
-    """Of so many right ones of `graded` completions where the pass rate has the distribution Beta(a, b), up to what the
-    distribution does not change."""
-    wrong = graded - right
-    after = math.lgamma(a + right) + math.lgamma(b + wrong) - math.lgamma(a + b + graded)
-    return after - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
 
 
 def _sums(places: Ints, values: Floats, size: int) -> Floats:

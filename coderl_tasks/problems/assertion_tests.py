@@ -101,10 +101,9 @@ def _program_names(tree: ast.Module) -> Iterator[str]:
     defined = set(dir(builtins)) | {"pytest", "unittest"}
     loaded = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "solution":
-            yield from (alias.name for alias in node.names if alias.name != "*")
-            defined |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and node.module == "solution":
+                yield from (alias.name for alias in node.names if alias.name != "*")
             defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, (*DEFINITIONS, ast.ExceptHandler)):
             defined.add(node.name or "")

@@ -188,6 +188,19 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
     return replace(problem, tests=tuple(problem.tests[index] for index in kept), tests_total=max_tests)
 
 
+@contextmanager
+def _parquet_read(address: str) -> Iterator[None]:
+    """Raises DataError for what Arrow says, in the block, of a damaged file at `address`."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        # Arrow raises OSError for damaged pages too, without a number; the file system's own errors have one.
+        if isinstance(error, OSError) and (error.errno is not None or "://" in address.removeprefix("file://")):
+            raise
+        first_line = str(error).partition("\n")[0]
+        raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
+
+
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
     """Problems `start` to `start + count` (-1: to the end) of the parquet files at `addresses`, numbered across files.
     Columns outside PROBLEM_SCHEMA and row groups outside the range are not read. Raises DataError for a file that is
@@ -196,27 +209,20 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
     group_start = 0  # the number of the row group's first row, across files
     for address in addresses:
         fs, path = filesystem(address)
-        with explained(address), fs.open(path, "rb") as file:
-            try:
-                table = pq.ParquetFile(file)
-                there = set(table.schema_arrow.names)
-                if missing := REQUIRED - there:
-                    raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
-                columns = [name for name in PROBLEM_SCHEMA if name in there]
-                for group in range(table.num_row_groups):
-                    rows = table.metadata.row_group(group).num_rows
-                    low = max(0, start - group_start)
-                    high = rows if count < 0 else min(rows, start + count - group_start)
-                    group_start += rows
-                    if low < high:
-                        frame = pl.DataFrame(table.read_row_group(group, columns=columns))
-                        problems += problems_from_frame(frame.slice(low, high - low))
-            except (pa.ArrowInvalid, OSError) as error:
-                # Arrow raises OSError for damaged pages too, without a number; the file system's own errors have one.
-                if isinstance(error, OSError) and (error.errno is not None or "://" in address.removeprefix("file://")):
-                    raise
-                first_line = str(error).partition("\n")[0]
-                raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
+        with explained(address), fs.open(path, "rb") as file, _parquet_read(address):
+            table = pq.ParquetFile(file)
+            there = set(table.schema_arrow.names)
+            if missing := REQUIRED - there:
+                raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
+            columns = [name for name in PROBLEM_SCHEMA if name in there]
+            for group in range(table.num_row_groups):
+                rows = table.metadata.row_group(group).num_rows
+                low = max(0, start - group_start)
+                high = rows if count < 0 else min(rows, start + count - group_start)
+                group_start += rows
+                if low < high:
+                    frame = pl.DataFrame(table.read_row_group(group, columns=columns))
+                    problems += problems_from_frame(frame.slice(low, high - low))
     return problems
 
 
