@@ -34,7 +34,7 @@ from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
-from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, SAMPLED_SCHEMA, TURN_TOKENS
+from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, TURN_TOKENS
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -277,16 +277,12 @@ def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
     turns of a dialogue `environment`, its replies, and `repeated_by_turns`, what prompts repeat of the turns before.
     The completion that `pays_prompt` is billed the prompt in full; for the others it is cached."""
     lazy = rollouts.lazy()
-    columns = lazy.collect_schema()
-    if "turns" not in columns:  # an older file
-        lazy = lazy.with_columns(turns=pl.lit(None, SAMPLED_SCHEMA["turns"]))
     rows = lazy.select(
-        # What identifies a group; older files lack some of it, which is then 0.
-        *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP_KEY),
+        *_GROUP_KEY,
         is_first=pl.col("sample_index") == 0,
         prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
         completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
-        is_trained=pl.col("trained") if "trained" in columns else pl.lit(True),
+        is_trained=pl.col("trained") if "trained" in lazy.collect_schema() else pl.lit(True),
         **TURN_TOKENS,  # adds ENVIRONMENT, KEPT and REPEATED, sums over the later turns of a row
     )
     # `rollouts` may hold only a group's later completions, whose prompt is cached. A profile samples a group in rounds

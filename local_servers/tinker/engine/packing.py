@@ -75,6 +75,10 @@ class Series(NamedTuple):
     prefix: np.ndarray
     batches: list[MicroBatch]
 
+    @property
+    def rows(self) -> int:
+        return len(self.prefix) + sum(len(batch.tokens) for batch in self.batches)
+
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     n = min(len(a), len(b))

@@ -322,19 +322,21 @@ def run_datums(
     # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
     lanes = min(len(packed), LANES)
     threads = _threads(min(LANES, len(os.sched_getaffinity(0))))
-    running = [threads.submit(run_lane, number) for number in range(lanes)]
+    # The longest first: begun last, it would have one core at work while the others wait.
+    rows = [sum(series.rows for series in packed[number::LANES]) for number in range(lanes)]
+    begun = sorted(range(lanes), key=lambda number: -rows[number])
+    running = {number: threads.submit(run_lane, number) for number in begun}
     try:
-        while running:
-            losses_of_series, its_grads = running.pop(0).result()
+        for number in range(lanes):
+            losses_of_series, its_grads = running.pop(number).result()
             for its_losses in losses_of_series:
                 results |= its_losses
-            # As they come, which saves memory: lanes that have not begun have no gradients yet.
             for name, grad in its_grads.items():
                 grads[name] = grads[name].add_(grad) if name in grads else grad
     finally:  # a lane that fails leaves none behind: they would take memory beside the next request
-        for lane in running:
+        for lane in running.values():
             lane.cancel()
-        wait(running)
+        wait(running.values())
     if backward:
         adapter.add_grads(grads)
     in_order = [results[index] for index in range(len(datums))]
