@@ -121,7 +121,7 @@ class TrainSettings(FlowSettings):
     """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled refill x
     problems_per_step groups (with first_completions: refill x batch_size completions); 1: replace none"""
     learning_rate: float = setting(
-        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=2e-4, gsm8k=1e-5, elsewhere=("lr",)
+        4e-5, gt=0, common=True, on_resume="warned", nano=1e-3, smollm2=5e-4, gsm8k=1e-5, elsewhere=("lr",)
     )
     """Adam's learning rate"""
     schedule: families.Schedule = families.Schedule()
@@ -179,7 +179,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=64,
+        smollm2=96,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
