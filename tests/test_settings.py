@@ -457,9 +457,9 @@ def test_the_pretrained_models_preset_is_sized_for_an_hour_on_two_cores() -> Non
     n_train, n_test = 620, 240  # baseline and final evaluation; between them one of eval.limit problems
     evaluations = 2 * n_test + train.eval.limit * ((train.max_steps - 1) // train.eval.every)
     completions = n_train * curate.profile_samples + evaluations
-    # With AMX a step of 128 completions takes up to 40 s, and other completions have 50 tokens, 240 per second
-    # (benchmarks/learning.md).
-    assert 40 * train.max_steps * train.batch_size / 128 + 50 * completions / 240 < 3600
+    # With AMX a step of 128 completions takes 24 s on average, which leaves room here, and other completions have 50
+    # tokens, 240 per second (benchmarks/learning.md).
+    assert 28 * train.max_steps * train.batch_size / 128 + 50 * completions / 240 < 3600
 
 
 def test_a_preset_says_nothing_of_a_profile_that_is_not_made() -> None:
