@@ -313,21 +313,20 @@ def run_datums(
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
     unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # one copy at most
 
-    def run_lane(number: int) -> tuple[list[_Losses], Weights]:
+    def run_lane(its_series: list[Series]) -> tuple[list[_Losses], Weights]:
         lane = _Lane(model, weights, trained, unembedding)
-        return [lane.run(series, datums, loss, config) for series in packed[number::LANES]], lane.grads()
+        return [lane.run(series, datums, loss, config) for series in its_series], lane.grads()
 
     results: _Losses = {}
     grads: Weights = {}
     # A fixed number of lanes, and not one per core: which sums are added to which decides the last bits.
-    lanes = min(len(packed), LANES)
+    lanes = [packed[number::LANES] for number in range(min(len(packed), LANES))]
     threads = _threads(min(LANES, len(os.sched_getaffinity(0))))
     # The longest first: begun last, it would have one core at work while the others wait.
-    rows = [sum(series.rows for series in packed[number::LANES]) for number in range(lanes)]
-    begun = sorted(range(lanes), key=lambda number: -rows[number])
-    running = {number: threads.submit(run_lane, number) for number in begun}
+    longest_first = sorted(range(len(lanes)), key=lambda number: -sum(series.rows for series in lanes[number]))
+    running = {number: threads.submit(run_lane, lanes[number]) for number in longest_first}
     try:
-        for number in range(lanes):
+        for number in range(len(lanes)):  # summed in this order, whichever is done first
             losses_of_series, its_grads = running.pop(number).result()
             for its_losses in losses_of_series:
                 results |= its_losses
