@@ -69,11 +69,26 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-def return_freed_memory() -> None:
-    """Gives what was freed back to the system, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+class _HeapSizes(ctypes.Structure):
+    """glibc's mallinfo2(3)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t) for name in (*(f"other_{number}" for number in range(7)), "used", "free", "top")
+    ]
+
+
+def return_freed_memory(beyond: int = 0) -> None:
+    """Gives what was freed back to the system, where the C library can, if it holds more than `beyond` bytes of it."""
+    library = ctypes.CDLL(None)
+    trim, sizes_of_heap = (getattr(library, name, None) for name in ("malloc_trim", "mallinfo2"))
+    if trim is None:
+        return
+    if beyond and sizes_of_heap is not None:
+        sizes_of_heap.restype = _HeapSizes
+        _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        if (resident - of_files) * resource.getpagesize() - sizes_of_heap().used <= beyond:
+            return
+    trim(0)
 
 
 class _WithoutOptional(PathFinder):
