@@ -69,26 +69,36 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-class _HeapSizes(ctypes.Structure):
-    """glibc's mallinfo2(3)."""
+class _MallInfo(ctypes.Structure):
+    """glibc's mallinfo2(3). In use are uordblks and hblkhd."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t) for name in (*(f"other_{number}" for number in range(7)), "used", "free", "top")
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
+_unreturnable = 0
+"""What `_freed_bytes` was after memory was last returned: stacks, code that was made, Python's small objects."""
 
 
 def return_freed_memory(beyond: int = 0) -> None:
-    """Gives what was freed back to the system, where the C library can, if it holds more than `beyond` bytes of it."""
-    library = ctypes.CDLL(None)
-    trim, sizes_of_heap = (getattr(library, name, None) for name in ("malloc_trim", "mallinfo2"))
-    if trim is None:
-        return
-    if beyond and sizes_of_heap is not None:
-        sizes_of_heap.restype = _HeapSizes
-        _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
-        if (resident - of_files) * resource.getpagesize() - sizes_of_heap().used <= beyond:
-            return
-    trim(0)
+    """Gives what was freed back to the system, where the C library can. With `beyond`, only if about so many bytes have
+    been freed and kept since the last time; where the C library does not tell, it keeps them."""
+    global _unreturnable
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None and (not beyond or _freed_bytes() - _unreturnable > beyond):
+        trim(0)
+        _unreturnable = _freed_bytes()
+
+
+def _freed_bytes() -> int:
+    """This process's memory that is neither of files nor of blocks in use; 0 where the C library does not tell."""
+    info = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if info is None:  # glibc before 2.33
+        return 0
+    info.restype = _MallInfo
+    sizes = info()
+    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - of_files) * resource.getpagesize() - sizes.uordblks - sizes.hblkhd
 
 
 class _WithoutOptional(PathFinder):

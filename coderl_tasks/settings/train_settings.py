@@ -161,6 +161,7 @@ class TrainSettings(FlowSettings):
         "mean_centred",
         smollm2="maxrl",
         gsm8k="std_normalised",
+        by_environment={"smollm2 custom": "mean_centred"},  # whose rewards may be negative
         elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES),
     )
     """mean_centred: a completion's reward minus its group's mean reward; std_normalised: the same, divided by the

@@ -267,7 +267,7 @@ class TreeAttention:
                 outs.append(_prefix(queries, *prefix, scale))
             for bucket in group.buckets:
                 queries, keys, values = next(pieces)
-                assert prefix is not None  # only sequences alone have no prefix, and these have no suffix
+                assert prefix is not None  # without one of its own, a group is in a series, which has one
                 outs.append(self._bucket(bucket, prefix, queries, keys, values, scale))
         return torch.cat(outs)
 

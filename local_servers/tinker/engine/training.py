@@ -34,7 +34,7 @@ _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
 _ACTIVATION_BYTES = 600_000_000
 """What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
-_MOST_FREED = 512 << 20
+_MOST_FREED = 256 << 20
 """Of a large model, what may lie freed between the blocks in use: micro-batches differ in size, and what one has freed
 fits the next only in part. In a step of SmolLM2-135M it grew to 1.9 GB beside 2.0 in use."""
 _LEAST_ROWS = 256
