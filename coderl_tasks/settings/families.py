@@ -179,7 +179,7 @@ class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
     every: Annotated[int, refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")] = setting(
-        10, ge=-1, on_resume="allowed", smollm2=20, gsm8k=6, recipe="eval_every"
+        10, ge=-1, on_resume="allowed", smollm2=16, gsm8k=6, recipe="eval_every"
     )
     """steps between evaluations (-1: none at all, nor baseline and final)"""
     limit: Limit = setting(

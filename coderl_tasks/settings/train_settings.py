@@ -146,7 +146,7 @@ class TrainSettings(FlowSettings):
     )
     temperature: Temperature = setting(1.0, gt=0, common=True, on_resume="warned", elsewhere=("sampling_temperature",))
     """sampling temperature of the rollouts (training is at 1, so another value shifts the importance ratios)"""
-    format_coef: float = setting(0.1, ge=0, smollm2=0.0, environments=PROGRAMS)
+    format_coef: float = setting(0.1, ge=0, environments=PROGRAMS)
     """weight of the format score in the reward"""
     reward: Literal["binary", "fraction"] = setting("binary", environments=PROGRAMS)
     """correctness: 1 if all tests pass, else 0; or the fraction of tests passed, which runs all tests"""
@@ -158,11 +158,7 @@ class TrainSettings(FlowSettings):
     before it trains on them"""
     # docs/training.md has this text as a table.
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
-        "mean_centred",
-        smollm2="maxrl",
-        gsm8k="std_normalised",
-        by_environment={"smollm2 custom": "mean_centred"},  # whose rewards may be negative
-        elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES),
+        "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
     )
     """mean_centred: a completion's reward minus its group's mean reward; std_normalised: the same, divided by the
     group's standard deviation plus advantage_eps (the original GRPO); leave_one_out: its reward minus the mean of the
@@ -183,7 +179,7 @@ class TrainSettings(FlowSettings):
         common=True,
         on_resume="allowed",
         nano=50,
-        smollm2=100,
+        smollm2=96,
         gsm8k=60,
         smoke=50,
         elsewhere=("steps", "num_steps", "n_grpo_steps"),
@@ -197,7 +193,7 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
         f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )
-    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=20, gsm8k=6)
+    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=16, gsm8k=6)
     """steps between permanent checkpoints (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""
