@@ -69,36 +69,11 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-class _MallInfo(ctypes.Structure):
-    """glibc's mallinfo2(3). In use are uordblks and hblkhd."""
-
-    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
-
-
-_unreturnable = 0
-"""What `_freed_bytes` was after memory was last returned: stacks, code that was made, Python's small objects."""
-
-
-def return_freed_memory(beyond: int = 0) -> None:
-    """Gives what was freed back to the system, where the C library can. With `beyond`, only if about so many bytes have
-    been freed and kept since the last time; where the C library does not tell, it keeps them."""
-    global _unreturnable
+def return_freed_memory() -> None:
+    """Gives what was freed back to the system, where the C library can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None and (not beyond or _freed_bytes() - _unreturnable > beyond):
+    if trim is not None:
         trim(0)
-        _unreturnable = _freed_bytes()
-
-
-def _freed_bytes() -> int:
-    """This process's memory that is neither of files nor of blocks in use; 0 where the C library does not tell."""
-    info = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if info is None:  # glibc before 2.33
-        return 0
-    info.restype = _MallInfo
-    sizes = info()
-    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - of_files) * resource.getpagesize() - sizes.uordblks - sizes.hblkhd
 
 
 class _WithoutOptional(PathFinder):

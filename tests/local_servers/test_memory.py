@@ -1,6 +1,5 @@
 """Memory of the embedded servers: what is known before, what a limit does, and how it is called."""
 
-import ctypes
 import gc
 import subprocess
 import sys
@@ -18,18 +17,6 @@ try:
 except MemoryError as error:
     print(as_out_of_memory(error))
 print(open("/proc/self/oom_score_adj").read())
-"""
-
-FREED = """
-import resource
-from pathlib import Path
-from local_servers.memory import keep_freed_memory, return_freed_memory
-keep_freed_memory()
-blocks = [bytearray(b"x" * (1 << 20)) for _ in range(200)]
-del blocks[::2]  # between others: the heap cannot shrink
-for beyond in (1 << 30, 50 << 20):
-    return_freed_memory(beyond)
-    print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20)
 """
 
 
@@ -55,13 +42,6 @@ def test_a_server_cannot_take_more_than_was_free_and_is_ended_first() -> None:
     named, score = done.stdout.split("\n")[:2]
     assert named.startswith("the embedded server is out of memory")
     assert int(score) >= 500
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not tell what is freed")
-def test_freed_memory_is_returned_where_it_is_more_than_may_be_kept() -> None:
-    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
-    kept, returned = map(int, done.stdout.split())  # MiB
-    assert kept > 200 and returned < kept - 80
 
 
 def test_an_accelerator_that_is_full_has_the_same_name() -> None:

@@ -1,11 +1,11 @@
 """The base model: a Hugging Face causal LM folder whose linear weights, attention and row kernels are ours to choose.
 
-The architecture (order of the parts, residuals) stays transformers' own code. What is replaced:
+The architecture (order of the parts, rotary embedding, residuals) stays transformers' own code. What is replaced:
 
 - every `nn.Linear` by a `LinearSlot`, which takes its weight from the bound `Weights` (base or LoRA-merged);
 - attention, through transformers' attention registry, by whatever the caller passes along with the rows;
 - the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`);
-- in bfloat16 models, RMSNorm, attention and MLP as Llama has them by forms that are quicker to train.
+- in bfloat16 models, RMSNorm and MLP as Llama has them by forms that are quicker to train.
 
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
@@ -282,82 +282,6 @@ class GatedMLP(nn.Module):
         return cast(torch.Tensor, self.mlp.act_fn.function(gate) * up)
 
 
-class _Rotated(torch.autograd.Function):
-    """Queries (R, H, d), keys and values (R, KV, d), of the product (R, heads, d) that has them side by side; queries
-    and keys with the rotary embedding of cos and sin (R, d). transformers' own form goes over them some twenty times
-    for both passes."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, sizes: list[int]
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.save_for_backward(cos, sin)
-        queries_and_keys = heads[:, : -sizes[2]]
-        rotated = torch.mul(queries_and_keys, cos[:, None])
-        _add_rotated(rotated, queries_and_keys, sin, sign=1)
-        # Values are copied: what is kept of them would else keep the rows of queries and keys.
-        return *rotated.split(sizes[:2], dim=1), heads[:, -sizes[2] :].contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        whole = torch.cat(grads, dim=1)
-        rotated = whole[:, : -grads[2].shape[1]]
-        before = rotated.clone()
-        rotated.mul_(cos[:, None])
-        _add_rotated(rotated, before, sin, sign=-1)
-        return whole, None, None, None
-
-
-def _add_rotated(out: torch.Tensor, x: torch.Tensor, sin: torch.Tensor, *, sign: int) -> None:
-    """Adds to `out` (R, H, d) what the rotary embedding, or for sign -1 its transpose, multiplies by sin (R, d), whose
-    two halves are alike."""
-    half = x.shape[-1] // 2
-    of_half = sin[:, None, :half]
-    out[..., :half].addcmul_(x[..., half:], of_half, value=-sign)
-    out[..., half:].addcmul_(x[..., :half], of_half, value=sign)
-
-
-class RotaryAttention(nn.Module):
-    """An attention of transformers, o(attention(rotated q, rotated k, v)), which goes over less memory where it is
-    trained."""
-
-    KINDS = ("LlamaAttention", "MistralAttention")
-    """Those that have nothing else between these products."""
-
-    def __init__(self, attention: nn.Module, pass_state: _PassState) -> None:
-        super().__init__()
-        self.attention: Any = attention
-        self.pass_state = pass_state
-
-    @classmethod
-    def fits(cls, module: nn.Module) -> bool:
-        """Whether the module is such a one, with bfloat16 products of queries, keys and values in one."""
-        if type(module).__name__ not in cls.KINDS:
-            return False
-        return all(isinstance(slot, LinearSlot) and slot.group and slot.bias is None for slot in module.children())
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        row_attention: RowAttention,
-        **options: Any,
-    ) -> tuple[torch.Tensor, None]:
-        attention = self.attention
-        if not self.pass_state.trains:
-            options |= {"position_embeddings": position_embeddings, "row_attention": row_attention}
-            return cast(tuple[torch.Tensor, None], attention(hidden_states, **options))
-        group = attention.q_proj.group
-        # Not unpacked, which would copy the gradient.
-        heads = group.trained(hidden_states, self.pass_state.weights).unflatten(2, (-1, attention.head_dim)).squeeze(0)
-        sizes = [outputs // attention.head_dim for outputs in group.outputs]
-        cos, sin = position_embeddings
-        q, k, v = _Rotated.apply(heads, cos[0], sin[0], sizes)
-        out = row_attention(attention.layer_idx, q, k, v, attention.scaling).flatten(1)[None]
-        return attention.o_proj(out), None
-
-
 class _Normalised(torch.autograd.Function):
     """RMSNorm of x (..., n) with a weight (n,) that is not trained. PyTorch's own keeps as much and takes twice as long
     for both passes, as it goes over x some twenty times."""
@@ -518,9 +442,8 @@ class BaseModel:
                 setattr(module, name, RmsNorm(child))
             else:
                 self._replace_layers(child, child_path)
-                for form in (GatedMLP, RotaryAttention):
-                    if form.fits(child):
-                        setattr(module, name, form(child, self._pass_state))
+                if GatedMLP.fits(child):
+                    setattr(module, name, GatedMLP(child, self._pass_state))
         if self.dtype == torch.bfloat16:
             for slot in slots:
                 alike = next((names for names in _ONE_INPUT if slot.name.rpartition(".")[2] in names), ())

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from local_servers.memory import return_freed_memory
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import UNEMBED, BaseModel, RowAttention, Weights, merges, unembedded
 from local_servers.tinker.engine.losses import checked_config, scored_tokens, token_losses
@@ -34,9 +33,6 @@ _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
 _ACTIVATION_BYTES = 600_000_000
 """What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
-_MOST_FREED = 256 << 20
-"""Of a large model, what may lie freed between the blocks in use: micro-batches differ in size, and what one has freed
-fits the next only in part. In a step of SmolLM2-135M it grew to 1.9 GB beside 2.0 in use."""
 _LEAST_ROWS = 256
 """Products of fewer rows are slower."""
 _GPU_ROWS = 8192
@@ -319,12 +315,7 @@ def run_datums(
 
     def run_lane(its_series: list[Series]) -> tuple[list[_Losses], Weights]:
         lane = _Lane(model, weights, trained, unembedding)
-        losses = []
-        for series in its_series:
-            losses.append(lane.run(series, datums, loss, config))
-            if model.large:
-                return_freed_memory(beyond=_MOST_FREED)
-        return losses, lane.grads()
+        return [lane.run(series, datums, loss, config) for series in its_series], lane.grads()
 
     results: _Losses = {}
     grads: Weights = {}

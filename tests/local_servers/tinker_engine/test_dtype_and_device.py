@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from transformers import Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from local_servers.memory import OutOfMemory
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine import row_exact, training
 from local_servers.tinker.engine.adapter import LoraShape, create_adapter
 from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
-from local_servers.tinker.engine.causal_lm import UNEMBED, RmsNorm, SlotGroup, _Rotated
+from local_servers.tinker.engine.causal_lm import UNEMBED, RmsNorm, SlotGroup
 from local_servers.tinker.engine.lora_engine import Engine
 from local_servers.tinker.engine.packing import TreeAttention, pack
 from local_servers.tinker.engine.row_exact import (
@@ -198,17 +198,6 @@ def test_a_norm_and_its_gradients_are_those_of_transformers() -> None:
         results.append((out.detach(), leaf.grad))
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(ours(x), theirs(x).detach())
-
-
-def test_rotated_heads_are_those_of_transformers_and_their_gradients_are_right() -> None:
-    sizes = [3, 1, 1]  # heads of queries, keys and values
-    heads = torch.randn(7, sum(sizes), 8, dtype=torch.float64, requires_grad=True)
-    angles = torch.randn(7, 4, dtype=torch.float64).repeat(1, 2)
-    ours = _Rotated.apply(heads, angles.cos(), angles.sin(), sizes)
-    q, k, v = heads.split(sizes, dim=1)
-    theirs = apply_rotary_pos_emb(q[None], k[None], angles.cos()[None], angles.sin()[None], unsqueeze_dim=2)
-    torch.testing.assert_close(ours, (*(x[0] for x in theirs), v))
-    assert torch.autograd.gradcheck(lambda x: _Rotated.apply(x, angles.cos(), angles.sin(), sizes), heads)
 
 
 @pytest.mark.parametrize(
