@@ -5,7 +5,7 @@ The architecture (order of the parts, rotary embedding, residuals) stays transfo
 - every `nn.Linear` by a `LinearSlot`, which takes its weight from the bound `Weights` (base or LoRA-merged);
 - attention, through transformers' attention registry, by whatever the caller passes along with the rows;
 - the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`);
-- in bfloat16 models, RMSNorm and MLP as Llama has them by forms that are quicker to train.
+- in bfloat16 models, RMSNorm as Llama has it by a form with a shorter backward pass.
 
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
@@ -165,11 +165,6 @@ class _PassState(threading.local):
     in_float32: bool  # whether products are float32 whatever the weights' dtype, without LoRA factors
     group_outputs: dict[str, torch.Tensor]  # of slots whose group was multiplied for an earlier slot, by their names
 
-    @property
-    def trains(self) -> bool:
-        """Whether the pass is to have gradients, and products of the weights' dtype."""
-        return self.product is None and not self.in_float32 and torch.is_grad_enabled()
-
 
 @dataclass(frozen=True)
 class SlotGroup:
@@ -237,7 +232,7 @@ class LinearSlot(nn.Module):
 
     def _of_group(self, group: SlotGroup, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights, multiply = self.pass_state.weights, self.pass_state.product
-        if self.pass_state.trains:
+        if multiply is None and torch.is_grad_enabled():
             return group.trained(x, weights).split(group.outputs, dim=2)
         return tuple(out[None] for out in group.sampled(x[0], weights, multiply or product))
 
@@ -271,11 +266,11 @@ class GatedMLP(nn.Module):
         return one_product and isinstance(getattr(module, "act_fn", None), ActivationSlot)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.pass_state.trains:
+        pass_state = self.pass_state
+        if pass_state.product is not None or pass_state.in_float32 or not torch.is_grad_enabled():
             return cast(torch.Tensor, self.mlp(x))
-        weights = self.pass_state.weights
-        both = self.mlp.gate_proj.group.trained(x, weights)
-        return cast(torch.Tensor, self.mlp.down_proj.group.trained(both, weights, before=self._between))
+        both = self.mlp.gate_proj.group.trained(x, pass_state.weights)
+        return cast(torch.Tensor, self.mlp.down_proj.group.trained(both, pass_state.weights, before=self._between))
 
     def _between(self, gate_and_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_and_up.chunk(2, dim=-1)
@@ -488,23 +483,22 @@ class BaseModel:
                 raise SetupError(f"{self.folder}: {kind} has a part the local engine does not know: {name}")
 
     @torch.no_grad()
-    def _probe(self, sequences: list[torch.Tensor], *, in_float32: bool = False, trained: bool = False) -> torch.Tensor:
+    def _probe(self, sequences: list[torch.Tensor], *, in_float32: bool = False) -> torch.Tensor:
         """The last sequence's logits (rows, vocabulary), float32, when they are packed one after the other;
-        `in_float32` as for `hidden`; with `trained` by the forms that have gradients."""
-        start = sum(map(len, sequences[:-1]))
-        total = start + len(sequences[-1])
+        `in_float32` as for `hidden`."""
+        starts = [sum(map(len, sequences[:number])) for number in range(len(sequences))]
+        total = starts[-1] + len(sequences[-1])
+        groups = [PackedGroup(start, len(rows), ()) for start, rows in zip(starts, sequences, strict=True)]
         padding = padded_rows(total) - total
-        groups = [PackedGroup(rows, ()) for rows in (*map(len, sequences), padding) if rows]
+        if padding:
+            groups.append(PackedGroup(total, padding, ()))
         packed = torch.cat([*sequences, sequences[0].new_zeros(padding)])
         positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
         attention = TreeAttention(tuple(groups))
-        with torch.set_grad_enabled(trained):
-            hidden = self.hidden(
-                self.weights, packed, positions, attention, row_exact=not trained, in_float32=in_float32
-            )[start:total]
+        hidden = self.hidden(self.weights, packed, positions, attention, row_exact=True, in_float32=in_float32)
         if in_float32:
-            return _linear(hidden, self.weights[UNEMBED])
-        return self.row_exact_logits(self.weights, hidden)
+            return _linear(hidden[starts[-1] : total], self.weights[UNEMBED])
+        return self.row_exact_logits(self.weights, hidden[starts[-1] : total])
 
     def _refuse_other_results(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
         """Our form of the model must compute what transformers' plain form does. Both compute in float32 here: rounding
@@ -546,11 +540,12 @@ class BaseModel:
     def _refuse_coarse_results(self, tokens: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor) -> None:
         """In bfloat16, log-probabilities must differ from those of float32 by what rounding explains: in the mean of
         squares no more than those of transformers' own bfloat16 form, `rounded`, which rounds activations too."""
-        *ours_by_form, theirs = (
+        found = self._probe([tokens])
+        ours, theirs = (
             float((logits.log_softmax(dim=1) - expected.log_softmax(dim=1)).square().mean().sqrt())
-            for logits in (self._probe([tokens]), self._probe([tokens], trained=True), rounded)
+            for logits in (found, rounded)
         )
-        if (ours := max(ours_by_form)) > theirs:
+        if ours > theirs:
             raise SetupError(
                 f"{self.folder}: in bfloat16 the local engine's log-probabilities are off by {ours:.2g} nats, "
                 f"transformers' by {theirs:.2g}: `coderl serve tinker --dtype float32` serves it (set TINKER_BASE_URL)"

@@ -32,23 +32,20 @@ _QUERY_BLOCK = 512
 
 @dataclass(frozen=True)
 class Bucket:
-    """`count` suffixes, of at most `length` tokens each and of `length` rows."""
+    """`count` suffixes of at most `length` tokens each, in rows start .. start + count * length."""
 
+    start: int
     count: int
     length: int
 
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """Rows of a prefix, and then those of the suffixes that go on from it."""
+    """A prefix of `prefix` rows from `start`, and the suffixes that go on from it."""
 
+    start: int
     prefix: int
     buckets: tuple[Bucket, ...]
-
-    @property
-    def parts(self) -> list[int]:
-        """Numbers of rows of its prefix, where it has one of its own, and of its buckets, one after the other."""
-        return [self.prefix] * (self.prefix > 0) + [bucket.count * bucket.length for bucket in self.buckets]
 
 
 class DatumRows(NamedTuple):
@@ -164,11 +161,11 @@ class _Packer:
         buckets = []
         for places in bucket_by_length([len(suffix) for suffix in suffixes], prefix, _BUCKET_KEYS):
             length = len(suffixes[places[0]])
-            buckets.append(Bucket(len(places), length))
+            buckets.append(Bucket(self.rows, len(places), length))
             for place in places:
                 row = self._put(suffixes[place], prefix, length) + self._rows_before
                 suffix_rows[place] = np.arange(row, row + len(suffixes[place]))
-        self._groups.append(PackedGroup(own_prefix, tuple(buckets)))
+        self._groups.append(PackedGroup(start, own_prefix, tuple(buckets)))
         self._datum_rows += [
             DatumRows(member, np.concatenate([prefix_rows, rows]))
             for member, rows in zip(members, suffix_rows, strict=True)
@@ -255,43 +252,36 @@ class TreeAttention:
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         outs = []
         v = v.contiguous()  # what is kept of it would else keep the rows of q and k that it is a part of
-        # Split once, and not sliced for each part: the gradient of a slice is a whole tensor of zeros with the slice in
-        # it, and these would be added up.
-        parts = [size for group in self._groups for size in group.parts]
-        pieces = zip(q.split(parts), k.split(parts), v.split(parts), strict=True)
         for group in self._groups:
-            prefix = None if self._prefix is None else self._prefix[layer]
+            rows = slice(group.start, group.start + group.prefix)
+            prefix = KeysAndValues(k[rows], v[rows]) if self._prefix is None else self._prefix[layer]
             if group.prefix:
-                queries, *keys_and_values = next(pieces)
-                prefix = KeysAndValues(*keys_and_values)
-                outs.append(_prefix(queries, *prefix, scale))
-            for bucket in group.buckets:
-                queries, keys, values = next(pieces)
-                assert prefix is not None  # without one of its own, a group is in a series, which has one
-                outs.append(self._bucket(bucket, prefix, queries, keys, values, scale))
+                outs.append(_prefix(q[rows], k[rows], v[rows], scale))
+            outs += [self._bucket(bucket, prefix, q, k, v, scale) for bucket in group.buckets]
         return torch.cat(outs)
 
     def _bucket(
         self, bucket: Bucket, prefix: KeysAndValues, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Attention of a bucket: the suffixes of one prefix, padded to one length, each see the prefix and themselves.
-        q (R, H, d), k and v (R, KV, d) are of the bucket's rows, and so is the result (R, H, d)."""
+        Returns (rows of the bucket, H, d). q is (R, H, d), k and v are (R, KV, d)."""
         n, length = bucket.count, bucket.length
         (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv  # query heads that share a key head
+        rows = slice(bucket.start, bucket.start + n * length)
         # (n, KV, prefix and suffix, d)
-        keys, values = (_suffix_keys(x, before, n) for x, before in zip((k, v), prefix, strict=True))
+        keys, values = (_suffix_keys(x, before, rows, n) for x, before in zip((k, v), prefix, strict=True))
         outs = []
         for start in range(0, length, _QUERY_BLOCK):  # blocks of query positions, so that masks stay small
             stop = min(start + _QUERY_BLOCK, length)
             seen = len(prefix.keys) + stop  # the keys up to the block's last query
             # (n, KV, group * (stop - start), d): the heads of a group are folded into the query positions.
-            queries = _suffix_queries(q, n, kv, start, stop)
+            queries = _suffix_queries(q, rows, n, kv, start, stop)
             # Copies would take too much memory if they were kept: the backward pass makes each of them again.
             again = (
-                partial(_suffix_queries, q.detach(), n, kv, start, stop),
-                partial(_suffix_keys, k.detach(), prefix.keys.detach(), n, seen),
-                partial(_suffix_keys, v.detach(), prefix.values.detach(), n, seen),
+                partial(_suffix_queries, q.detach(), rows, n, kv, start, stop),
+                partial(_suffix_keys, k.detach(), prefix.keys.detach(), rows, n, seen),
+                partial(_suffix_keys, v.detach(), prefix.values.detach(), rows, n, seen),
             )
             inputs = queries, keys[:, :, :seen], values[:, :, :seen]
             out = _attention(inputs, again, attn_mask=self._mask(seen, stop - start, group, q.device), scale=scale)
@@ -309,16 +299,18 @@ class TreeAttention:
         return self._masks[key]
 
 
-def _suffix_queries(q: torch.Tensor, count: int, n_kv_heads: int, start: int, stop: int) -> torch.Tensor:
+def _suffix_queries(q: torch.Tensor, rows: slice, count: int, n_kv_heads: int, start: int, stop: int) -> torch.Tensor:
     """Positions start .. stop of a bucket's suffixes, of q (R, H, d): (count, KV, positions of each head, d)."""
-    of_heads = q.view(count, -1, n_kv_heads, q.shape[1] // n_kv_heads, q.shape[2]).permute(0, 2, 3, 1, 4)
+    of_heads = q[rows].view(count, -1, n_kv_heads, q.shape[1] // n_kv_heads, q.shape[2]).permute(0, 2, 3, 1, 4)
     return of_heads[:, :, :, start:stop].reshape(count, n_kv_heads, -1, q.shape[2])
 
 
-def _suffix_keys(x: torch.Tensor, prefix: torch.Tensor, count: int, seen: int | None = None) -> torch.Tensor:
+def _suffix_keys(
+    x: torch.Tensor, prefix: torch.Tensor, rows: slice, count: int, seen: int | None = None
+) -> torch.Tensor:
     """The first `seen` keys, or values, of each of a bucket's suffixes: those of the prefix (P, KV, d), then its own of
     x (R, KV, d). Returns (count, KV, seen, d)."""
-    own = x.view(count, -1, *x.shape[1:])
+    own = x[rows].view(count, -1, *x.shape[1:])
     return torch.cat([prefix.expand(count, -1, -1, -1), own], dim=1).transpose(1, 2)[:, :, :seen]
 
 

@@ -199,7 +199,7 @@ class _Lane:
         start = len(series.prefix)
         keys_and_values: list[KeysAndValues] = []  # of the prefix, by layer
         if start:
-            prefix_attention = TreeAttention((PackedGroup(start, ()),))
+            prefix_attention = TreeAttention((PackedGroup(0, start, ()),))
 
             def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
                 v = v.contiguous()  # not a part of what q and k are parts of too

@@ -24,7 +24,14 @@ def test_every_datum_is_found_again_in_the_packed_rows(given_sequences: list[np.
                 seen.append(index)
                 np.testing.assert_array_equal(tokens[rows], given_sequences[index])
                 np.testing.assert_array_equal(positions[rows], np.arange(len(rows)))
-            assert sum(sum(group.parts) for group in batch.groups) == len(batch.tokens)
+            ends = [0]
+            for group in batch.groups:  # the groups' parts tile the rows, in order
+                assert group.start == ends[-1]
+                ends.append(group.start + group.prefix)
+                for bucket in group.buckets:
+                    assert bucket.start == ends[-1]
+                    ends.append(bucket.start + bucket.count * bucket.length)
+            assert ends[-1] == len(batch.tokens)
     assert sorted(seen) == list(range(len(given_sequences)))
 
 
