@@ -1,7 +1,7 @@
-"""Sampling of a large bfloat16 model in several processes, of which this one is the first.
+"""Sampling of a large model in several processes, of which this one is the first.
 
-Its products are over so soon that threads of one process wait for each other's Python: with SmolLM2-135M, two processes
-sampled a quarter more than two threads. A request runs in one process, and gets the same bits in each. What a worker
+Threads of one process wait for each other's Python: with SmolLM2-135M, two processes sampled a quarter more than two
+threads, in bfloat16 and in float32. A request runs in one process, and gets the same bits in each. What a worker
 process has to know of an adapter, its factors, it is sent with the adapter's first request.
 
 A worker that ends is not started again: this process runs what it leaves, and those that are left what follows.
@@ -52,10 +52,12 @@ Scheduler: TypeAlias = "SamplingScheduler | SamplingProcesses"
 
 
 def sampling_scheduler(engine: Engine) -> Scheduler:
-    """What runs the requests of this engine: one process, or several where its model is large and in bfloat16."""
-    if engine.dtype != torch.bfloat16 or not engine.large:
+    """What runs the requests of this engine: one process, or several where its model is large."""
+    if not engine.large:
         return SamplingScheduler(engine)
-    room = int(SHARE * available_bytes() / engine.needed_bytes)
+    # A float32 model has a copy with the adapter merged in of the policy that samples, and of the one before.
+    copies = 3 if engine.dtype == torch.float32 else 1
+    room = int(SHARE * available_bytes() / (copies * engine.needed_bytes))
     processes = min(engine.cores, MOST_PROCESSES, 1 + room)
     return SamplingProcesses(engine, processes) if processes > 1 else SamplingScheduler(engine)
 
