@@ -64,12 +64,16 @@ def _is_value(word: str, model: type[BaseModel], *, flag: bool) -> bool:
     name, equals, _ = word.partition("=")
     if word.startswith("--") or (flag and equals):
         return False
+    name = name.replace("-", "_")
     known = {key for key, _ in all_settings(model)} | {*model.model_fields} | recipe_names(model).keys()
-    return not equals or name.replace("-", "_") not in known
+    # What other tools call a setting was meant as one: as the value of another one it would be lost silently.
+    other_names = {text.partition(" ")[0] for _, field in all_settings(model) for text in about(field).elsewhere}
+    return not equals or not (name in known or name.rpartition(".")[2] in other_names)
 
 
 def _is_flag(model: type[BaseModel], dotted: str) -> bool:
-    return any(key == dotted.replace("-", "_") and field.annotation is bool for key, field in all_settings(model))
+    flags = {key for key, field in all_settings(model) if field.annotation in (bool, bool | None)}
+    return dotted.replace("-", "_") in flags
 
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:

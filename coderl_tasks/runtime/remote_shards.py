@@ -281,8 +281,8 @@ async def run_shard(remote: RemoteShards, address: str, job: Job, number: int, c
     in. `job` says what is to be done; its files are at `address`, where the result is to be.
 
     If a run of the same job is still at work, waits for that one. A run that no worker takes up within TAKE_UP_S is
-    withdrawn, and this process profiles the shard. Raises ConfigError if there is no such deployment, InfraError if the
-    Prefect server does not answer."""
+    withdrawn, and this process profiles the shard. Raises ConfigError if there is no such deployment or the Prefect
+    server refuses the run, InfraError if it does not answer."""
     run = await _begin_run(remote.settings.with_changes(**caps), address, job, number)
     unclaimed_since = time.monotonic()
     while (state := await state_of(run)) is None or not state.is_final():  # None: no answer
@@ -299,10 +299,12 @@ async def run_shard(remote: RemoteShards, address: str, job: Job, number: int, c
 
 async def _begin_run(settings: CurateSettings, address: str, job: Job, number: int) -> UUID:
     """The flow run that does the job: one of an earlier start that is still at work, else a new one."""
+    content = settings.model_dump(mode="json", exclude={"name"})  # name: the pool's, not the shard's
     parameters = {
         "problems": [joined(address, job.problems)],
         "output": address,
-        "settings": settings.model_dump(mode="json", exclude={"name"}),  # name: the pool's, not the shard's
+        # A deployment's schema has no null for a preset, as the UI's form offers a choice of words.
+        "settings": content | {"preset": settings.preset or "none"},
         "job": job.key,
     }
     try:
@@ -316,7 +318,12 @@ async def _begin_run(settings: CurateSettings, address: str, job: Job, number: i
     except ObjectNotFound as error:
         missing = f"there is no deployment {settings.shard_deployment}"
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
-    except httpx.HTTPError as error:  # which the task tries again
+    except httpx.HTTPError as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error:
+            # Such as parameters that the deployment's schema, perhaps of another version, does not take.
+            refusal = f"the Prefect server refuses a run of {settings.shard_deployment}"
+            raise ConfigError(f"{refusal} (HTTP {error.response.status_code}): {error.response.text}") from error
+        # The task tries this again.
         raise InfraError(f"no answer from the Prefect server: {str(error) or type(error).__name__}") from error
     return cast(UUID, run.id)
 

@@ -19,6 +19,7 @@ from coderl_tasks.settings.setting import (
     environment_defaults,
     flat,
     nested,
+    parse_settings,
     preset_values,
     recipe_names,
     refusing,
@@ -63,7 +64,9 @@ _possible_temperature = refusing(
     f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
 )
 Temperature = Annotated[float, _possible_temperature]
-Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
+Names = Annotated[
+    list[str] | None, BeforeValidator(split_at_commas), refusing(lambda names: names == [], "needs a value")
+]
 ABSOLUTE = AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve()))
 """A path that a resume means too, whatever folder it is started in."""
 COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
@@ -71,9 +74,10 @@ COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 
 
 def split_shares(value: Any, expected: str) -> Any:
-    """A text such as "hard:0.3,easy:0.7" as a mapping; `expected` says what it should look like where it is none."""
+    """A text such as "hard:0.3,easy:0.7" as a mapping; `expected` says what it should look like where it is none. The
+    word none of a command line, which arrives as None, is an empty one."""
     if not isinstance(value, str):
-        return value
+        return {} if value is None else value
     shares = {}
     for part in split_at_commas(value):
         name, colon, share = part.partition(":")
@@ -269,12 +273,17 @@ class FlowSettings(SettingsModel):
         return setting.decides_content
 
     def changed(self) -> dict[str, Any]:
-        """The settings that were given and are not as they would be without, to be given again."""
+        """The settings that were given, to be given again. Of the UI's form, which gives every field, only those that
+        are not as they would be without."""
+        given, fields = self._given_values(), type(self).model_fields
+        plain_fields = {key for key, field in fields.items() if field.default_factory is None}
+        if not plain_fields <= {key.partition(".")[0] for key in given}:
+            # A command line, whose every word counts: without one that says the default, another setting or the run
+            # that is evaluated may fill in something else.
+            return given
         # Not against the bare defaults: the preset, which is given again too, fills in its own.
-        fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = self._given_values()
         return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
 
     def _given_values(self) -> dict[str, Any]:
@@ -299,8 +308,9 @@ class FlowSettings(SettingsModel):
         return self._rebuilt({}, given, self._given | frozenset(given))
 
     def with_preset(self, preset: PresetName) -> Self:
-        """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
-        filled = type(self).model_validate({**self._given_values(), "preset": preset})
+        """These settings where they were given, else as `preset` says; preset=smoke stays what it is. Raises
+        ConfigError if the two contradict each other."""
+        filled = parse_settings(type(self), {**self._given_values(), "preset": preset})
         if self.preset != SMOKE:
             return filled
         of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
@@ -309,7 +319,8 @@ class FlowSettings(SettingsModel):
         return smoke
 
     def filled_from(self, saved: Mapping[str, Any]) -> Self:
-        """These settings where they were given, else as `saved` says; what is no setting there is left out."""
+        """These settings where they were given, else as `saved` says; what is no setting there is left out. Raises
+        ConfigError if the two contradict each other."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
@@ -317,7 +328,7 @@ class FlowSettings(SettingsModel):
 
     def _rebuilt(self, base: Mapping[str, Any], over: Mapping[str, Any], given: frozenset[str]) -> Self:
         """These settings with `base` in place of theirs, and `over` in place of both; `given` counts as given."""
-        rebuilt = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **base}, over))
+        rebuilt = parse_settings(type(self), self._over({**flat(type(self), self.model_dump()), **base}, over))
         rebuilt._given = given
         if rebuilt.model_name == self.model_name:  # else it is another model's, and nothing is decided
             rebuilt._model_reason = self._model_reason

@@ -24,7 +24,7 @@ ENVIRONMENTS = get_args(Environment)
 PROGRAMS = ("code", "tool")
 """The environments whose completions are programs that tests grade."""
 NONE_WORDS = ("", "none", "null")
-FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "allow_inf_nan", "exclude", "description"}
+FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ENVIRONMENT = {
     **dict.fromkeys(("base_url", "tinker_base_url"), "TINKER_BASE_URL"),
@@ -97,7 +97,7 @@ def split_at_commas(value: Any) -> Any:
 class SettingsModel(BaseModel):
     """A model that takes no other keys than its fields. The docstring below a field, as one line, is its help text."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[Any], handler: Callable[[Any], CoreSchema]) -> CoreSchema:

@@ -113,10 +113,7 @@ class TrainSettings(FlowSettings):
     """completions that each group begins with (0: all). If their rewards differ, the group gets the rest of
     completions_per_problem; else further problems are sampled instead"""
     refill: float = setting(
-        1.0,
-        ge=1,
-        allow_inf_nan=False,
-        elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"),
+        1.0, ge=1, elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor")
     )
     """replace groups without a signal (equal rewards) by groups of further problems, until a step has sampled refill x
     problems_per_step groups (with first_completions: refill x batch_size completions); 1: replace none"""

@@ -153,6 +153,7 @@ def test_what_the_machine_or_the_user_causes_is_one_line(
         (["--replace", "false"], {"replace": "false"}),
         (["--max_steps", "-1"], {"max_steps": "-1"}),
         (["log_path=a=b"], {"log_path": "a=b"}),
+        (["--log_path=lr=3"], {"log_path": "lr=3"}),
         (["--adam", "beta1:0.9", "--eval.limit", "5"], {"adam": "beta1:0.9", "eval": {"limit": "5"}}),
         (["--log_path", "weight_decay:0.1"], {"log_path": "weight_decay:0.1"}),
     ],
@@ -165,6 +166,7 @@ def test_the_three_forms_of_a_setting(words: list[str], values: dict[str, bool |
     ("words", "says"),
     [
         (["--log_path", "max_steps=3"], "--log_path needs a value"),
+        (["--log_path", "lr=3"], "--log_path needs a value"),  # which learning_rate was meant by
         (["--log_path", "--seed=2"], "--log_path needs a value"),
         (["--log_path"], "--log_path needs a value"),
         (["log_path"], "'log_path' is not a setting"),

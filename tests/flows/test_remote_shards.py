@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelled, Crashed, Scheduled
+from prefect.utilities.callables import parameter_schema
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.curation.tasks import ALL_ALIKE, Asked
@@ -37,6 +38,7 @@ from coderl_tasks.runtime.remote_shards import (
     run_shard,
 )
 from coderl_tasks.settings import CurateSettings
+from flows.profile_shard import profile_shard
 
 PROBLEMS = [
     Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),), 1, 1, None, (), n) for n in range(3)
@@ -107,6 +109,33 @@ async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str, addr
     nowhere = elsewhere(not_here, shard_deployment="profile-shard/nowhere")
     with pytest.raises(ConfigError, match="there is no deployment profile-shard/nowhere: `coderl up`"):
         await run_shard(nowhere, address, Job("missing", ""), 0, {})
+
+
+async def test_a_deployments_schema_takes_settings_without_a_preset_and_a_refused_run_is_one_line(
+    prefect_api: str, tmp_path: Path
+) -> None:
+    schema = parameter_schema(profile_shard).model_dump_for_openapi()
+    job = Job("strict", "problems.parquet")
+    async with get_client() as client:
+        flow_id = await client.create_flow_from_name("profile-shard")
+        for name, checked in (("checked", schema), ("other", schema | {"required": ["what nobody sends"]})):
+            await client.create_deployment(
+                flow_id, name, parameter_openapi_schema=checked, enforce_parameter_schema=True
+            )
+    remote = elsewhere(not_here, shard_deployment="profile-shard/other")
+    with pytest.raises(ConfigError, match=r"refuses a run of profile-shard/other \(HTTP 409\): .*what nobody sends"):
+        await run_shard(remote, str(tmp_path), job, 7, {})
+
+    remote.settings = CurateSettings.model_validate({"shard_deployment": "profile-shard/checked"})
+    running = asyncio.create_task(run_shard(remote, str(tmp_path), job, 7, {}))
+    of_shard = FlowRunFilter(name=FlowRunFilterName(any_=["shard-0007"]))
+    async with get_client() as client:
+        while not (runs := await client.read_flow_runs(flow_run_filter=of_shard)) and not running.done():
+            await asyncio.sleep(0.1)
+        for run in runs:
+            assert CurateSettings.model_validate(run.parameters["settings"]).preset is None
+            await client.set_flow_run_state(run.id, Cancelled(), force=True)
+    assert (await running).is_cancelled()
 
 
 async def test_a_shard_that_was_cancelled_or_that_nobody_takes_up_is_profiled_all_the_same(

@@ -318,10 +318,11 @@ async def test_a_worker_takes_no_command_from_a_run_even_if_the_server_let_it_th
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["entrypoint"])
-def test_the_form_of_the_ui_sends_what_the_preset_means(deployment: dict[str, Any]) -> None:
+def test_a_deployment_and_the_form_of_the_ui_send_what_the_preset_means(deployment: dict[str, Any]) -> None:
     model = {**FLOW_SETTINGS, "profile_shard": CurateSettings}[flow_of(deployment)]
-    sent = merged(model().model_dump(), deployment["parameters"]["settings"])  # the form sends every field
-    assert model.model_validate(sent).model_dump() == model.model_validate({"preset": "nano"}).model_dump()
+    parameters = deployment["parameters"]["settings"]  # all that a run started without the form gets
+    for sent in (parameters, merged(model().model_dump(), parameters)):  # the form sends every field
+        assert model.model_validate(sent).model_dump() == model.model_validate({"preset": "nano"}).model_dump()
 
 
 def flow_of(deployment: dict[str, Any]) -> str:
