@@ -13,11 +13,12 @@ import asyncio
 import atexit
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
@@ -42,9 +43,17 @@ _NO_STATEMENT = "(graded without a statement)"
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class _InProcess:
+    """What a grader has running in one process."""
+
+    starting: threading.Lock = field(default_factory=threading.Lock)
+    running: tuple[_Started, threading.Thread] | None = None
+
+
 class Grader:
     """Grades completions of coding problems. Starts with its first use, or with `with` or `async with`, and ends with
-    the block, with `close`, or with the process.
+    the block, with `close`, or with the process. A process that is forked from one that uses it starts its own.
 
     `sandbox` is the address of a Sandbox Fusion server, or several. Without it the sandbox is found as `coderl` finds
     it: `SANDBOX_URL`, else one of this user on port 8080, else an embedded one, which ends with the grader. `timeout_s`
@@ -70,8 +79,7 @@ class Grader:
             raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
         self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
         self._max_concurrency, self._isolation_per_test = max_concurrency, isolation_per_test
-        self._starting = threading.Lock()
-        self._running: tuple[_Started, threading.Thread] | None = None
+        self._by_process: dict[int, _InProcess] = {}
 
     def grade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
@@ -99,25 +107,27 @@ class Grader:
 
     def start(self) -> Self:
         """Start the thread, and a sandbox where none is found; nothing if it is started. Raises what that raises."""
-        with self._starting:
-            if self._running is None:
+        here = self._here
+        with here.starting:
+            if here.running is None:
                 started: Future[_Started] = Future()
                 # In the caller's context: inside `services(...)` the sandbox of that block is used.
                 work = contextvars.copy_context()
                 # A daemon, so that a script that never closes its grader ends; `close` at exit ends what it started.
                 thread = threading.Thread(target=work.run, args=(self._run, started), name="grader", daemon=True)
                 thread.start()
-                self._running = (started.result(), thread)
+                here.running = (started.result(), thread)
                 atexit.register(self.close)
         return self
 
     def close(self) -> None:
         """End the thread, its connections, and the sandbox that it started. The next use starts them again."""
-        with self._starting:
-            if self._running is None:
+        here = self._here
+        with here.starting:
+            if here.running is None:
                 return
-            (loop, ended, _), thread = self._running
-            self._running = None
+            (loop, ended, _), thread = here.running
+            here.running = None
             atexit.unregister(self.close)
             loop.call_soon_threadsafe(ended.set)
             thread.join()
@@ -133,6 +143,11 @@ class Grader:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
+
+    @property
+    def _here(self) -> _InProcess:
+        """Of this process: `fork` copies a grader without its thread, and with a lock that another thread may hold."""
+        return self._by_process.setdefault(os.getpid(), _InProcess())  # atomic: threads may meet here
 
     def _run(self, started: "Future[_Started]") -> None:
         """The work of the grader's thread: finds or starts a sandbox, and serves until `close`."""
@@ -164,7 +179,7 @@ class Grader:
     def _submit(self, work: Coroutine[Any, Any, AnswerT]) -> "Future[AnswerT]":
         try:
             self.start()
-            running = self._running
+            running = self._here.running
             if running is None:
                 raise CoderlError("the grader was closed meanwhile")
             return asyncio.run_coroutine_threadsafe(work, running[0][0])
@@ -173,8 +188,9 @@ class Grader:
             raise
 
     async def _graded(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[ScoredCompletion]:
-        assert self._running is not None
-        judge = self._running[0][2]
+        running = self._here.running
+        assert running is not None
+        judge = running[0][2]
         places: dict[Problem, list[int]] = {}
         for place, problem in enumerate(problems):
             places.setdefault(problem, []).append(place)

@@ -17,7 +17,8 @@ The program is the last closed fenced block of the answer:
 2. A fence is a line of at least three backticks or tildes, with or without a language tag; it closes with a
    bare line of the same character, at least as long, indented at most three columns more than it opened.
 3. Shorter fences, or fences of the other character, inside a block are its content. A line that opens a new
-   block with a language tag inside an open one starts over: the earlier block was never closed.
+   block with a language tag inside an open one starts over: the earlier block was never closed. A tagged fence
+   indented more than three columns further than the open block is its content too, if the block closes at all.
 4. What stands after the last block of rules 2 and 3 (all of the answer, where there is none) is read once more, for
    backticks that share their line with something else. A fence may then stand at the end of a line of text, with at
    most one word as its tag, and it closes at the next backticks that are at least as many, wherever they stand: at the
@@ -34,6 +35,7 @@ its line. tests/grading/test_extract.py shows both verdicts form by form.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -158,12 +160,20 @@ def extract_code(text: str) -> str | None:
     return code if later is None else later
 
 
-def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
+def _closed_by_a_line(lines: Sequence[str], further_in: float = 3) -> tuple[str | None, int]:
     """The code of the last non-blank block whose two fences each have a line of their own, and the index of the line
     after it; None and 0 if there is none. The rules are those of CommonMark, but a fence with a tag inside an open
-    block begins a new block: policies often leave the earlier one unclosed."""
+    block, at most `further_in` columns further in, begins a new one: policies often leave the earlier one unclosed."""
     code, end = None, 0
     block: _Block | None = None  # the open one
+    deep = 0  # the line of its first fence that only its indentation keeps from beginning a new block; 0: none
+
+    def found_before(stop: int) -> tuple[str | None, int]:
+        """What is found in the lines up to `stop`, where the open block is known to never close: no example stands in
+        it, so it is read once more from `deep`, with every tag beginning a block."""
+        inner, inner_end = _closed_by_a_line(lines[deep:stop], math.inf) if deep else (None, 0)
+        return (code, end) if inner is None else (inner, deep + inner_end)
+
     for index, line in enumerate(lines):
         fence = _FENCE.match(line)
         if fence is None or fence["marks"][0] in fence["tag"]:  # no fence: text, or inline code such as ```x```
@@ -173,17 +183,21 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
         # The same character, and enough of them: it may close the open block.
         is_matching = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-        if block is None or (tag and is_matching):  # a new block; an open one was never closed, and is dropped
-            block = _Block(marks, indent)
+        # A new block; an open one was never closed, and is dropped. One further in may be a docstring's example.
+        if block is None or (tag and is_matching and indent <= block.indent + further_in):
+            code, end = found_before(index)
+            block, deep = _Block(marks, indent), 0
         # A fence further in is content, as in CommonMark, which counts from the list item that the block stands in.
         elif not tag and is_matching and indent <= block.indent + 3:
             text = block.text()
             if text.strip():
                 code, end = text, index + 1
-            block = None
+            block, deep = None, 0
         else:  # shorter, of the other character, or indented too far: content
             block.lines.append(line)
-    return code, end
+            if tag and is_matching:
+                deep = deep or index
+    return found_before(len(lines))
 
 
 def _closed_within_a_line(lines: Sequence[str]) -> str | None:

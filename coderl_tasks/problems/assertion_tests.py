@@ -18,6 +18,7 @@ NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 STATES_SOMETHING = re.compile(r"^\s*assert\b|\bassert\w+\(|\braises\(", re.MULTILINE)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
+_CONSTANT = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.expr_context)
 _FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 _IS_TEST = re.compile(r"^(?:assert\b|def (?:test|check)|class \w*Test|class \w+\(.*TestCase)", re.MULTILINE)
 
@@ -32,7 +33,8 @@ def are_texts(values: list[Any]) -> bool:
 
 def scripts_of(value: Any) -> list[str] | None:
     """The assertion tests in a test cell: a text of them, a list of such texts, or TACO's `assert_case`; None if it
-    holds none. A text of assert statements is a test per statement, each with what stands above it."""
+    holds none. A text of assert statements is a test per statement, each with the assignments and imports above it; one
+    test where an assert may depend on what an earlier one did."""
     if isinstance(value, Mapping):
         cases = value.get("assert_case")
         cases = [cases] if isinstance(cases, str) else cases
@@ -56,6 +58,8 @@ def _split(text: str) -> list[str]:
     # Only where nothing but assignments and imports stands between: a loop, say, may assert something too.
     if not body or not isinstance(body[-1], ast.Assert) or not all(isinstance(node, _SETUP) for node in body):
         return [text]
+    if _has_state(body):
+        return [text]
     setup: list[ast.stmt] = []
     scripts = []
     for node in body:
@@ -64,6 +68,30 @@ def _split(text: str) -> list[str]:
         else:
             setup.append(node)
     return scripts
+
+
+def _has_state(body: list[ast.stmt]) -> bool:
+    """Whether a statement reads a value that an earlier assert may have changed: `assert stack.push(1) is None` does so
+    to `stack`, and by an alias to others. Constants cannot change, and a name that is assigned anew has a new value."""
+    values: set[str] = set()  # names of values that may change
+    doubtful: set[str] = set()  # those of which an assert may have changed the value
+    for node in body:
+        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+        read = {name.id for name in names if isinstance(name.ctx, ast.Load) or isinstance(node, ast.AugAssign)}
+        if read & doubtful:
+            return True
+        if isinstance(node, ast.Assert) and read & values:
+            doubtful |= values
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            assigned = {part.id for part in parts if isinstance(part.ctx, ast.Store)}
+            doubtful -= assigned
+            if node.value is not None and not all(isinstance(part, _CONSTANT) for part in ast.walk(node.value)):
+                values |= assigned
+            elif not isinstance(node, ast.AugAssign):
+                values -= assigned
+    return False
 
 
 def is_test_code(value: Any) -> bool:

@@ -58,7 +58,7 @@ def with_usual_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """`row` with the columns of MBPP or HumanEval under the names that other rows have; any other row as it is."""
-    if isinstance(tests := row.get("test_list"), list) and are_texts(tests):
+    if isinstance(tests := row.get("test_list"), list) and tests and are_texts(tests):
         return {**row, **_of_mbpp(row, tests)}
     if row.get("tests") is not None:
         return row

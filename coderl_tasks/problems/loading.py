@@ -10,7 +10,7 @@ Which problems a policy is evaluated on, and so must not be trained on, is the e
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -58,7 +58,10 @@ class Dates:
         return " ".join(f"{name}={day}" for name, day in bounds.items() if day is not None)
 
     def has(self, row: RawRow) -> bool:
-        """Whether `row` is of one of these days. Raises DataError if it does not say of which day it is."""
+        """Whether `row` is of one of these days, or cannot be read, which `parse_row` then says. Raises DataError if it
+        does not say of which day it is."""
+        if not isinstance(row.values, Mapping):
+            return True
         day = row_date(row.values)
         if day is None:
             raise DataError(

@@ -38,6 +38,8 @@ SUFFIXES: dict[str, Format] = {
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
 MAX_CELL_CHARS = 64 * 2**20  # the reader of CSV holds eight bytes for each
+STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
+"""In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
 ARRAYS_OF_ROWS = ("data", "rows", "problems", "examples", "train", "validation", "test")
 """Where the object of a JSON document may have its rows."""
 MAX_ROW_BYTES = 512 * 2**20
@@ -396,8 +398,9 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
 
 
 def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
-    """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object.
-    None if `text` is lines and no document. Raises DataError if it is too large, broken or has several such arrays."""
+    """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object,
+    which is a row where it has a statement: its `examples` are none then. None if `text` is lines and no document.
+    Raises DataError if it is too large, broken or has several such arrays."""
     if len(text) > max_row_bytes:
         raise DataError(
             f"{file.path}: a JSON document of more than {max_row_bytes / 2**20:.0f} MiB, which would be held as a "
@@ -414,6 +417,8 @@ def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] 
         return document
     if not isinstance(document, dict):  # one line with a text or a number
         return None
+    if any(document.get(name) for name in STATEMENT_COLUMNS):
+        return [document]
     arrays = [name for name in ARRAYS_OF_ROWS if isinstance(document.get(name), list)]
     if len(arrays) > 1:
         raise DataError(f"{file.path}: several arrays of rows ({', '.join(arrays)}): write each into a file of its own")

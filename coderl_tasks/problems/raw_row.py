@@ -19,15 +19,13 @@ from coderl_tasks.problems.benchmark_rows import with_usual_columns
 from coderl_tasks.problems.comparators import DEFAULT, comparator
 from coderl_tasks.problems.output_checker import Checker, checker_of
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, PROGRAMS, REQUIRED, Problem, RowDropped, Test
-from coderl_tasks.problems.raw_files import json_or_text
+from coderl_tasks.problems.raw_files import STATEMENT_COLUMNS, json_or_text
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
 SHOWN_CHARS = 60
 MAX_ID_CHARS = 1000
 ID_HEX_DIGITS = 16
-STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
-"""In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
 TEST_COLUMNS = ("tests", "reward_model.ground_truth", "ground_truth", "verification_info.test_cases", "input_output")
 SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
 DATE_COLUMNS = ("date", "contest_date")
@@ -129,7 +127,10 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
     if truth is None:
         raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
     if not isinstance(truth, str):
-        truth = json.dumps(truth, ensure_ascii=False)
+        try:
+            truth = json.dumps(truth, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:  # a column of dates, decimals or bytes
+            raise RowDropped("no_ground_truth", f"{truth_column} is neither text nor JSON: {error}") from None
     require_utf8([text, truth])
     test_set = TestSet("answer", "", (Test("", truth),))
     return _problem(row, test_set, text, "", split=split, source_row=source_row, solutions=())
@@ -380,7 +381,8 @@ def _solutions(value: Any) -> tuple[str, ...]:
 
 
 def _time_limit_s(row: Mapping[str, Any]) -> float | None:
-    """Seconds a test may take, where the row or its metadata says so: a number, "2 seconds", "500 ms", {"seconds"}."""
+    """Seconds a test may take, where the row or its metadata says so: a number, "2 seconds", "500 ms", {"seconds"}. A
+    limit over MAX_TIME_LIMIT_S is cut to it; without a unit it is ignored, as it may be of milliseconds."""
     sources = (row, as_mapping(row.get("metadata")))
     found = (_seconds(source.get(key)) for source in sources for key in ("time_limit_s", "time_limit"))
     return next((seconds for seconds in found if seconds is not None and 0 < seconds <= MAX_TIME_LIMIT_S), None)
@@ -390,13 +392,14 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, Mapping):
         whole, nanos = value.get("seconds"), value.get("nanos") or 0
         parts = [_seconds(part) if isinstance(part, int | float) else None for part in (whole, nanos)]
-        return None if parts[0] is None or parts[1] is None else parts[0] + parts[1] / 1e9
+        return None if parts[0] is None or parts[1] is None else min(parts[0] + parts[1] / 1e9, MAX_TIME_LIMIT_S)
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         return float(value) if abs(value) < 1e12 else None  # JSON has integers that are no float
     if isinstance(value, str) and (match := _TIME.fullmatch(value.lower())):
-        return float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
+        seconds = float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
+        return min(seconds, MAX_TIME_LIMIT_S) if match[2] else seconds
     return None
 
 

@@ -9,7 +9,8 @@
 Each but the last as JSON text or as native values. A problem whose tests are not all of one kind is dropped, and so is
 one with any test that cannot be read without guessing: a misread test would punish right programs. How values are read:
 
-1. stdin: a string is the text itself; a number its digits; a flat list one line per item, an inner list one line.
+1. stdin: a string is the text itself; a number its digits; a flat list one line per item, whether or not it has its
+   own line end; an inner list one line.
 2. call, native input: a list holds the arguments, anything else is the only argument. Text input: JSON values, one
    per argument and line (LiveCodeBench), or one JSON array of the arguments (the other sources).
 3. call, output: text is JSON where the inputs are text too. Beside native inputs it is the returned string itself,
@@ -18,6 +19,7 @@ one with any test that cannot be read without guessing: a misread test would pun
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from coderl_tasks.problems.raw_files import json_or_text
 KINDS: dict[str, Kind] = {
     "stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call", "assert": "assert",
 }  # fmt: skip
+_LINE_END = re.compile(r"\r?\n\Z")
 
 
 class TestSet(NamedTuple):
@@ -173,7 +176,9 @@ def _kind(test: _RawTest, *, has_function: bool) -> Kind:
 def _stdin_text(value: Any) -> str:
     lines = value if isinstance(value, list) else [value]
     items_by_line = (line if isinstance(line, list) else [line] for line in lines)
-    return "\n".join(" ".join(map(_stdin_scalar, items)) for items in items_by_line)
+    texts = [" ".join(map(_stdin_scalar, items)) for items in items_by_line]
+    # A line that brings its own end would else be followed by a blank one.
+    return "\n".join([*(_LINE_END.sub("", text) for text in texts[:-1]), *texts[-1:]])
 
 
 def _stdin_scalar(value: Any) -> str:

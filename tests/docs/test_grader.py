@@ -6,6 +6,7 @@ None of the three is a dependency. Last run in TRL 1.16.0, verl 0.9.1 and verifi
 import asyncio
 import inspect
 import json
+import multiprocessing
 import re
 import threading
 from pathlib import Path
@@ -104,6 +105,30 @@ def test_threads_and_loops_share_one_grader_which_starts_again() -> None:
     chat = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": RIGHT}]
     with grader:
         assert grader.rewards([{"tests": json.dumps(two)}], [chat], ungraded="raise") == [1.0]
+
+
+def test_a_forked_process_starts_its_own() -> None:
+    context = multiprocessing.get_context("fork")
+    received, sent = context.Pipe(duplex=False)
+    with Grader() as grader:
+
+        def rewards() -> list[float | None]:
+            return grader.rewards([{"tests": TESTS}], [RIGHT], ungraded="raise")
+
+        def of_a_child() -> None:
+            sent.send(rewards())
+            grader.close()
+
+        assert rewards() == [1.0]
+        child = context.Process(target=of_a_child)
+        child.start()
+        try:
+            assert received.poll(60), "the child waits for a thread that it does not have"
+            assert received.recv() == [1.0]
+            child.join()
+        finally:
+            child.kill()
+        assert rewards() == [1.0]
 
 
 def test_trl(monkeypatch: pytest.MonkeyPatch, refusing: str) -> None:

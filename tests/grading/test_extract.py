@@ -46,6 +46,18 @@ FORMS: dict[str, Form] = {
     "a fence deep inside is text": Form(
         "```python\ns = '''\n        ```\n'''\n```", "s = '''\n        ```\n'''", "s = '''", "backticks in the program"
     ),
+    "an example in a docstring": Form(
+        '```python\ndef f(x):\n    """\n    ```python\n    >>> f(1)\n    ```\n    """\n    return x\n```',
+        'def f(x):\n    """\n    ```python\n    >>> f(1)\n    ```\n    """\n    return x',
+        '"""\n    return x',
+        "backticks in the program",
+    ),
+    "unclosed, then one deep inside": Form(
+        "```\na\nNo:\n    ```python\n    b\n    ```", "b", "a\nNo:", "the last block"
+    ),
+    "unclosed around one deep inside, twice": Form(
+        "```\na\nNo:\n    ```python\n    b\n    ```\nOr:\n```python\nc\n", "b", "Or:", "the last block"
+    ),
     "closing fence indented too far": Form("```python\nprint(1)\n        ```", "print(1)", "print(1)"),
     # thoughts
     "inside an unclosed thought": Form("<think>\n```python\na\n```\n", None, "a", "thought"),

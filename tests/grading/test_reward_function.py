@@ -1,5 +1,6 @@
 """A user's compute_reward in the sandbox: rewards, and everything that can be wrong with one."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,8 @@ async def test_a_file_that_cannot_be_loaded_is_refused_with_its_traceback(embedd
     ("row", "reason"),
     [
         ({"prompt": "Say it."}, "no_ground_truth"),
+        ({"prompt": "Say it.", "ground_truth": date(2025, 1, 1)}, "no_ground_truth"),
+        ({"prompt": "Say it.", "ground_truth": b"1"}, "no_ground_truth"),
         ({"text": "Say it.", "ground_truth": "1"}, "no_prompt"),
         ({"prompt": "Say \ud800", "ground_truth": "1"}, "not_utf8"),
         ("Say it.", "row_not_object"),

@@ -45,6 +45,11 @@ def test_a_row_of_mbpp_is_a_problem_with_a_test_per_assertion() -> None:
     assert "return" not in found.starter_code and "assert" not in found.starter_code
 
 
+def test_an_empty_test_list_takes_no_other_tests_place() -> None:
+    found = problem({"prompt": "p", "test_list": [], "tests": ["assert f(1) == 2"]})
+    assert [test.expected for test in found.tests] == ["assert f(1) == 2"]
+
+
 def test_the_sanitized_mbpp_has_other_columns() -> None:
     row = {"prompt": "Add.", "code": "def add(a, b):\n    return a + b", "test_imports": ["import math"],
            "test_list": ["assert math.isclose(add(1, 2), 3)"]}  # fmt: skip
@@ -86,6 +91,13 @@ def test_a_row_of_human_eval_keeps_what_its_prompt_gives() -> None:
             "x = 1\nassert f(x) == 2\ny = 2\nassert f(y) == 3",
             ["x = 1\nassert f(x) == 2", "x = 1\ny = 2\nassert f(y) == 3"],
         ),
+        (
+            "x = [1]\nassert f(x) == 2\nx = [2]\nassert f(x) == 3",
+            ["x = [1]\nassert f(x) == 2", "x = [1]\nx = [2]\nassert f(x) == 3"],
+        ),
+        ("s = f(0)\nassert s.push(1) is None\nassert s.pop() == 1", None),
+        ("l=[3,1]\nassert f(l) is None\nassert l == [1,3]", None),
+        ("a = [3]\nb = a\nassert f(a) is None\nc = b\nassert c == []", None),
         ({"inputs": [], "outputs": [], "assert_case": ["assert f(1) == 2"]}, ["assert f(1) == 2"]),
         ('["assert f(1) == 2"]', ["assert f(1) == 2"]),
         ("from solution import f\n\ndef test_it():\n    assert f(1) == 2\n    assert f(2) == 3\n", None),

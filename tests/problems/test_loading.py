@@ -1,4 +1,5 @@
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import sources
-from coderl_tasks.problems.loading import CODE_ROWS, load_problems, load_rows, parse_row
+from coderl_tasks.problems.loading import CODE_ROWS, Dates, load_problems, load_rows, parse_row
 from coderl_tasks.problems.problem import DROPPED_SCHEMA, RowDropped, problems_frame
 from coderl_tasks.problems.raw_files import RawRow
 from coderl_tasks.problems.raw_row import problem_from_row
@@ -128,6 +129,17 @@ def test_a_jsonl_file_with_damaged_lines(tmp_path: Path) -> None:
     assert result.read == 5
     assert result.dropped_by_reason() == {"row_not_object": 2, "not_utf8": 1}
     assert [p.statement for p in load_problems(str(path), ["other"], role="train").problems] == ["B"]
+
+
+def test_a_row_that_cannot_be_read_needs_no_date(tmp_path: Path) -> None:
+    old, new = (row(day) | {"date": day} for day in ("2024-12-31", "2025-01-01"))
+    path = write_lines(tmp_path / "mine.jsonl", [old, "{broken\n", new])
+    result = load_problems(str(path), role="test", dates=Dates(date(2025, 1, 1), None))
+    assert [p.statement for p in result.problems] == ["2025-01-01"]
+    assert (result.read, result.dropped_by_reason()) == (2, {"row_not_object": 1})
+    with pytest.raises(DataError, match="row 1 of mine has no date"):
+        write_lines(path, [old, row("A")])
+        load_problems(str(path), role="test", dates=Dates(date(2025, 1, 1), None))
 
 
 def test_a_raw_parquet_file_keeps_own_ids(tmp_path: Path) -> None:

@@ -155,6 +155,14 @@ def test_a_row_of_csv_whose_cells_have_moved_is_misread(tmp_path: Path) -> None:
     assert (number, good) == (2, {"prompt": "Four?", "ground_truth": "five"})
 
 
+def test_a_json_document_with_a_statement_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    problem = {"statement": "Add.", "examples": [{"input": "1 2", "output": "3"}], "tests": "[1]"}
+    for indent in (None, 1):
+        path.write_text(json.dumps(problem, indent=indent))
+        assert read([whole_file(RawFile(path, "a.json", "json"))]) == [(0, problem)]
+
+
 def test_a_json_document_may_be_as_large_as_a_row(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(ROWS))

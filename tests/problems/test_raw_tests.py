@@ -115,6 +115,11 @@ def test_stdin_values_that_are_not_strings() -> None:
     assert parse_tests(raw).tests == (Test("5", "1"), Test("1\n2 3", "a"), Test("1 2\n3.5", "x"))
 
 
+def test_lines_that_bring_their_own_end() -> None:
+    raw = {"inputs": [["2\n", "1 2\n"], ["1\r\n", "\n", 2]], "outputs": [["1\n", "2\n"], ["3\n"]]}
+    assert parse_tests(raw).tests == (Test("2\n1 2\n", "1\n2\n"), Test("1\n\n2", "3\n"))
+
+
 DROPS: dict[str, list[Any]] = {
     "no_tests": [None, "", "[]", [], {"inputs": [], "outputs": []}, "null"],
     "tests_not_json": ["{", "[1,", "\x00", "[" * 100_000],
