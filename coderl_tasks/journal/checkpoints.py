@@ -4,6 +4,7 @@
 row is written once the service has said that the weights are saved.
 """
 
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DamagedFileError, append_row, read_json, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, append_row, read_json, read_rows, write_rows
 from coderl_tasks.settings import TrainSettings
 
 if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run does not need it
@@ -20,7 +21,10 @@ if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run d
 
     from coderl_tasks.policy.clients import Kind
 
+logger = logging.getLogger(__name__)
 CHECKPOINTS_FILE = "checkpoints.jsonl"
+REMOVED_FILE = "checkpoints.removed.jsonl"
+"""Checkpoints of steps that were removed; their weights may still be on the service."""
 
 
 async def save_checkpoint_async(
@@ -71,6 +75,17 @@ def read_checkpoints(log_path: Path | str) -> list[dict[str, Any]]:
     return read_rows(Path(log_path) / CHECKPOINTS_FILE)
 
 
+def set_aside_checkpoints(log_path: Path, first: int) -> None:
+    """Move the rows of step `first`, and of later ones, to REMOVED_FILE: these steps are trained again."""
+    file, aside, rows = log_path / CHECKPOINTS_FILE, log_path / REMOVED_FILE, read_checkpoints(log_path)
+    kept = [row for row in rows if row.get("step", -1) < first]
+    if kept != rows:
+        # In this order: after a crash in between they are in both files, and the next start moves them again.
+        write_rows(aside, [*read_rows(aside), *(row for row in rows if row not in kept)])
+        write_rows(file, kept)
+        logger.warning("%s: the checkpoints from step %d on are of removed steps: see %s", file, first, aside.name)
+
+
 def get_last_checkpoint(log_path: Path | str, required_key: str = "state_path") -> dict[str, Any] | None:
     """The newest checkpoint with `required_key` (state_path to train, sampler_path to sample), None if none has."""
     rows = [row for row in read_checkpoints(log_path) if row.get(required_key)]
@@ -98,7 +113,8 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     states: list[ExpiringState] = []
     states_seen = 0
     # Stop after the states that a run keeps: a long run has thousands of commits.
-    for file in sorted(run.glob("steps/*/commit.json"), reverse=True):
+    files = (file for file in run.glob("steps/*/commit.json") if file.parent.name.isdecimal())
+    for file in sorted(files, reverse=True):
         try:
             path = read_json(file).get("state_path")
         except DamagedFileError:

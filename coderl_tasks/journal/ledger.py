@@ -321,7 +321,8 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
     # The run's own evaluations: others are of `coderl evaluate`, which has a budget of its own.
     own = (folder for folder in path.glob("evals/*") if folder.name.startswith((BASELINE, FINAL, "step-")))
     budget = Budget(settings, map(evaluation_tokens, own))
-    for folder in sorted(path.glob("steps/*")):
+    # Users may keep copies of steps beside them, under other names.
+    for folder in sorted(folder for folder in path.glob("steps/*") if folder.name.isdecimal()):
         step, lost = int(folder.name), read_lost(folder)
         if step in committed:
             tokens = metrics_tokens(committed[step].metrics)

@@ -45,6 +45,9 @@ FINDINGS = ("probe",)
 NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
 """Keys that a resume does not compare: the format, say, or what the directory was called."""
 
+_OF_COMPLETIONS = ("temperature", "max_tokens")
+"""Settings that each completion is sampled with: in a step that was begun, some have the old value."""
+
 _PLAIN = Setting()
 _ABSENT = object()
 DEEPEST = 50  # lists and objects in one another: ours have five, and readers recur
@@ -191,6 +194,8 @@ class ConfigChange:
     def on_resume(self, step: int) -> str:
         """The line to show when a run resumes at `step`."""
         line = f"changed on resume, from step {step} on: {self}"
+        if self.key in _OF_COMPLETIONS:
+            line += " (completions that are sampled already keep the old value)"
         return f"warning: {line}" if _SETTINGS.get(self.key, _PLAIN).on_resume == "warned" else line
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import atomic
-from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, set_aside_checkpoints
 from coderl_tasks.journal.directory_lock import DirectoryLock
 from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
@@ -35,7 +35,7 @@ from coderl_tasks.journal.recorded_json import (
     config_changes,
     recorded_config,
 )
-from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal, cut_index
+from coderl_tasks.journal.steps import FINAL, PROBLEMS_FILE, Commit, EvalJournal, GroupFiles, StepJournal, cut_index
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
@@ -43,6 +43,7 @@ STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes whic
 _EARLY = {CONFIG_FILE, "test_order.json", "prompts.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
 """Files that a start may write before anything is sampled."""
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")  # samples or updates, also damaged ones that were set aside
+_MOST_AHEAD = 8  # the highest max_steps_off_policy
 _LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
@@ -156,12 +157,17 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             # Keep what earlier starts found out by probing the services: `config` lacks it, and a probe costs.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config) if resumed else []
-            if changes and is_unstarted(folder):
-                # It says which tests of a problem run first, as learned from the pool. The changes may name another
-                # pool, and as nothing was sampled yet, this start may learn the order again.
-                (folder / "test_order.json").unlink(missing_ok=True)
-            for name in ("metrics.jsonl", "checkpoints.jsonl"):
+            decides_anew = bool(changes) and is_unstarted(folder)
+            for name in ("metrics.jsonl", CHECKPOINTS_FILE):
                 atomic.recover(folder / name)  # before `cls`, which reads the rows
+            committed = committed_steps(folder)
+            last = max((int(step.name) for step in folder.glob("steps/*") if step.name.isdecimal()), default=-1)
+            # Users remove the folders of the last steps to train these again: their checkpoints must not count for the
+            # new ones. A step that is there without its commit is no such case: its update is repeated as it was.
+            if last < committed:
+                set_aside_checkpoints(folder, committed)
+            if decides_anew:
+                _discard_decisions(folder)
             complete = {"format": FORMAT, **config, **findings}
             run = cls(folder, complete, lock, changes, resumed)
             run.finished = resumed and is_finished(run)
@@ -247,8 +253,8 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
-    # It takes effect after the step that it was decided with, or one later where that one may have been begun.
-    commits = (StepJournal(path, step).files["commit"] for step in (last, last - 1) if step >= 0)
+    # It takes effect after the step that it was decided with, or later by the steps that may have been sampled ahead.
+    commits = (StepJournal(path, step).files["commit"] for step in range(max(0, last - _MOST_AHEAD), last + 1))
     acts = (act for file in commits for act in atomic.read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
@@ -274,6 +280,15 @@ def is_unstarted(path: Path) -> bool:
     # Damaged ones too: people may yet get out of them what was paid for.
     paid_for = (file for pattern in _PAID_FOR for file in path.rglob(pattern))
     return next(paid_for, None) is None and not (metrics.is_file() and metrics.stat().st_size)
+
+
+def _discard_decisions(path: Path) -> None:
+    """Delete what a start that sampled nothing has decided by its settings: a start with others decides it anew."""
+    # The order of tests, as learned from its pool; the state before any step, of its model, rank and seed; and the
+    # problems of the first step. Other files of that step stay: lost.json counts tokens that were paid for.
+    names = ("test_order.json", CHECKPOINTS_FILE, f"steps/*/{PROBLEMS_FILE}")
+    for file in [file for name in names for file in path.glob(name)]:
+        file.unlink()
 
 
 def is_given_name(name: str) -> bool:

@@ -85,6 +85,9 @@ class RolloutEngine:
         """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
         `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
+        of_turns, limit = self.environment.turns, self.settings.max_tokens
+        if of_turns.most > 1 and of_turns.tokens is not None:
+            limit = min(limit, of_turns.tokens)  # all answers together: the first one too
         values: dict[str, Any] = {"temperature": self.settings.temperature}
         values |= {"sampler_step": self.settings.sampler_step} | others
         return sampling.GroupRequest(
@@ -93,7 +96,7 @@ class RolloutEngine:
             split=problem.split,
             prompt_tokens=prompt,
             num_samples=num_samples,
-            max_tokens=sampling.completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
+            max_tokens=sampling.completion_budget(len(prompt), limit, self.settings.context),
             seed=seed,
             **values,
         )

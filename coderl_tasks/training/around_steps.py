@@ -52,7 +52,8 @@ def lost_scores(run: TrainingRun) -> list[int]:
             raise DataError(
                 f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
                 f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
-                f"{journal.folder.name} on, to train these steps again"
+                f"{journal.folder.name} on, to train these steps again, "
+                "and in evals/ those of the evaluations after these steps"
             )
     return lost
 

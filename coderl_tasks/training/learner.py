@@ -210,7 +210,8 @@ class Learner:
                 raise DataError(
                     f"{self._directory.path}: the scored rollouts of step {trained.updates} are missing or damaged: "
                     "start the run again to score its samples again; where they are lost too, remove the folders of "
-                    f"the steps from {trained.updates:06d} on, to train these steps again"
+                    f"the steps from {trained.updates:06d} on, to train these steps again, "
+                    "and in evals/ those of the evaluations after these steps"
                 )
             # Use the recorded parameters: a resume may have changed the settings since.
             adam, method = tinker.AdamParams(**commit.adam), UpdateMethod.recorded(commit.method)

@@ -122,6 +122,8 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
     # Groups of an earlier process get the turns that they lack, and are graded as if they had just arrived.
     unfinished = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
     if unfinished:
+        # On a retry, their grades are of the completions that lacked a reply.
+        await run.graded_ahead.release(step)
         sampler = await run.learner.sampling_client(policy_updates)
         await sampling.try_all(finish_turns, unfinished)
     for group in groups.values():
@@ -230,8 +232,10 @@ async def _graded_without_signal(run: TrainingRun, step: int, sampled: pl.DataFr
     completions could not be graded: during an outage nobody knows which groups have a signal."""
     try:
         graded = await run.graded_ahead.graded(sampled, f"step {step}")
-    except Exception:
-        await run.graded_ahead.release(step)  # so that a retry grades again
+    except BaseException:
+        # So that a retry grades again. Also if cancelled (by `Session.supervise`, say), which cancels the grading too:
+        # a retry that found it would be cancelled itself.
+        await run.graded_ahead.release(step)
         raise
     return set(groups_without_signal(graded, run.counted_rewards))
 

@@ -1,12 +1,20 @@
 """checkpoints.jsonl and check_log_dir; saving itself is tested with the policy's update."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.checkpoints import check_log_dir, get_last_checkpoint, read_checkpoints, record_checkpoint
+from coderl_tasks.journal.checkpoints import (
+    check_log_dir,
+    expiring_states,
+    get_last_checkpoint,
+    read_checkpoints,
+    record_checkpoint,
+)
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import Commit
 
 
 def test_the_last_checkpoint_with_a_key(tmp_path: Path) -> None:
@@ -21,6 +29,14 @@ def test_the_last_checkpoint_with_a_key(tmp_path: Path) -> None:
     with (tmp_path / "checkpoints.jsonl").open("a") as file:
         file.write('{"name": "torn')
     assert get_last_checkpoint(tmp_path, required_key="sampler_path") == second
+
+
+def test_a_users_copy_of_a_step_has_no_state_to_resume_from(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path, {}) as run:
+        for step in (0, 1):
+            run.step(step).write_commit(Commit(step, {"step": step}, state_path=f"tinker://x/{step}"))
+        shutil.copytree(run.step(1).folder, tmp_path / "steps" / "000001.bak")
+        assert [state.step for state in expiring_states(tmp_path, {})] == [1, 0]
 
 
 def test_check_log_dir(tmp_path: Path) -> None:

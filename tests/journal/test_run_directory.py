@@ -14,11 +14,13 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
+from coderl_tasks.journal.atomic import read_rows
+from coderl_tasks.journal.checkpoints import REMOVED_FILE, read_checkpoints, record_checkpoint
 from coderl_tasks.journal.directory_lock import DirectoryBusyError, DirectoryMovedError
+from coderl_tasks.journal.ledger import Tokens, add_lost, read_lost
 from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
-from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, index_files, index_step
+from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, StepProblems, index_files, index_step
 from coderl_tasks.paths import is_open_to_others, private_folder
 from coderl_tasks.settings import TrainSettings
 
@@ -109,6 +111,35 @@ def test_lines_that_are_damaged_are_set_aside_and_the_others_stay(tmp_path: Path
     ]  # fmt: skip
 
 
+def test_checkpoints_of_removed_steps_do_not_count_for_those_trained_in_their_place(
+    tmp_path: Path, config: Config
+) -> None:
+    def checkpoint(run: RunDirectory, step: int) -> None:
+        record_checkpoint(run.path, f"step-{step:06d}", {"step": step}, {"state_path": f"tinker://x/{step}"})
+
+    def checkpointed(run: RunDirectory) -> list[int]:
+        return [row["step"] for row in read_checkpoints(run.path)]
+
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        checkpoint(run, -1)
+        for step in range(4):
+            commit(run, step)
+            checkpoint(run, step)
+    run.step(3).files["commit"].write_text("{")
+    for _ in range(2):  # the first start sets the commit aside
+        with RunDirectory.open(tmp_path / "run", config) as run:
+            assert (run.next_step, checkpointed(run)) == (3, [-1, 0, 1, 2, 3])
+    for step in (2, 3):
+        shutil.rmtree(run.step(step).folder)
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert (run.next_step, checkpointed(run)) == (2, [-1, 0, 1])
+        assert [row["step"] for row in read_rows(run.path / REMOVED_FILE)] == [2, 3], "their weights may be wanted yet"
+        commit(run, 2)
+        checkpoint(run, 2)
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert checkpointed(run) == [-1, 0, 1, 2]
+
+
 def test_resume_repairs_what_a_crash_left(tmp_path: Path, config: Config) -> None:
     with RunDirectory.open(tmp_path / "run", config) as run:
         commit(run, 0)
@@ -179,6 +210,31 @@ def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, conf
     assert (tmp_path / "run" / "test_order.json").exists()
 
 
+def test_what_was_decided_before_anything_was_sampled_is_decided_anew_with_other_settings(
+    tmp_path: Path, config: Config, group: pl.DataFrame
+) -> None:
+    initial = {"name": "initial", "step": -1, "state_path": "tinker://x"}
+    problems, lost = StepProblems(["a"]), Tokens(3)
+
+    def decided() -> tuple[list[Config], StepProblems | None]:
+        return read_checkpoints(run.path), run.step(0).read_problems()
+
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        record_checkpoint(run.path, "initial", {"step": -1}, {"state_path": "tinker://x"})
+        run.step(0).write_problems(["a"])
+        add_lost(run.step(0).folder, lost)
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert decided() == ([initial], problems), "the same settings would decide the same"
+    with RunDirectory.open(tmp_path / "run", config | {"seed": 1}) as run:
+        assert decided() == ([], None)
+        assert read_lost(run.step(0).folder) == lost, "these tokens are paid for"
+        record_checkpoint(run.path, "initial", {"step": -1}, {"state_path": "tinker://x"})
+        run.step(0).write_problems(["a"])
+        run.step(0).groups.write(0, group)
+    with RunDirectory.open(tmp_path / "run", config | {"seed": 1, "learning_rate": 1.0}) as run:
+        assert decided() == ([initial], problems), "a group of that step is sampled"
+
+
 def test_a_run_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path, config: Config) -> None:
     begin(tmp_path / "run", config)
     file = tmp_path / "run" / "config.json"
@@ -211,6 +267,16 @@ def test_config_comparison() -> None:
     with pytest.raises(ConfigError, match="preset: 'nano' -> 'smoke'"):
         check_resume({"preset": "nano"}, {"preset": "smoke"})
     assert check_resume({}, {"log_path": 1}) == []
+
+
+def test_a_changed_limit_is_not_said_of_completions_that_are_sampled() -> None:
+    old = {"max_tokens": 8, "learning_rate": 1.0}
+    changes = check_resume(old, {"max_tokens": 9, "learning_rate": 2.0})
+    assert [change.on_resume(3) for change in changes] == [
+        "warning: changed on resume, from step 3 on: learning_rate: 1.0 -> 2.0",
+        "warning: changed on resume, from step 3 on: max_tokens: 8 -> 9 (completions that are sampled already keep the "
+        "old value)",
+    ]
 
 
 def test_a_run_had_the_default_of_a_setting_that_is_newer() -> None:

@@ -137,6 +137,8 @@ async def test_limits_of_a_turn_and_of_a_completion(sampler: tinker.SamplingClie
         said = sum(len(turn["environment_tokens"]) for turn in row["turns"])
         assert len(row["completion_tokens"]) + said <= 70 and len(row["turns"]) < 4
         assert all(turn["n_tokens"] <= 24 for turn in row["turns"]) and row["turns"][-1]["n_tokens"] > 0
+    tight, _ = await sampled(engine_of(judge, Doubting(turns=Turns(4, tokens=10))), sampler)
+    assert max(map(len, tight["completion_tokens"])) == 10 and {len(turns) for turns in tight["turns"]} == {1}
     prompt = len(short["prompt_tokens"][0])
     narrow, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2)), context=prompt + 30), sampler)
     assert {len(turns) for turns in narrow["turns"]} == {1}, "a reply leaves no room for an answer"

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,11 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownError
+from coderl_tasks.grading import Judge
+from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.journal.steps import StepProblems
 from coderl_tasks.policy.update import KL_SAMPLE
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import PhaseResult, SamplingAhead, sample, score, update
 from tests.training.refilled_runs import DOWN, POOL, SIGNAL, ZERO, Refilled, Told, problems_of
@@ -158,6 +163,32 @@ async def test_no_group_is_replaced_for_a_fault(refilled: Refilled, tmp_path: Pa
         assert run.directory.step(0).read_problems() is None, "a function is mended before more is sampled with it"
 
 
+async def test_a_round_whose_grading_was_cancelled_is_graded_by_the_retry(refilled: Refilled, tmp_path: Path) -> None:
+    class Waiting(Told):
+        """Once `waits` is set, grading begins and does not end."""
+
+        waits, begun = False, asyncio.Event()
+
+        async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+            if self.waits:
+                self.begun.set()
+                await asyncio.Event().wait()
+            return await super().score(judge, problem, texts)
+
+    quiet = await sampled(refilled, tmp_path / "quiet")
+    async with refilled.run(tmp_path / "cancelled", told := Waiting(zero=DOWN, signal=DOWN)) as run:
+        with pytest.raises(SandboxDownError):  # the groups of the first round are recorded
+            await sample.fn(run, 0)
+        told.waits = True
+        phase = asyncio.create_task(sample.fn(run, 0))
+        await told.begun.wait()
+        phase.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await phase
+        told.waits, told.grades = False, Told().grades
+        assert (await sample.fn(run, 0)).rollouts.equals(quiet)
+
+
 @pytest.mark.parametrize("lag", [1, 3])
 async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, tmp_path: Path, lag: int) -> None:
     settings: dict[str, Any] = {"max_steps_off_policy": lag, "learning_rate": 0.1, "temperature": 3.0}
@@ -252,6 +283,7 @@ async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled:
     assert metrics["cost_usd"] == costs[1].prompt + costs[1].completion + costs[1].training
     assert metrics["tokens_training"] == costs[1].training and metrics["tokens_completion"] == lengths[1]
     assert metrics["tokens_prompt"] + metrics["tokens_prompt_cached"] == lengths[0]
+    shutil.copytree(folder / "steps" / "000000", folder / "steps" / "000000.bak")  # by somebody, and spent on by nobody
     least = costs[1].prompt + costs[1].completion + costs[1].training
     async with refilled.run(folder, Told(), prices=prices, max_usd=least + 1, refill=1) as run:
         assert run.session.budget.spent == costs[1]

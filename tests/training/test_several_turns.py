@@ -13,6 +13,7 @@ from coderl_tasks.environments.feedback import Reply, tool_replies
 from coderl_tasks.errors import SandboxDownError
 from coderl_tasks.grading import Judge
 from coderl_tasks.grading.scoring import Verdict
+from coderl_tasks.policy.rollout import VARYING_COLUMNS
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Message, Renderer
@@ -93,6 +94,17 @@ async def test_a_sandbox_that_is_down_fails_the_phase_whose_retry_asks_again(
     quiet = await sampled(refilled, tmp_path / "quiet", Doubting())
     assert again.equals(quiet)
     assert len(refilled.seeds) == 2 * (first + resumed), "first answers are not sampled again"
+
+
+async def test_a_completion_that_gets_its_reply_on_a_retry_is_graded_again(refilled: Refilled, tmp_path: Path) -> None:
+    async with refilled.run(tmp_path / "quiet", Doubting(), refill=1) as run:
+        quiet = (await score.fn(run, 0, await sample.fn(run, 0))).rollouts
+    async with refilled.run(tmp_path / "down", doubting := Doubting(down=True), refill=1) as run:
+        with pytest.raises(SandboxDownError, match="could not be run for a reply"):
+            await sample.fn(run, 0)
+        doubting.down = False
+        again = (await score.fn(run, 0, await sample.fn(run, 0))).rollouts
+    assert again.drop(VARYING_COLUMNS).equals(quiet.drop(VARYING_COLUMNS))
 
 
 async def test_the_metrics_of_turns(refilled: Refilled, tmp_path: Path) -> None:

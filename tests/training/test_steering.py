@@ -91,7 +91,7 @@ def test_the_temperature_is_raised_to_its_bound_and_not_where_nobody_knows_what_
     assert steered(tmp_path / "not", [ALL_ZERO] * 30, hotter=False) == []
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, 1, 8])
 def test_a_run_ends_where_it_has_converged_and_pass_at_1_is_at_its_height(tmp_path: Path, lag: int) -> None:
     settings = ACT.with_changes(max_steps_off_policy=lag)
     rows = [*[GOOD] * 10, *[ALL_ONE] * 30, evaluated(19, 0.80), evaluated(24, 0.82)]
