@@ -20,6 +20,7 @@ that a crash lost could not be replayed.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -391,7 +392,7 @@ def train_step(
     if not datums:
         return None
     answers: list[Any] = []
-    # Both are waited for: the SDK posts optim_step even if forward_backward was refused.
+    # Both are waited for: the SDK may have posted optim_step even if forward_backward was refused.
     for future in submit_train_step(training_client, datums, adam_params):
         try:
             answers.append(future.result())
@@ -406,13 +407,23 @@ def submit_train_step(
     adam_params: tinker.AdamParams,
     loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
-    """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
+    """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does. If
+    forward_backward fails or is cancelled, so is optim_step."""
     try:
         config, name = dict(loss.config) or None, cast(Any, loss.name)  # the SDK's type lists today's losses
         forward_backward = training_client.forward_backward(list(datums), loss_fn=name, loss_fn_config=config)
-        return forward_backward, training_client.optim_step(adam_params)
+        optim_step = training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error(error) from error
+
+    def cancel_optim_step(done: Future[tinker.ForwardBackwardOutput]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            optim_step.future().cancel()
+
+    # The SDK sends many datums in chunks, the first one last. If another chunk is refused, the first is never sent, and
+    # optim_step would wait for its turn behind it for ever.
+    forward_backward.future().add_done_callback(cancel_optim_step)
+    return forward_backward, optim_step
 
 
 def finish_train_step(

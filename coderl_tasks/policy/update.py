@@ -359,7 +359,7 @@ async def update_policy(
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
         forward_backward, optim_step = grpo.submit_train_step(training_client, chosen, adam, method.loss)
-        # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
+        # Await both even if one fails: forward_backward's error, which cancels optim_step, is the cause.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output = grpo.finish_train_step(*answers)
         trained_on = [sources[index] for index in batch]

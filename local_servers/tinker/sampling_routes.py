@@ -27,12 +27,14 @@ routes = web.RouteTableDef()
 async def create_sampling_session(request: web.Request) -> web.Response:
     """A sampler of a base model or of a checkpoint, whose weights are loaded before it is announced."""
     state, body = await read(request, types.CreateSamplingSessionRequest)
-    session = state.sessions.require_living(body.session_id)
+    state.sessions.require_living(body.session_id)
     sampler_id = sampler_name(body.session_id, body.sampling_session_seq_id)
     if (known := state.samplers.get(sampler_id)) is None:
         sampler = await _new_sampler(state, sampler_id, body)
         # Loaded first, so that a damaged checkpoint is refused here, and not in every request for samples.
         await state.samplers.weights(sampler)
+        # Again: nothing would remove a sampler that is added after its session's end.
+        session = state.sessions.require_living(body.session_id)
         if state.samplers.get(sampler_id) is None:  # a resend may have been faster
             state.samplers.add(sampler)
             session.sampler_ids.append(sampler_id)

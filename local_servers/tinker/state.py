@@ -30,7 +30,6 @@ from local_servers.tinker.refusal import BadRequest, Refusal, gone
 if TYPE_CHECKING:
     from local_servers.tinker.engine.adapter import Snapshot, SnapshotWeights
     from local_servers.tinker.engine.causal_lm import Weights
-    from local_servers.tinker.engine.lora_engine import Engine
 
 K = TypeVar("K")
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -220,16 +219,17 @@ class SamplerRegistry(dict[str, Sampler]):
 
     async def weights(self, sampler: Sampler) -> "Weights":
         """The weights to draw from. Refusal 404 or 422 if the checkpoint was deleted or damaged meanwhile."""
-        snapshot, host, record = sampler.snapshot, sampler.host, sampler.checkpoint
+        snapshot, record, engine = sampler.snapshot, sampler.checkpoint, await sampler.host.engine()
+        # In threads of their own: the training thread may be busy for long. No pass changes what they read, a
+        # checkpoint's files and the base's weights.
         if record is not None:
 
-            def load(engine: "Engine") -> "Snapshot":
+            def load() -> "Snapshot":
                 return engine.snapshot(engine.load_adapter(self._store.files(record), optimizer=False))
 
-            snapshot = await _once(self._loaded, record.data, KEPT_CHECKPOINTS, lambda: host.train(load))
+            snapshot = await _once(self._loaded, record.data, KEPT_CHECKPOINTS, lambda: asyncio.to_thread(load))
         if snapshot is None:
-            return (await host.engine()).sampler_weights(None)
-        # In a thread of its own: the training thread may be busy for long.
+            return engine.sampler_weights(None)
         return await _once(self._made, snapshot, KEPT_WEIGHTS, lambda: asyncio.to_thread(snapshot.weights))
 
     def end_session(self, session_id: str) -> None:

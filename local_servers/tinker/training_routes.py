@@ -220,8 +220,10 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
         async def work() -> Answer:
             snapshot = await model.snapshot()
             run = model.run
+            # The session may have ended meanwhile: nothing would remove a sampler that is added after its end.
+            session = state.sessions.require_living(run.session_id)
             state.samplers.add(Sampler(sampler_id, run.session_id, model.host, run.base_model, snapshot=snapshot))
-            state.sessions.require_living(run.session_id).sampler_ids.append(sampler_id)
+            session.sampler_ids.append(sampler_id)
             return json_answer({"type": body.type, "sampling_session_id": sampler_id})
 
         return work

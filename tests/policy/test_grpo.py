@@ -1,6 +1,7 @@
 """The GRPO maths and the training step."""
 
 import math
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import httpx
@@ -121,6 +122,7 @@ class Client:
     def __init__(self, forward: Exception | None = None, optim: Exception | None = None) -> None:
         self.errors = {"forward": forward, "optim": optim}
         self.log: list[str] = []
+        self.futures: dict[str, Future[str]] = {}
 
     def forward_backward(self, data: list[tinker.Datum], loss_fn: str, loss_fn_config: None) -> SimpleNamespace:
         assert loss_fn == "importance_sampling" and loss_fn_config is None
@@ -135,12 +137,15 @@ class Client:
 
         def result() -> str:
             self.log.append(f"wait {name}")
-            error = self.errors[name]
-            if error is not None:
-                raise error
-            return name
+            return future.result(timeout=60)
 
-        return SimpleNamespace(result=result)
+        future = self.futures[name] = Future()
+        error = self.errors[name]
+        if error is not None:
+            future.set_exception(error)
+        elif self.errors["forward"] is None:  # or optim_step is never answered
+            future.set_result(name)
+        return SimpleNamespace(result=result, future=lambda: future)
 
 
 def refusal(status: int) -> tinker.APIStatusError:
@@ -182,3 +187,4 @@ def test_train_step_names_the_failure(
     with pytest.raises(kind):
         train_step(client, [DATUM], ADAM)  # type: ignore[arg-type]
     assert client.log[2:] == ["wait forward", "wait optim"]
+    assert client.futures["optim"].done()

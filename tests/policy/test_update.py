@@ -1,5 +1,7 @@
 """The update against the embedded server: numbers, determinism, and going on from a saved state."""
 
+import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,8 +96,6 @@ async def test_a_run_goes_on_bit_for_bit_from_its_checkpoint(
 
 
 def test_the_same_without_a_running_loop(tinker_url: str, tiny_model: str, tmp_path: Path) -> None:
-    import asyncio
-
     async def prepare() -> tuple[tinker.ServiceClient, tinker.TrainingClient, pl.DataFrame]:
         service = await clients.connect(tinker_url, "tml-test")
         sampler = await clients.create_sampling_client(service, base_model=tiny_model)
@@ -116,6 +116,19 @@ async def test_a_refused_datum_is_an_error_with_its_reason(service: tinker.Servi
     bad = scored.with_columns(pl.lit([9999], dtype=pl.List(pl.Int32)).alias("prompt_tokens"))
     with pytest.raises(UpdateRefusedError, match="9999"):
         await update_policy(await start(service, tiny_model), bad, ADAM)
+
+
+async def test_a_datum_that_is_refused_in_a_later_chunk_ends_the_update(
+    service: tinker.ServiceClient, tiny_model: str
+) -> None:
+    """The SDK sends a chunk of 1,024 datums, and the rest before it."""
+    scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
+    many = pl.concat([scored.filter("trained")] * 90).with_columns(group_index=pl.int_range(pl.len()))
+    bad = pl.lit([9999], dtype=pl.List(pl.Int32))
+    last = many.with_columns(prompt_tokens=pl.when(pl.col("group_index") < 1024).then("prompt_tokens").otherwise(bad))
+    async with asyncio.timeout(60):
+        with pytest.raises(UpdateRefusedError, match="9999"):
+            await update_policy(await start(service, tiny_model), last.cast(scored.schema), ADAM)
 
 
 async def test_a_missing_checkpoint_is_named(service: tinker.ServiceClient) -> None:
@@ -141,7 +154,7 @@ class Diverged:
         async def coroutine() -> object:
             return answer
 
-        return SimpleNamespace(coroutine=coroutine)
+        return SimpleNamespace(coroutine=coroutine, future=Future)
 
 
 async def test_divergence_is_said(service: tinker.ServiceClient, tiny_model: str) -> None:

@@ -566,8 +566,8 @@ class BaseModel:
         row_exact: bool,
         in_float32: bool = False,
     ) -> torch.Tensor:
-        """Final hidden states (R, hidden) of packed rows, the tokens of one or more sequences: `tokens` and `positions`
-        are (R,) int64, `attention` knows which rows see which.
+        """Hidden states (R, hidden) to unembed of packed rows, the tokens of one or more sequences: `tokens` and
+        `positions` are (R,) int64, `attention` knows which rows see which.
 
         With `row_exact` a row has the same bits in any batch; rows must then come in whole tiles (`padded_rows`).
         Otherwise the result is differentiable in `weights`. With `in_float32` products are float32, whatever the dtype
@@ -585,7 +585,10 @@ class BaseModel:
             )
         finally:
             vars(state).clear()
-        return out.last_hidden_state[0]
+        states = out.last_hidden_state[0]
+        # Granite divides the logits. Dividing the states gives the same, and the backward pass includes it.
+        scaling = getattr(self.config, "logits_scaling", 1)
+        return states if scaling == 1 else states / scaling
 
     def row_exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""

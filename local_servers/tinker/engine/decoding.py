@@ -44,7 +44,9 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
-        return tokens, _at(logits.log_softmax(dim=1), tokens)
+        logprobs = _at(logits.log_softmax(dim=1), tokens)
+        _require_finite(logprobs)
+        return tokens, logprobs
     probs = (logits if spec.temperature == 1 else logits / spec.temperature).softmax(dim=1)
     if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
         # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
@@ -87,17 +89,22 @@ def _invert(probs: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
     # Double between blocks: float32 sums over a large vocabulary are too coarse for tokens of small probability. Within
     # one, double would make a copy of all probabilities first.
     sums = blocks.sum(dim=2).double().cumsum(dim=1)
-    if not sums[:, -1].isfinite().all():  # or a token outside the vocabulary would be drawn
-        raise BadRequest(
-            "the weights give logits that are not finite: training has diverged. Continue from an earlier "
-            "checkpoint with a lower learning rate"
-        )
+    _require_finite(sums[:, -1])  # or a token outside the vocabulary would be drawn
     target = torch.from_numpy(uniforms).to(probs.device)[:, None] * sums[:, -1:]
     block = _passed(sums.expand(n_samples, -1), target)
     rows = torch.arange(n_samples, device=probs.device) % len(probs)
     before = F.pad(sums, (1, 0))[rows, block]
     inside = _passed(before[:, None] + blocks[rows, block].double().cumsum(dim=1), target)
     return block * _SUMMED + inside
+
+
+def _require_finite(values: torch.Tensor) -> None:
+    """Raises BadRequest if a value, which comes of logits, is no number."""
+    if not values.isfinite().all():
+        raise BadRequest(
+            "the weights give logits that are not finite: training has diverged. Continue from an earlier "
+            "checkpoint with a lower learning rate"
+        )
 
 
 def _passed(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

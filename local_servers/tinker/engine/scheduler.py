@@ -78,7 +78,13 @@ class SamplingScheduler:
             batch.requests = [request for request in batch.requests if not futures[request].cancelled()]
             futures = {request: futures[request] for request in batch.requests}
             self._admit(waiting, batch, futures)
-            _answer(batch.step(), futures)
+            try:
+                _answer(batch.step(), futures)
+            except Exception as error:  # a failed allocation, say; without this loop nobody would be served again
+                logger.error("a sampling step failed", exc_info=error)
+                for future in futures.values():
+                    end_future(future, error)
+                batch.requests = []
         # What came in after the last round has a future too, and somebody waits for it.
         self._receive(waiting, idle=False)
         for future in [*futures.values(), *(future for _, _, future in waiting)]:
@@ -138,7 +144,8 @@ def _joined(parts: list[Future[SampleResult]]) -> Future[SampleResult]:
 def _answer(finished: list[RunningRequest], futures: dict[RunningRequest, Future[SampleResult]]) -> None:
     """Answers these and forgets them: no name in the loop keeps their caches while it sleeps."""
     for request in finished:
+        outcome = request.error or request.result()
         future = futures.pop(request)
-        if request.error is not None and not isinstance(request.error, BadRequest) and not future.cancelled():
-            logger.error("sampling failed", exc_info=request.error)
-        end_future(future, request.error or request.result())
+        if isinstance(outcome, Exception) and not isinstance(outcome, BadRequest) and not future.cancelled():
+            logger.error("sampling failed", exc_info=outcome)
+        end_future(future, outcome)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from local_servers.memory import OutOfMemory, require_memory
+from local_servers.memory import OutOfMemory, as_out_of_memory, require_memory
 from local_servers.tinker.engine.adapter import SnapshotWeights
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.packing import common_prefix
@@ -327,7 +327,11 @@ class KeptPrompts:
             held -= self._prompts.pop(0).nbytes
         try:
             require_memory(need, "a prompt that later ones may begin with", tensors[0].device.type)
-        except OutOfMemory:
+            copies = [tensor.clone() for tensor in tensors]
+        except Exception as error:
+            # A device's memory, and what others have taken since, only the allocation shows.
+            if as_out_of_memory(error) is None:
+                raise
             self._prompts.clear()
             return
         # Weights of a training step are freed when nobody samples from them any more: do not hold them here. Those of
@@ -335,7 +339,7 @@ class KeptPrompts:
         holder: Callable[[], Weights | None] = (
             weakref.ref(weights) if isinstance(weights, SnapshotWeights) else lambda: weights
         )
-        self._prompts.append(_Prompt(holder, tokens, [tensor.clone() for tensor in tensors], need))
+        self._prompts.append(_Prompt(holder, tokens, copies, need))
 
     def find(self, weights: Weights, tokens: np.ndarray) -> tuple[int, list[torch.Tensor]]:
         """How many of these tokens, the last not among them, the best prompt begins with, and its tensors."""

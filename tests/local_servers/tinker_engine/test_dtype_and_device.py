@@ -361,7 +361,13 @@ def test_the_gradient_of_the_unembedding_is_that_of_autograd(dtype: torch.dtype,
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("architecture", "more"), [("mistral", {"sliding_window": None}), ("gemma", {}), ("phi3", {"pad_token_id": 0})]
+    ("architecture", "more"),
+    [
+        ("mistral", {"sliding_window": None}),
+        ("gemma", {}),
+        ("phi3", {"pad_token_id": 0}),
+        ("granite", {"logits_scaling": 6.0, "residual_multiplier": 0.22}),
+    ],
 )
 def test_other_dense_models_run(
     architecture: str, more: dict[str, Any], dtype: str, tmp_path: Path, cases: Any

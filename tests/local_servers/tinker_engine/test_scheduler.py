@@ -13,7 +13,9 @@ from local_servers.memory import OutOfMemory
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.sampling_batch import RunningRequest
 from local_servers.tinker.engine.scheduler import SamplingScheduler
+from local_servers.tinker.engine.slot_caches import KeptPrompts
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 
@@ -147,6 +149,24 @@ def test_a_failed_step_fails_its_requests_and_the_loop_goes_on(engine: Engine, c
     scheduler.close()
 
 
+@pytest.mark.parametrize(("part", "name"), [(KeptPrompts, "add"), (RunningRequest, "result")])
+def test_a_fault_around_a_step_fails_its_requests_and_the_loop_goes_on(
+    engine: Engine, scheduler: SamplingScheduler, cases: Any, monkeypatch: pytest.MonkeyPatch, part: type, name: str
+) -> None:
+    def without_memory(*_: Any) -> None:
+        raise MemoryError
+
+    weights = engine.sampler_weights(None)
+    with monkeypatch.context() as patch:
+        patch.setattr(part, name, without_memory)
+        futures = [scheduler.submit(weights, SampleSpec(cases.prompt(i, 5), 1, 2)) for i in range(3)]
+        for future in futures:
+            with pytest.raises(MemoryError):
+                future.result(60)
+    fine = scheduler.submit(weights, SampleSpec(cases.prompt(0, 5), 1, 2))
+    assert len(fine.result(60).sequences[0].tokens) == 2
+
+
 @pytest.mark.parametrize("fault", ["while drawing", "in the pass"])
 def test_one_bad_request_fails_none_beside_it(engine: Engine, cases: Any, fault: str) -> None:
     weights = engine.sampler_weights(None)
@@ -176,7 +196,10 @@ def test_a_request_without_room_fails_alone(
     assert all(len(future.result().sequences) == 2 for future in small)
 
 
-def test_weights_that_are_no_numbers_are_called_so(engine: Engine, scheduler: SamplingScheduler, cases: Any) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_that_are_no_numbers_are_called_so(
+    engine: Engine, scheduler: SamplingScheduler, cases: Any, temperature: float
+) -> None:
     diverged = {name: weight * float("nan") for name, weight in engine.sampler_weights(None).items()}
     with pytest.raises(BadRequest, match="training has diverged"):
-        scheduler.submit(diverged, SampleSpec(cases.prompt(0, 5), 2, 4)).result()
+        scheduler.submit(diverged, SampleSpec(cases.prompt(0, 5), 2, 4, temperature=temperature)).result()

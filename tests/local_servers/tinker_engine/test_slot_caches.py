@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from local_servers import memory
 from local_servers.tinker.engine.adapter import Adapter
 from local_servers.tinker.engine.cached_attention import SampleAttention, Segment
 from local_servers.tinker.engine.causal_lm import BaseModel
@@ -131,6 +132,17 @@ def test_kept_prompts_end_with_their_weights_and_make_room(
     assert held() == [0, 2, 3]  # in place of what it goes on from
     kept.add(base, prompts[4], [torch.ones(200, KV, D)])
     assert held() == [0, 2, 3]  # which alone is larger than all may be
+
+
+def test_a_prompt_that_there_is_no_memory_for_is_not_kept(
+    engine: Engine, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, prompt = engine.sampler_weights(None), np.array(cases.prompt(0, 50))
+    kept = KeptPrompts(1 << 62)
+    kept.add(base, prompt[:40], [torch.ones(40, KV, D)])
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 62)  # others take it before it is allocated
+    kept.add(base, prompt, [torch.ones(1).expand(1 << 50)])
+    assert kept.find(base, prompt) == (0, [])
 
 
 @pytest.mark.parametrize("length", [1, CHUNK, 3 * CHUNK + 1, 600])

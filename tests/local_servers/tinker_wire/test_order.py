@@ -1,11 +1,18 @@
 """Raw HTTP: each numbered request is computed once, in the order of the numbers."""
 
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.response_conv import deserialize_forward_backward_output
 
+from local_servers.tinker.models import TrainingModel
+from local_servers.tinker.state import SamplerRegistry
 from tests.local_servers.tinker_wire.conftest import PROTOBUF, Server, Supervised, Wire
 
 
@@ -165,6 +172,51 @@ def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum]) -> No
     wire.forward_backward(2, lesson, status=410)
     assert wire.model_id not in wire.server.stats()["models"]
     assert wire.retrieve(running)
+
+
+@pytest.mark.parametrize("made_in", [SamplerRegistry.weights, TrainingModel.snapshot])
+def test_no_sampler_outlives_a_session_that_ends_while_it_is_made(
+    impatient_server: Server, base_model: str, monkeypatch: pytest.MonkeyPatch, made_in: Callable[..., Awaitable[Any]]
+) -> None:
+    wire = Wire(impatient_server, base_model)
+
+    async def made_too_late(*arguments: Any) -> Any:
+        made = await made_in(*arguments)
+        path = f"/api/v1/sessions/{wire.session_id}/finish"
+        assert (await asyncio.to_thread(impatient_server.call, path, {}))[0] == 204
+        return made
+
+    if made_in is SamplerRegistry.weights:
+        monkeypatch.setattr(SamplerRegistry, "weights", made_too_late)
+        opened = {"session_id": wire.session_id, "sampling_session_seq_id": 0, "base_model": base_model}
+        refused = wire.post("create_sampling_session", opened, status=410)["detail"]
+    else:
+        monkeypatch.setattr(TrainingModel, "snapshot", made_too_late)
+        saved = {"model_id": wire.model_id, "seq_id": 1, "sampling_session_seq_id": 0}
+        refused = wire.retrieve(wire.post("save_weights_for_sampler", saved)["request_id"])["error"]
+    assert "the session has ended" in refused
+    assert impatient_server.stats()["samplers"] == 0
+
+
+def test_a_sampler_of_a_checkpoint_opens_while_a_pass_is_under_way(
+    impatient_server: Server, base_model: str, lesson: list[types.Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, is_over, compute = Wire(impatient_server, base_model), threading.Event(), TrainingModel.forward_backward
+
+    async def long_pass(model: TrainingModel, *arguments: Any, **options: Any) -> Any:
+        assert await model.host.train(lambda _: is_over.wait(120))
+        return await compute(model, *arguments, **options)
+
+    saved = wire.post("save_weights_for_sampler", {"model_id": wire.model_id, "seq_id": 1, "path": "a"})
+    path = wire.retrieve(saved["request_id"])["path"]
+    monkeypatch.setattr(TrainingModel, "forward_backward", long_pass)
+    running = wire.forward_backward(2, lesson)
+    try:
+        opened = {"session_id": wire.session_id, "sampling_session_seq_id": 0, "model_path": path}
+        wire.post("create_sampling_session", opened)
+    finally:
+        is_over.set()
+    assert wire.retrieve(running["request_id"])
 
 
 def test_cancelling_is_always_accepted(server: Server) -> None:
