@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from coderl_tasks.insight.record import STAGES
+from coderl_tasks.problems.profile_columns import N_FROM_RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class NamedQuery:
 RUN, CURATION = "run", "curation"
 PROFILED = ("pass_rates", "samples")
 """The queries that an unprofiled pool has no answer to."""
+
+_SAMPLED = f"n_samples - coalesce({N_FROM_RUN}, 0)"
+"""SQL for a problem's graded completions that were sampled for the profile. With `from_run`, `n_samples` also counts
+what the run's rollouts are worth."""
 
 # fmt: off
 # Before a LIMIT, the order ends with the row's key: ties would be cut another way each time. Joining with the maximum
@@ -226,11 +231,16 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
                round(sum(cost_usd), 4) AS usd
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run
         UNION ALL
-        SELECT run, eval, NULL, sum(prompt)::BIGINT, sum(prompt * (n - 1))::BIGINT, sum(completion)::BIGINT, 0, 0, NULL
+        SELECT run, eval, NULL, sum(prompt + replies)::BIGINT, sum(prompt * (n - 1) + kept)::BIGINT,
+               sum(completion)::BIGINT, 0, 0, NULL
         FROM (
             SELECT run, eval, max(len(prompt_tokens)) AS prompt, count(*) AS n,
-                   sum(len(completion_tokens)) AS completion
-            FROM eval_rollouts ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
+                   sum(len(completion_tokens)) AS completion,
+                   coalesce(sum(list_sum([len(turn.environment_tokens) for turn in later])), 0) AS replies,
+                   coalesce(sum(list_sum([turn.kept for turn in later])), 0) AS kept
+            FROM (
+                SELECT *, [turn for turn in turns if turn.stop_reason IS NOT NULL][2:] AS later FROM eval_rollouts
+            ) ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
             GROUP BY run, eval, group_index, attempt
         ) GROUP BY run, eval
         ORDER BY ALL"""),
@@ -266,10 +276,10 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         FROM dropped
         QUALIFY row_number() OVER (PARTITION BY run, stage, reason ORDER BY split, source_row) <= 10
         ORDER BY run, stage, reason, split, source_row"""),
-    NamedQuery("samples", CURATION, "How many completions did the profile take, against 16 per problem?", """
-        SELECT run, split, count(*) AS problems, sum(n_samples)::BIGINT AS samples, 16 * count(*) AS fixed_16,
-               round(sum(n_samples) / (16 * count(*)), 3) AS share, round(avg(n_samples), 2) AS a_problem,
-               round(sum(n_samples * mean_completion_tokens))::BIGINT AS tokens
+    NamedQuery("samples", CURATION, "How many completions did the profile take, against 16 per problem?", f"""
+        SELECT run, split, count(*) AS problems, sum({_SAMPLED})::BIGINT AS samples, 16 * count(*) AS fixed_16,
+               round(sum({_SAMPLED}) / (16 * count(*)), 3) AS share, round(avg({_SAMPLED}), 2) AS a_problem,
+               sum(completion_tokens_spent)::BIGINT AS tokens
         FROM profile GROUP BY run, split ORDER BY run, split"""),
     NamedQuery("suspects", CURATION, "Which problems may have several right answers?", """
         SELECT s.run, s.split, s.problem_id, p.pass_rate, p.problem_id IS NOT NULL AS in_pool, s.suspicion
@@ -279,12 +289,12 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         SELECT run, split, status, count(*) AS problems, count(*) FILTER (multi_answer_suspect) AS suspects,
                min(problem_id) AS example
         FROM solutions GROUP BY run, split, status ORDER BY run, split, problems DESC, status"""),
-    NamedQuery("pass_rates", CURATION, "How hard are the profiled problems?", """
+    NamedQuery("pass_rates", CURATION, "How hard are the profiled problems?", f"""
         SELECT run, split, count(*) AS problems, count(*) FILTER (pass_rate = 0) AS never,
                count(*) FILTER (pass_rate > 0 AND pass_rate < 1) AS mixed, count(*) FILTER (pass_rate = 1) AS always,
                round(avg(pass_rate), 3) AS mean_pass_rate, round(sum(hard_probability), 1) AS expected_hard,
                round(sum(medium_probability), 1) AS expected_medium, round(sum(easy_probability), 1) AS expected_easy,
-               sum(n_samples) AS samples
+               sum({_SAMPLED}) AS samples
         FROM profile GROUP BY run, split ORDER BY run, split"""),
 )}
 # fmt: on

@@ -76,7 +76,7 @@ def history_plots(run: RunRecord) -> dict[str, Plot]:
 
 
 def _panels_of(run: RunRecord) -> dict[str, Panel]:
-    return history_panels(thin(run.metrics), evaluation_marks([*run.evals.values()], most_evaluated(run)))
+    return history_panels(thin(run.metrics), evaluation_marks(run.own_evals, most_evaluated(run)))
 
 
 def _small(title: str, panel: Panel) -> Plot:
@@ -92,7 +92,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
         curves = {each.label: np.array([value for _, value in each.known()]) for each in panel.series if each.known()}
         level = all(np.ptp(values) <= FLAT * abs(values.max()) for values in curves.values())
         # Pass@1 of the evaluations is drawn too, and may move where the curve of training is level.
-        if level and not (title == CORRECT and run.evals):
+        if level and not (title == CORRECT and run.own_evals):
             texts = (f"{label} {number(values.max(), panel.number_format)}".strip() for label, values in curves.items())
             flat[title] = f"{panel.heading} ({', '.join(texts) or 'not recorded'})"
     return flat

@@ -36,6 +36,7 @@ from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
 from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, TRAINER_FILE, StepJournal, index_files, scored_files
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRAINER_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
+from coderl_tasks.problems.profile_columns import N_FROM_RUN
 from coderl_tasks.untrusted_text import printable
 
 Connection = duckdb.DuckDBPyConnection
@@ -64,6 +65,7 @@ FILE_VIEWS: dict[str, tuple[str, Schema]] = {
     "trainer": (f"steps/*/{TRAINER_FILE}", TRAINER_SCHEMA),
     "eval_rollouts": ("evals/*/rollouts.parquet", {"eval": TEXT} | ROLLOUT_SCHEMA),
     **{name: (f"{name}.parquet", schema) for name, schema in CURATION_SCHEMAS.items()},
+    "profile": ("profile.parquet", CURATION_SCHEMAS["profile"] | {N_FROM_RUN: INT}),
 }
 """The views of parquet files: where these are in a directory, and their columns."""
 VIEWS = ("rollouts", "outcomes", "trainer", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
@@ -298,7 +300,9 @@ def _file_view(
     names = f"string_split(filename, '/')[{-1 - folders_up_to_run}] AS run"  # [-1] is the file's own name
     if "eval" in schema:  # evals/NAME/rollouts.parquet
         names += ", string_split(filename, '/')[-2] AS eval"
-    source = f"read_parquet([{_listed(map(_escaped_path, files))}], union_by_name = true, filename = true)"
+    # Else DuckDB takes a folder called `step=7` for a partition, whose column replaces that of the files.
+    options = "union_by_name = true, filename = true, hive_partitioning = false"
+    source = f"read_parquet([{_listed(map(_escaped_path, files))}], {options})"
     try:
         # The union with an empty table of all columns makes a column null that no file has: older runs lack new ones.
         _row_table(connection, f"_no_{name}", rows=[], schema=schema)

@@ -106,10 +106,26 @@ def _equal_groups(history: History, name: str, equal: str, verdict: str) -> Sign
     return Sign(f"{skipped}, {share:.0%} of all of them only {equal}: {verdict}", share)
 
 
+def _all_zero(history: History) -> Sign | None:
+    sign, without = _equal_groups(history, "groups_all_zero", "0 or less", _TOO_HARD), _no_signal(history)
+    if sign is not None or without is None or not _none_right(history):
+        return sign
+    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
+    return Sign(f"{skipped}, and no completion was right: {_TOO_HARD}", without)
+
+
+def _none_right(history: History) -> bool:
+    """Whether all of the last completions were wrong. Their rewards can be above 0: environment=gsm8k gives 0.2 to a
+    wrong answer in the right format. With environment=custom, whose rewards may all be below 1, nothing tells."""
+    return history.config.get("environment") != "custom" and history.recent("mean_correct") == 0
+
+
 def _other_equal_groups(history: History) -> Sign | None:
     all_zero, all_one = history.recent("groups_all_zero"), history.recent("groups_all_one")
     without = _no_signal(history)
     if without is None or all_zero is None or all_one is None or all_zero + all_one > 0.6 * without:
+        return None
+    if _none_right(history):  # `_all_zero` reports these
         return None
     return Sign(
         f"{without:.0%} of the last groups had equal rewards, neither 0 nor 1, and gave no gradient: the reward "
@@ -122,10 +138,12 @@ def _never_one(history: History) -> Sign | None:
     rates, reward = history.values("mean_correct", LOOK_BACK), history.recent("mean_reward")
     if len(rates) < WINDOW or any(rates) or reward is None or reward <= 0:
         return None
+    is_custom = history.config.get("environment") == "custom"
     return Sign(
         f"no completion of the last {len(rates)} steps had a reward of 1 (mean {reward:.2f}): Pass@1 counts these "
-        "alone and stays 0, while the evaluations' mean reward shows progress; a reward function of your own should "
-        "give 1 to what is right",
+        "alone and stays 0, while the evaluations' mean reward shows progress"
+        + "; a reward function of your own should give 1 to what is right"
+        * is_custom,
         1.0,
     )
 
@@ -407,7 +425,7 @@ _suspicious = partial(
     what="{count} programs in {steps} of the last steps seem to have taken their reward from the tests or the grader: "
     "look at them (named query: suspicious)",
 )
-_all_zero = partial(_equal_groups, name="groups_all_zero", equal="0 or less", verdict="the pool looks too hard")
+_TOO_HARD = "the pool looks too hard"
 _TOO_EASY = "converged, or the pool is too easy: if Pass@1 is good, stop here"
 _all_one = partial(_equal_groups, name="groups_all_one", equal="1", verdict=_TOO_EASY)
 RULES = (
@@ -522,7 +540,7 @@ def watched(run: RunRecord) -> Watch:
     evals = [
         {"step": record.step, "eval/name": record.name, "eval/mean_correct": record.pass_at_1}
         | {"eval/n": record.summary.get("n")}
-        for record in run.evals.values()
+        for record in run.own_evals
     ]
     # A step before the evaluation after it, as in metrics.jsonl; both are in their order.
     rows = heapq.merge(run.metrics.iter_rows(named=True), evals, key=lambda row: (row["step"], "eval/n" in row))

@@ -268,7 +268,9 @@ def _reward_of(
         tests = proof.test_lines(row, problem, order, held_back)
     step_metrics = (data.metrics_of(place.step) if place.step is not None else None) or {}
     faults = {key: value for key, value in step_metrics.items() if key.startswith("sandbox_faults") and value}
-    in_words = {"format_words": proof.format_in_words(row, config), "reward_words": proof.reward_in_words(row, config)}
+    # The settings that decide rewards are of training alone: evaluations, also a run's own, grade by the defaults.
+    rule = config if place.evaluation is None else {"environment": environment}
+    in_words = {"format_words": proof.format_in_words(row, rule), "reward_words": proof.reward_in_words(row, rule)}
     return {"tests": tests, "format": proof.format_decision(row, environment), "faults": faults} | in_words
 
 

@@ -131,7 +131,7 @@ def format_decision(row: Mapping[str, Any], environment: str) -> Format:
 
 
 def reward_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The sum that gives the reward, with its numbers."""
+    """The sum that gives the reward, with its numbers. `config` has the settings that the completion was graded by."""
     format_score, correctness, environment = row["format_score"], row["correctness_score"], config.get("environment")
     if row["verdict"] is None:
         return "not graded: there are no log-probabilities to train on"
@@ -144,8 +144,11 @@ def reward_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if environment == "gsm8k":
         return f"0.2 × (format score + 1) + 0.8 × correct = 0.2 × {format_score + 1:g} + 0.8 × {correctness:g}"
     coefficient = float(config.get("format_coef", FORMAT_COEF))
-    of = f"{row['tests_passed']}/{row['tests_total']}" if config.get("reward") == "fraction" else f"{correctness:g}"
-    return f"format_coef × format score + correct = {coefficient:g} × {format_score:g} + {of}"
+    correct, passed, total = f"{correctness:g}", row["tests_passed"], row["tests_total"]
+    # With `holdback`, correctness is a share of fewer tests than `tests_total`: then the ratio would be another number.
+    if config.get("reward") == "fraction" and total and passed is not None and abs(passed / total - correctness) < SAME:
+        correct = f"{passed}/{total}"
+    return f"format_coef × format score + correct = {coefficient:g} × {format_score:g} + {correct}"
 
 
 def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -283,7 +284,7 @@ def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
     width = -(-len(metrics) // max(1, n_points))
     name = "mean_correct" if "mean_correct" in metrics.columns else "mean_reward"
     bucket = (pl.int_range(pl.len()) // width).alias("bucket")
-    rows = metrics.group_by(bucket, maintain_order=True).agg(pl.col("step").sort_by(name).first())
+    rows = metrics.group_by(bucket, maintain_order=True).agg(pl.col("step").sort_by(name, nulls_last=True).first())
     return rows["step"].to_list()
 
 
@@ -359,7 +360,10 @@ def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
 def _groups_of_step(data: RunData, name: str, step: int, groups: pl.DataFrame, sort: str) -> Page:
     """The list of the step's `groups`, sorted by `sort`, and counts of its completions, as variables of `step_page`."""
     place = Place(step)
-    completions = data.light_rows(place) if len(groups) else None  # without tokens and texts
+    completions = None
+    if len(groups):
+        with suppress(NotThereError):  # people remove the rollouts of old steps, whose groups the index has
+            completions = data.light_rows(place)  # without tokens and texts
     _, sort_columns = SORTS[sort]
     listed = _step_groups(earlier_and_own=data.groups, own=groups, completions=completions, step=step)
     listed = listed.sort(*sort_columns, nulls_last=True)
@@ -368,6 +372,7 @@ def _groups_of_step(data: RunData, name: str, step: int, groups: pl.DataFrame, s
     return {
         "groups": listed.head(ROWS_ON_PAGE).to_dicts(), "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed), "sort": sort, "sorts": {key: words for key, (words, _) in SORTS.items()},
+        "are_removed": completions is None and len(groups) > 0,  # the completions
         "skipped": skipped["why_skipped"].value_counts(sort=True).rows(),
         "skipped_tokens": int(skipped["tokens"].sum()), "tokens": int(groups["tokens"].sum()),
         "kinds": _kinds_worth_a_look(name, step, completions, data.record.config) if completions is not None else [],
@@ -446,7 +451,7 @@ def _step_groups(
     listed = own.with_columns(rate=rate).join(past, on="problem_id", how="left", maintain_order="left")
     listed = listed.with_columns(pl.col("is_new").fill_null(value=True), change=pl.col("rate") - pl.col("before"))
     if completions is None:
-        return listed
+        return listed.with_columns(verdicts=pl.lit(None), spread=pl.lit(None))
     # Each verdict with the first completion that has it.
     counts = completions.group_by("group_index", "verdict").agg(n=pl.len(), first=pl.col("sample_index").min())
     is_passed = pl.col("verdict").eq_missing(str(Verdict.PASSED))

@@ -43,6 +43,9 @@ _ERROR = (
     .fill_null("")
 )
 """What ended a program, as its reason has it ("test 3: IndexError: ...", "test 3: ended by SIGSEGV"); else empty."""
+_OPTIONS = "union_by_name = true, hive_partitioning = false"
+"""How DuckDB reads files. It would take a folder called `step=7` for a partition, whose column replaces that of the
+files."""
 _SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
 
 
@@ -131,7 +134,7 @@ class _Search:
     def _with_others(self, steps: Sequence[int], indexed: Mapping[Path, Collection[int]]) -> list[int]:
         """Those of `steps` that have a completion which fits but for its text, as far as the index tells."""
         where, values = self._conditions(with_text=False)
-        sql = f"SELECT DISTINCT step FROM read_parquet(?, union_by_name = true) WHERE {where}"
+        sql = f"SELECT DISTINCT step FROM read_parquet(?, {_OPTIONS}) WHERE {where}"
         fitting = {row[0] for row in self.connection.execute(sql, [_names(indexed), *values]).fetchall()}
         covered = {step for files in indexed.values() for step in files}
         return [step for step in steps if step in fitting or step not in covered]
@@ -206,7 +209,7 @@ class _Search:
         order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
         sql = (
             f"SELECT {_SHOWN}, file_row_number AS row, {found} "
-            "FROM read_parquet(?, union_by_name = true, file_row_number = true) "
+            f"FROM read_parquet(?, {_OPTIONS}, file_row_number = true) "
             f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
         )
         try:

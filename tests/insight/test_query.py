@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -21,7 +22,9 @@ from coderl_tasks.insight.query import answer_statements, connect, print_query, 
 from coderl_tasks.insight.record import CURATION_SCHEMAS, is_run, load_run
 from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal import steps as steps_module
+from coderl_tasks.journal.ledger import frame_tokens
 from coderl_tasks.journal.steps import index_files, index_step, scored_files
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from tests.insight.recorded_runs import write_run
 
 Answer = Callable[[str], pl.DataFrame]
@@ -248,6 +251,47 @@ def test_samples_are_right_and_wrong_ones_of_some_steps(run_dir: Path, runs_dir:
     assert set(query(runs_dir, name="rollout_samples")["run"]) == {"run-0", "run-1"}
 
 
+def turn(environment_tokens: list[int], kept: int, stop_reason: str | None = "stop") -> dict[str, Any]:
+    return {"environment_tokens": environment_tokens, "kept": kept, "stop_reason": stop_reason} | {
+        "environment_text": "", "is_split": False, "n_tokens": 4, "text": "", "check": None,
+    }  # fmt: skip
+
+
+def test_evaluations_in_several_turns_cost_what_the_ledger_counts(runs_dir: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(runs_dir / "run-0", tmp_path / "run")
+    file = run / "evals" / "final" / "rollouts.parquet"
+    dialogues = [
+        None,
+        [turn([], 0)],
+        [turn([], 0), turn([1, 2, 3], 40), turn([4], 70)],
+        [turn([], 0), turn([1, 2], 30), turn([5], 90, stop_reason=None)],  # the last one was not sampled
+    ]
+    rows = pl.read_parquet(file)
+    turns = pl.Series("turns", [dialogues[number % 4] for number in range(len(rows))], ROLLOUT_SCHEMA["turns"])
+    rows = rows.with_columns(turns)
+    # A second completion of each problem, whose prompt is cached.
+    rows = pl.concat([rows, rows.with_columns(sample_index=pl.lit(1, pl.Int32()))])
+    rows.write_parquet(file)
+    spent = frame_tokens(rows)
+    found = query(run, name="costs").row(by_predicate=pl.col("use") == "final", named=True)
+    assert (found["prompt"], found["cached_prompt"]) == (spent.prompt, spent.cached)
+    assert found["completion"] == spent.completion
+    of_prompts = frame_tokens(rows.with_columns(turns=pl.lit(None, ROLLOUT_SCHEMA["turns"])))
+    assert spent.prompt > of_prompts.prompt and spent.cached > of_prompts.cached
+
+
+def test_what_a_run_told_a_profile_was_not_sampled_for_it(pool_dir: Path, tmp_path: Path) -> None:
+    pool = shutil.copytree(pool_dir, tmp_path / "pool")
+    file = pool / "profile.parquet"
+    profile = pl.read_parquet(file)
+    before = {name: query(pool, name=name)["samples"].sum() for name in ("samples", "pass_rates")}
+    assert set(before.values()) == {profile["n_samples"].sum()}
+    told = profile.with_columns(n_samples=pl.col("n_samples") + 5, n_told=pl.lit(5, pl.Int64()))
+    told.write_parquet(file)
+    assert {name: query(pool, name=name)["samples"].sum() for name in before} == before
+    assert query(pool, name="samples")["tokens"].sum() == profile["completion_tokens_spent"].sum()
+
+
 def test_a_folder_of_runs_is_told_apart_by_run(runs_dir: Path) -> None:
     frame = query(
         runs_dir, "SELECT run, count(*) AS steps FROM metrics WHERE groups_total > 0 GROUP BY run ORDER BY run"
@@ -264,6 +308,17 @@ def test_directory_names_are_no_patterns(run_dir: Path, tmp_path: Path) -> None:
     odd = tmp_path / "it's [a] *run*"
     shutil.copytree(run_dir, odd)
     assert query(odd, "SELECT DISTINCT run FROM rollouts").rows() == [(odd.name,)]
+
+
+@pytest.mark.parametrize("folder", ["reward=fraction/first", "lr=0.001/first", "step=7", "run=3"])
+def test_directory_names_are_no_columns(runs_dir: Path, tmp_path: Path, folder: str) -> None:
+    """DuckDB reads `column=value` in a path as a partition of a table, unless it is told not to."""
+    run = shutil.copytree(runs_dir / "run-0", tmp_path / "sweep" / folder)
+    index_step(run, 0, pl.read_parquet(scored_file(run)))
+    for view in ("rollouts", "outcomes", "eval_rollouts"):
+        sql = f"SELECT * EXCLUDE (run) FROM {view} ORDER BY ALL"
+        assert query(run, sql).equals(query(runs_dir / "run-0", sql)), view
+        assert query(run, f"SELECT DISTINCT run FROM {view}").rows() == [(run.name,)]
 
 
 @pytest.mark.parametrize(

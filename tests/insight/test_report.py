@@ -51,6 +51,7 @@ from coderl_tasks.insight.report import (
     write_comparison,
     write_report,
 )
+from coderl_tasks.insight.shown_metrics import CORRECT
 from coderl_tasks.insight.tables import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -265,6 +266,16 @@ def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path:
     assert "Out of time (0%)" in page["level_panels"] and len(page["history"]) + len(page["more_history"]) == len(drawn)
     assert len(page["history"]) % 2 == 0 and page["history"], "two in each row"
     assert not flat_panels(replace(run, metrics=run.metrics.head(1))), "of one step nothing is level"
+
+
+def test_curves_have_the_evaluations_of_the_run_alone(run_dir: Path, tmp_path: Path) -> None:
+    """`coderl evaluate` records its settings beside its results."""
+    run = replace(load_run(run_dir), path=tmp_path)
+    assert history_plots(run)[CORRECT].svg().count('"whisker"') == len(run.evals) > 2
+    for name in ("step-000009", "final"):
+        (tmp_path / "evals" / name).mkdir(parents=True)
+        (tmp_path / "evals" / name / "settings.json").write_text("{}")
+    assert history_plots(replace(run))[CORRECT].svg().count('"whisker"') == len(run.evals) - 2
 
 
 def test_axes_name_their_numbers_without_an_offset(run_dir: Path) -> None:

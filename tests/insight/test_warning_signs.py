@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.insight.warning_signs import RULES, Notice, Remedy, Watch, memory_advice
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.warning_signs import RULES, Notice, Remedy, Watch, hints, memory_advice
 from coderl_tasks.policy.grpo import with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
@@ -198,6 +199,27 @@ def test_what_the_metrics_show_is_named_with_what_mends_it(name: str) -> None:
     assert found and words in found[0]
 
 
+@pytest.mark.parametrize(
+    ("environment", "correct", "named"),
+    [
+        ("gsm8k", 0.0, "all zero"),
+        ("code", 0.0, "all zero"),
+        ("gsm8k", 0.1, "equal groups"),
+        ("custom", 0.0, "equal groups"),
+    ],
+)
+def test_equal_rewards_of_wrong_answers_mean_a_pool_that_is_too_hard(
+    environment: str, correct: float, named: str
+) -> None:
+    """Wrong answers in the format of environment=gsm8k have rewards of 0.2; rewards of one's own may never reach 1."""
+    equal = {"groups_skipped": 8, "groups_all_zero": 0.0, "groups_all_one": 0.0, "mean_reward": 0.2}
+    rows = changed(**{name: lambda *_, value=value: value for name, value in equal.items()})
+    said = warnings([row | {"mean_correct": correct} for row in rows], CONFIG | {"environment": environment})
+    assert {text.split(": ")[1] for text in said if "never one" not in text} == {named}
+    assert any("pool looks too hard; try: pool: easier problems" in text for text in said) is (named == "all zero")
+    assert any("a reward function of your own" in text for text in said) is (environment == "custom")
+
+
 @pytest.mark.parametrize(("loss_fn", "named"), [("importance_sampling", True), ("cispo", False), ("dro", False)])
 def test_a_loss_that_weighs_log_probabilities_is_judged_by_their_size(loss_fn: str, named: bool) -> None:
     """Four per token, at an entropy of two nats."""
@@ -218,6 +240,22 @@ def test_pass_at_1_that_rises_too_or_is_measured_on_few_problems_is_no_sign() ->
     assert warnings(few) == []
     others = [row | ({"eval/n": 30} if row["step"] == -1 else {}) for row in with_evaluations((0.5, 0.5))]
     assert warnings(others) == [], "the baseline on other problems is no comparison"
+
+
+def test_an_evaluation_of_other_settings_is_compared_with_none_of_the_run(tmp_path: Path) -> None:
+    """`coderl evaluate` records its settings beside its results."""
+    for row in with_evaluations((0.5, 0.5)):
+        if "eval/n" in row:
+            folder = tmp_path / "evals" / row["eval/name"]
+            folder.mkdir(parents=True)
+            share = {"n": row["eval/n"], "pass_at_1": row["eval/mean_correct"], "ci_low": 0.4, "ci_high": 0.6}
+            (folder / "summary.json").write_text(json.dumps(share | {"step": row["step"]}))
+        else:
+            with (tmp_path / "metrics.jsonl").open("a") as metrics:
+                metrics.write(json.dumps(row) + "\n")
+    assert any("reward without pass at 1" in text for text in hints(load_run(tmp_path)))
+    (tmp_path / "evals" / "step-000029" / "settings.json").write_text("{}")
+    assert hints(load_run(tmp_path)) == []
 
 
 def test_a_reward_that_rises_as_the_policy_becomes_sure_has_two_explanations() -> None:

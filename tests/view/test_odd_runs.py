@@ -93,6 +93,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         graded_step(run, 2, group("t-1", MIXED * (SIBLINGS // 2), step=2))
         many = group("t-3", ("passed",) + ("wrong_answer",) * (2 * CLUSTERS_OPEN), step=3)
         graded_step(run, 3, [row | {"code": f"print({number})"} for number, row in enumerate(many)])
+    with opened("partial", reward="fraction", format_coef=0.0, holdback=0.25) as run:
+        some = group("t-0", ("wrong_answer", "wrong_answer", "passed"), step=0)
+        some[0] |= {"tests_passed": 3, "tests_run": 9, "correctness_score": 3 / 9, "reward": 3 / 9}  # 3 are held back
+        some[1] |= {"tests_passed": 6, "tests_run": 12, "correctness_score": 0.5, "reward": 0.5}
+        graded_step(run, 0, some)
+        evaluate(run, "final", group("t-0", ("format_error",)), group("t-1", ("wrong_answer",)))
     with opened("rounds") as run:
         evaluate(run, "final", *(group(f"t-{n}", ("infra_error", *MIXED)) for n in range(3)))
     with opened("once") as run:
@@ -107,7 +113,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         graded_step(run, 0, group("t-0", MIXED, step=0))
     file = folder / "old" / "steps" / "000000" / "scored.parquet"
     pl.read_parquet(file).drop("reason", "failed_output", "suspicion").write_parquet(file)
-    for name, verdict in (("k1", "passed"), ("k[1]*?", "wrong_answer")):  # the second one is a pattern for the first
+    # The second one is a pattern for the first; DuckDB takes the third one for a partition of a table.
+    for name, verdict in (("k1", "passed"), ("k[1]*?", "wrong_answer"), ("step=7", "passed")):
         with opened(name) as run:
             graded_step(run, 0, group("t-0", (verdict, verdict), step=0))
             evaluate(run, "final", group("t-0", (verdict,)))
@@ -192,6 +199,19 @@ def test_a_completion_that_was_not_graded_is_no_mismatch_and_no_failure(read: Re
     assert row is not None and "first" not in row[0], "it was sampled in step 0"
 
 
+def test_the_sum_of_a_reward_adds_up_where_tests_are_held_back_and_in_evaluations(read: Read) -> None:
+    """Evaluations grade by the default rule, whatever the run has."""
+    for address, rewarded in (
+        ("step/0/0/0", "0 × 0 + 0.333333 = 0.333"),
+        ("step/0/0/1", "0 × 0 + 6/12 = 0.5"),
+        ("step/0/0/2", "0 × 0 + 12/12 = 1"),
+        ("eval/final/0", "0.1 × -1 + 0 = -0.1"),
+        ("eval/final/1", "0.1 × 0 + 0 = 0"),
+    ):
+        assert f"format_coef × format score + correct = {rewarded}" in read(f"/run/partial/{address}"), address
+    assert "score -1: costs format_coef × 1 = 0.1" in read("/run/partial/eval/final/0")
+
+
 def test_a_large_group_says_which_completions_it_lists(read: Read) -> None:
     html = read(f"/run/programs/step/2/0/{2 * SIBLINGS - 1}", as_text=False)
     assert f"{SIBLINGS} of the group's {2 * SIBLINGS} completions" in " ".join(html.split())
@@ -222,13 +242,14 @@ def test_a_side_of_several_completions_has_its_share_and_one_that_makes_the_diff
 
 
 def test_the_name_of_a_run_is_no_pattern(runs: Path, read: Read) -> None:
-    for name, passed in (("k1", 2), ("k[1]*?", 0)):
+    for name, passed in (("k1", 2), ("k[1]*?", 0), ("step=7", 2)):
         own = "/run/" + quote(name)
         assert f"{passed} of 2" in read(f"{own}/step/0") and f"{passed} of 2 graded" in read(f"{own}/problem?id=t-0")
         verdict = "passed" if passed else "wrong_answer"
         assert f"1 {verdict}" in read(f"{own}/eval/final")
         assert "2 completions, found" in read(f"{own}/search?verdict={verdict}")
         assert "2 completions, found" in read(f"{own}/search?q=print&within=code&last=0")
+        assert "2 completions, found" in read(f"{own}/search?q=print&within=code&verdict={verdict}")
         counts = query(runs / name, "SELECT count(*) FILTER (verdict = 'passed') FROM outcomes").item()
         assert counts == passed
 

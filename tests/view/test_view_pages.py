@@ -37,7 +37,7 @@ from coderl_tasks.view.library import Library, NotThereError, address, state_of
 from coderl_tasks.view.other_pages import library_page
 from coderl_tasks.view.proof import difference_in_words
 from coderl_tasks.view.run_data import Place, RunData, pieces, with_intervals
-from coderl_tasks.view.run_pages import compared_with, run_page, visits_of, worse
+from coderl_tasks.view.run_pages import SORTS, compared_with, run_page, step_page, timeline, visits_of, worse
 from coderl_tasks.view.search import MOST_HITS, Wanted, counted, failures, grouped, same_failure, search
 from coderl_tasks.view.view_admission import HEADERS
 from coderl_tasks.view.view_server import Viewer
@@ -1070,6 +1070,30 @@ def test_what_is_not_there_is_said(client: httpx.Client, address: str) -> None:
     assert why[0].isupper() or not why[0].isalpha()
     known = address.startswith("/run/ordinary")
     assert known == ("/run/ordinary" in page.links) and known == ("Search completions" in client.get(address).text)
+
+
+def test_a_step_whose_rollouts_were_removed_has_its_groups(served: Served, tmp_path: Path) -> None:
+    run = shutil.copytree(served.folder / "fallen", tmp_path / "run")
+    (run / "steps" / "000002" / "scored.parquet").unlink()
+    viewer = Viewer(Library([run]))
+    for sort in SORTS:
+        page = step_page(viewer.data("run"), "run", 2, sort)
+        shown = Page(bytes(viewer.render("step_page", others=[], **page).body).decode())
+        text = " ".join(shown.text.split())
+        assert "0 of 2" in text and "The rollouts of this step were removed" in text
+        assert "/run/run/problem?id=taco-0002" in shown.links
+        assert not [link for link in shown.links if link.startswith("/run/run/step/2/")]
+
+
+def test_a_point_of_several_steps_leads_to_one_in_which_completions_were_graded(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    rows = [{"step": step, "mean_reward": 0.5, "mean_correct": 0.5 if step % 2 else None} for step in range(300)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = RunData(tmp_path / "run")
+    link = timeline(data, "run", data.record.metrics, every=False).link
+    assert link is not None
+    points = [step + 0.5 for step in range(0, 300, 2)]  # the mean of two steps each
+    assert [link(point) for point in points] == [f"/run/run/step/{step}" for step in range(1, 300, 2)]
 
 
 def test_a_missing_step_or_page_says_what_there_is(client: httpx.Client) -> None:
