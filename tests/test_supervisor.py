@@ -61,6 +61,14 @@ def test_a_server_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Pa
         pass
 
 
+def test_a_stranger_that_answers_on_the_port_is_not_the_server(tmp_path: Path) -> None:
+    with server_in(tmp_path) as stranger:
+        command = [sys.executable, "-c", SERVER, str(tmp_path / "own")]
+        server = EmbeddedServer("test", command, "/", tmp_path / "own.txt", port=stranger.port)
+        with pytest.raises(InfraError, match="Address already in use"), server:
+            pass
+
+
 @pytest.mark.parametrize("url", ["myhost/api/health", "http://[::1/api", "http://127.0.0.1:1/"])
 def test_nothing_answers_at_what_is_no_address(url: str) -> None:
     assert not answers(url) and json_answer(url) == {}

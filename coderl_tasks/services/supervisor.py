@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -63,10 +63,9 @@ def free_port(preferred: int = 0) -> int:
     raise InfraError("no free port on 127.0.0.1")
 
 
-def listeners(url: str) -> set[int]:
-    """The users (uids) whose processes listen on the port of `url` on loopback, read in /proc/net/tcp{,6}. Only its
-    owner tells whose a process is: one that answers as ours would may be anybody's."""
-    port, uids = urlsplit(url).port, set()
+def _listening(url: str) -> set[tuple[int, str]]:
+    """(user, inode) of the sockets that listen on the port of `url` on loopback, read in /proc/net/tcp{,6}."""
+    port, found = urlsplit(url).port, set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():  # a kernel without IPv6
             continue
@@ -74,8 +73,14 @@ def listeners(url: str) -> set[int]:
             _, local, _, state, *_rest = fields = line.split()
             address, _, number = local.rpartition(":")
             if state == TCP_LISTEN and int(number, 16) == port and address in LOOPBACK_ADDRESSES:
-                uids.add(int(fields[7]))
-    return uids
+                found.add((int(fields[7]), fields[9]))
+    return found
+
+
+def listeners(url: str) -> set[int]:
+    """The users (uids) whose processes listen on the port of `url` on loopback. Only its owner tells whose a process
+    is: one that answers as ours would may be anybody's."""
+    return {user for user, _ in _listening(url)}
 
 
 def is_ours(url: str) -> bool:
@@ -121,6 +126,27 @@ def _was_given(pid: int, variable: str, value: str) -> bool:
     try:
         return f"{variable}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # ended meanwhile, or another user's
+        return False
+
+
+def _children(parent: int) -> list[int]:
+    children = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):  # ended meanwhile
+                # The name, which is in brackets and may hold anything, is cut off: state and parent follow it.
+                if int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
+                    children.append(int(folder.name))
+    return children
+
+
+def _holds(pid: int, sockets: Set[str]) -> bool:
+    """Whether the process `pid` of this user has one of these `sockets`, as /proc calls them, open."""
+    try:
+        return any(str(link.readlink()) in sockets for link in Path(f"/proc/{pid}/fd").iterdir())
+    except PermissionError:  # a Python with capabilities hides its descriptors even from its own user
+        return bool(sockets)
+    except OSError:  # it has ended, or closed one meanwhile
         return False
 
 
@@ -214,12 +240,17 @@ class EmbeddedServer:
             with contextlib.suppress(BrokenPipeError):  # it has ended: the loop below notices
                 process.stdin.write(f"{self.key}\n".encode())
         deadline = time.monotonic() + START_TIMEOUT_S
-        # An answer counts only while our process lives: another server may have taken the port.
-        while not answers(self._health_url) or process.poll() is not None:
+        # An answer counts only while our process lives and has the port: until it does, another server may take it.
+        while not (answers(self._health_url) and self._has_port()) or process.poll() is not None:
             if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():
                 self._end_process()
                 raise InfraError(self._fault_text("did not start"))
             time.sleep(POLL_S)
+
+    def _has_port(self) -> bool:
+        """Whether the server, a child of the guard, holds a socket that listens on our port."""
+        sockets = {f"socket:[{inode}]" for user, inode in _listening(self.url) if user == os.getuid()}
+        return any(_holds(pid, sockets) for pid in _children(self.pid))
 
     def _fault_text(self, what: str) -> str:
         """That the server did `what`, where its log is, and the last line there."""

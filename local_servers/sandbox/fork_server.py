@@ -72,14 +72,13 @@ def warm_up(import_rare: bool) -> None:
 def work(
     level: str,
     setting: isolation.Setting,
-    index: int,
     ends: tuple[socket, socket, socket],
     prepared: Sequence[ModuleType],
 ) -> None:
     """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    confinement, scratch = isolation.enter_worker(level, setting, index)
+    confinement, scratch = isolation.enter_worker(level, setting)
     # Here, because a change of user forgets it.
     isolation.die_with(parent, isolation.ending(level))
     ends[1].send(json.dumps({"pid": os.getpid()}).encode())
@@ -87,9 +86,9 @@ def work(
 
 
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
-    """Fork a worker for each message {"index": n} on the socket `control`, until that closes. A message has three
-    sockets of the new worker attached (jobs in, replies and open files out). The worker isolates itself by `level` and
-    runs submissions; `prepared` are the trusted programs that are loaded already."""
+    """Fork a worker for each message on the socket `control`, until that closes. A message has three sockets of the new
+    worker attached (jobs in, replies and open files out), and says nothing else. The worker isolates itself by `level`
+    and runs submissions; `prepared` are the trusted programs that are loaded already."""
     # Ignored, so that the kernel collects dead workers; the server notices their end by their sockets.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -102,7 +101,7 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
         if os.fork() == 0:
             try:
                 control.close()
-                work(level, setting, json.loads(message)["index"], ends, prepared)
+                work(level, setting, ends, prepared)
             except BaseException as error:
                 print(f"sandbox: a worker failed: {error!r}", file=sys.stderr, flush=True)
             finally:

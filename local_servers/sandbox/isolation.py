@@ -20,11 +20,10 @@ from local_servers.sandbox import job_files, kernel, landlock, rootfs, seccomp, 
 NAMESPACES = "namespaces"
 LEVELS = (NAMESPACES, "landlock")
 UNISOLATED = "none"
-_FIRST_UID = 1_900_000_000  # one user per worker where the server is root, far from those that people and services have
+_FIRST_UID = 1_900_000_000  # far from the users that people and services have
 _SLOT_NAMESPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS
 _PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').close()\nprint(sys.stdin.read(), end='')\n"
 _PROBE_INPUT = b"probe"
-_PROBE_INDEX = 9_999  # an index that no slot has
 
 
 class Setting(NamedTuple):
@@ -53,9 +52,14 @@ def enter(level: str, setting: Setting) -> None:
     rootfs.enter(setting.readable)
 
 
-def _become_unprivileged(index: int) -> None:
+def _own_uid() -> int:
+    """The user of this worker alone where the server is root: several servers may run, and number their slots alike."""
+    return _FIRST_UID + os.getpid()  # a pid is at most 2**22
+
+
+def _become_unprivileged() -> None:
     """From root to a user of this worker's own, so that limits hold and it can signal no other worker's process."""
-    for uid in (_FIRST_UID + index, rootfs.NOBODY):
+    for uid in (_own_uid(), rootfs.NOBODY):
         try:
             kernel.become_user(uid)
             return
@@ -71,20 +75,20 @@ def _limits_per_namespace() -> bool:
     return (int(major), int("".join(filter(str.isdigit, minor)))) >= (5, 14)
 
 
-def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.Confinement, str | None]:
+def enter_worker(level: str, setting: Setting) -> tuple[submission.Confinement, str | None]:
     """What a worker, a process that runs submissions one after the other, does once to take on its level of isolation:
-    with namespaces it moves into new ones; otherwise it makes a scratch folder for its runs. `index` is its slot's
-    number, which gives it a user of its own where the server is root. Returns how it has to confine each submission,
-    and the scratch folder (None with namespaces, where each run has a file system of its own)."""
+    with namespaces it moves into new ones; otherwise it makes a scratch folder for its runs. Where the server is root
+    it has a user of its own. Returns how it has to confine each submission, and the scratch folder (None with
+    namespaces, where each run has a file system of its own)."""
     is_root = os.getuid() == 0
     uid: int | None = None  # the user that each submission becomes; only root can change it
     scratch: str | None = None
     if level == NAMESPACES:
-        _enter_namespaces(index)
+        _enter_namespaces()
     else:
         scratch = os.path.join(setting.scratch, f"worker-{os.getpid()}")
         os.mkdir(scratch, 0o711)
-        uid = _FIRST_UID + index if is_root else None
+        uid = _own_uid() if is_root else None
     # Address space that the warm interpreter uses already: a submission's memory limit comes on top.
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -94,17 +98,17 @@ def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.C
         devices=rootfs.DEVICES,
         seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
         base_bytes=base_bytes,
-        # The kernel counts processes per user, or per user namespace: either can be this slot's alone.
+        # The kernel counts processes per user, or per user namespace: either can be this worker's alone.
         shares_user=not (is_root or (level == NAMESPACES and _limits_per_namespace())),
     )
     return confinement, scratch
 
 
-def _enter_namespaces(index: int) -> None:
-    """Move this worker into new namespaces, in which it is `nobody`; from root, first become the slot's own user."""
+def _enter_namespaces() -> None:
+    """Move this worker into new namespaces, in which it is `nobody`; from root, first become the worker's own user."""
     if os.getuid() == 0:
         # RLIMIT_NPROC does not hold for root, not even in a user namespace that maps root to another user.
-        _become_unprivileged(index)
+        _become_unprivileged()
     # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     outer_uid, outer_gid = os.getuid(), os.getgid()
@@ -179,7 +183,7 @@ def attempt(level: str, setting: Setting) -> str | None:
             for end in (jobs, replies, handles):
                 end.close()
             enter(level, setting)
-            confinement, scratch = enter_worker(level, setting, _PROBE_INDEX)
+            confinement, scratch = enter_worker(level, setting)
             worker.serve(worker.Slot(confinement, scratch, their_jobs, their_replies, their_handles, prepared=[]))
         except BaseException as error:
             os.write(error_write, str(error).encode())

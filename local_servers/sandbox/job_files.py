@@ -132,13 +132,20 @@ def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> di
 
 
 def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
-    with contextlib.suppress(OSError, ValueError):
+    try:
         parts = safe_parts(name, workdir)
+        if len(parts) > _MAX_DEPTH:  # a descriptor for each folder: too many would look like the machine's fault
+            return None
         with contextlib.suppress(PermissionError):
             return _content(root, parts, budget)
         # A server that is not root's is held by the rights that the program left.
         _open_up(root, parts)
         return _content(root, parts, budget)
+    except OSError as error:
+        if error.errno in _MACHINE_FAULTS:  # else a file that is there would count as missing
+            raise
+    except ValueError:
+        pass
     return None
 
 

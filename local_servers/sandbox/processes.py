@@ -3,7 +3,7 @@
 Processes that fork on and on cannot be ended one by one: by the time a pid is found and signalled, its child runs.
 `kill(-1)` is atomic, but reaches all that the caller may signal. In a pid namespace that is the run alone. Elsewhere
 each run has a process for it, the killer, which may signal nobody but the run: Landlock confines its signals to its own
-descendants (version 6), or it has become the slot's own user (where the server is root). The worker stays the
+descendants (version 6), or it has become the worker's own user (where the server is root). The worker stays the
 submission's parent.
 """
 
@@ -74,21 +74,27 @@ def reap(pid: int) -> int | None:
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """The memory of a process not backed by files, pages shared with its parent counted in full; 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = file.read().split()
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    """The memory of a process not backed by files, pages shared with others counted in full; 0 if it is gone."""
+    total = 0
+    # Not statm: what it calls shared holds both the pages of files and shared memory.
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith((b"RssAnon:", b"RssShmem:")):
+                total += int(line.split()[1]) << 10
+    return total
 
 
 def _proportional_bytes(pid: int) -> int:
     """The memory of a process, pages shared by n processes counted as 1/n; 0 if it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
-        for line in file:
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) << 10
+    except PermissionError:  # any process may close this file (PR_SET_DUMPABLE), but not the other count's
+        return _anonymous_bytes(pid)
+    except OSError:
+        pass
     return 0
 
 
@@ -142,8 +148,8 @@ def start_killer(begin_run: Callable[[], None], uid: int | None) -> tuple[int, K
     at once. The killer clones the run's first process, which calls `begin_run` (that never returns), with CLONE_PARENT,
     so that it is a child of the caller. Returns (pid of the first process, the killer).
 
-    The killer becomes the user `uid`, which only this slot has, as it then may signal nobody but the run; where that is
-    None, Landlock confines its signals. OSError if either process cannot be started."""
+    The killer becomes the user `uid`, which only this worker has, as it then may signal nobody but the run; where that
+    is None, Landlock confines its signals. OSError if either process cannot be started."""
     # Over one pipe the killer reports the first process's pid; the end of the other tells the killer to act.
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
     alive_read, alive_write = os.pipe2(os.O_CLOEXEC)
@@ -170,7 +176,7 @@ def start_killer(begin_run: Callable[[], None], uid: int | None) -> tuple[int, K
 def _kill_when_closed(begin_run: Callable[[], None], uid: int | None, report: int, alive: int) -> None:
     """The killer's process: start `begin_run` as a child of the worker, write its pid to `report`, wait until the
     worker closes the other end of `alive` or dies, then kill every process that this one may signal. That must be the
-    run alone: Landlock's scope confines signals to it, or the user `uid`, which only this slot has."""
+    run alone: Landlock's scope confines signals to it, or the user `uid`, which only this worker has."""
     # Undo the worker's handlers, which are for the worker.
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -4,9 +4,10 @@ What it covers: calls that change namespaces, mounts, modules, clocks or the mac
 processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
 socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
 host's own programs (flock, F_SETLEASE); what lets one run leave a mark for another on a file that both may read, or
-look for one (the page cache's calls, hints, watches, the ioctls of file systems); and to outlive the process that a run
-is bound to. They fail with EPERM. What is only advice to the kernel, or flushes the host's disks, does nothing and says
-that it worked. `clone3` says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
+look for one (the page cache's calls, hints, watches, the ioctls of file systems); shared memory that stays when no
+process maps it, so that no limit counts it (shmget); and to outlive the process that a run is bound to. They fail with
+EPERM. What is only advice to the kernel, or flushes the host's disks, does nothing and says that it worked. `clone3`
+says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
 What it does not cover: an ordinary call with a bug in the kernel behind it. Files, processes and memory are the
 business of namespaces or Landlock and of the resource limits.
 """
@@ -38,6 +39,7 @@ _DENIED: _Calls = (
     | {"syslog": (103, 116), "sethostname": (170, 161), "setdomainname": (171, 162)}
     | {"modify_ldt": (154, -1), "iopl": (172, -1), "ioperm": (173, -1), "uselib": (134, -1)}
     | {"flock": (73, 32), "mincore": (27, 232), "cachestat": (451, 451), "inotify_add_watch": (254, 27)}
+    | {"shmget": (29, 194)}
 )
 # These do nothing, and say that it worked.
 _IDLE: _Calls = {"fadvise64": (221, 223), "readahead": (187, 213), "sync": (162, 81), "syncfs": (306, 267)}
@@ -51,11 +53,11 @@ _IDLE_WITHOUT_NAMESPACES: _Calls = (
     | {"file_setattr": (469, 469)}
 )
 # Without an ipc namespace these outlive the run; without a network namespace a socket reaches the host.
-_DENIED_WITHOUT_NAMESPACES: _Calls = (
-    {"shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186)}
-    | {"mq_open": (240, 180)}
-    | {"socket": (41, 198), "connect": (42, 203), "sendto": (44, 206)}
-)
+_DENIED_WITHOUT_NAMESPACES: _Calls = {"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)} | {
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+}
 # Calls on another process that only ask for the same user; the process id is their first argument.
 _OWN_PROCESS_ONLY: _Calls = (
     {"prlimit64": (302, 261), "move_pages": (279, 239), "migrate_pages": (256, 238)}

@@ -10,6 +10,7 @@ import atexit
 import builtins
 import contextlib
 import gc
+import itertools
 import marshal
 import os
 import resource
@@ -85,9 +86,9 @@ def _compiled_apart(source: str) -> types.CodeType:
     return code
 
 
-def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int]) -> None:
+def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int], notes: int) -> None:
     """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no rights.
-    `streams` become its stdin, stdout and stderr.
+    `streams` become its stdin, stdout and stderr; the descriptor `notes` stays open, for the caller to close.
 
     The order matters: changing the user needs capabilities, which are dropped later; /proc is written before Landlock
     closes it; Landlock and seccomp come last and, without capabilities, need no_new_privs."""
@@ -96,10 +97,9 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     # Nothing of the server's, not its sockets nor another run's pipes, may be reached from the submission.
-    first_closed = 3
-    if confinement.ruleset is not None:  # Landlock's, needed below
-        first_closed = os.dup2(confinement.ruleset, 3) + 1
-    os.closerange(first_closed, _LAST_DESCRIPTOR)
+    kept = {notes} if confinement.ruleset is None else {notes, confinement.ruleset}  # Landlock's, needed below
+    for below, above in itertools.pairwise((2, *sorted(kept), _LAST_DESCRIPTOR)):
+        os.closerange(below + 1, above)
     os.chdir(workdir)
     os.umask(0o022)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -113,7 +113,7 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     _set_limits(confinement, limits)
     kernel.drop_capabilities()
     if confinement.ruleset is not None:
-        landlock.restrict(3, confinement.devices, workdir)
+        landlock.restrict(confinement.ruleset, confinement.devices, workdir)
     if confinement.seccomp_filter is not None:
         confinement.seccomp_filter.install()
 

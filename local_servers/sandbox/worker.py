@@ -58,15 +58,17 @@ class Slot(NamedTuple):
 
 
 class _Notes(NamedTuple):
-    """What the run's first process writes to its worker over a pipe: when the program began (seconds of the monotonic
-    clock), then, where the program is its child, the wait status of that child. None: not written yet."""
+    """What the run writes to its worker over a pipe: when the program began (seconds of the monotonic clock), then,
+    where the program is a child of the run's first process, the wait status of that child. None: not written yet."""
 
     began: float | None
     program_status: int | None
 
     @classmethod
     def unpack(cls, raw: bytes) -> "_Notes":
-        began = _BEGAN.unpack_from(raw)[0] if raw else None
+        if len(raw) < _BEGAN.size:  # at most the status of a child that could not become the program
+            return cls(None, None)
+        began = _BEGAN.unpack_from(raw)[0]
         return cls(began, _PROGRAM_STATUS.unpack_from(raw, _BEGAN.size)[0] if len(raw) > _BEGAN.size else None)
 
 
@@ -234,8 +236,10 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     up this process's rights and execute the program. Returns the exit status of this process. Writes to the worker, on
     the pipe `notes`, when the program began and, where it runs in a child process, that child's wait status."""
     if slot.has_namespaces:
-        # This is pid 1 of the run: all of the run's processes end with it, and it ends with the worker.
+        # This is pid 1 of the run: all of the run's processes end with it, and it ends with the worker. Of their
+        # signals it gets those alone that it has a handler for: Python has one for SIGINT, which would end it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL)
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     # Before the job is read: until this process becomes the program, no other one may read its memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
@@ -251,16 +255,18 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     if slot.confinement.uid is not None:
         job_files.give(workdir, slot.confinement.uid)
     streams = _open_streams(slot.handles, workdir, stdin)
-    # If the worker ended before this process was bound to it, there is nobody to read this, and it fails.
-    os.write(notes, _BEGAN.pack(time.monotonic()))
     if slot.program_is_child(terms):
         pid = os.fork()
         if pid != 0:
             os.write(notes, _PROGRAM_STATUS.pack(_wait_for(pid)))
-            return 0
+            return 1  # without the note that the program began, a failed run
     program = bytes(source) if prepared is None else prepared
     try:
-        submission.become(slot.confinement, terms, workdir, streams)
+        submission.become(slot.confinement, terms, workdir, streams, notes)
+        # Only now: what fails before is no failure of the program. If the worker ended before this process was bound
+        # to it, there is nobody to read this, and it fails.
+        os.write(notes, _BEGAN.pack(time.monotonic()))
+        os.close(notes)
         return submission.run_main(workdir, program)
     except BaseException:  # of the sandbox's own code: the program's errors end in `run_main`
         sys.__excepthook__(*sys.exc_info())  # pyrefly: ignore[bad-argument-type]

@@ -95,7 +95,7 @@ class ForkServer:
             self.readable_paths = hello["readable_paths"]
             return ours
 
-    async def fork_worker(self, index: int) -> WorkerLink:
+    async def fork_worker(self) -> WorkerLink:
         """A new worker. EOFError or ConnectionError if the fork server died meanwhile."""
         control = await self.start()
         jobs, their_jobs = socket.socketpair()
@@ -105,7 +105,7 @@ class ForkServer:
         try:
             with their_jobs, their_replies, their_handles:
                 theirs = [end.fileno() for end in (their_jobs, their_replies, their_handles)]
-                socket.send_fds(control, [json.dumps({"index": index}).encode()], theirs)
+                socket.send_fds(control, [b"fork"], theirs)
             async with asyncio.timeout(_START_SECONDS):
                 return await link.greeted()
         except BaseException:
@@ -285,7 +285,7 @@ class WorkerPool:
     async def _worker(self, index: int, has_rare: bool) -> WorkerLink:
         worker = self._workers.get((index, has_rare))
         if worker is None:
-            worker = self._workers[index, has_rare] = await self._fork_servers[has_rare].fork_worker(index)
+            worker = self._workers[index, has_rare] = await self._fork_servers[has_rare].fork_worker()
             self._groups[index].add(worker.pid)
         return worker
 

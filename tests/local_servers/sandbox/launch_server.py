@@ -1,7 +1,8 @@
 """Starts a sandbox server for the tests, under conditions that `serve` itself has no business with.
 
 Options: --concurrency=N, --queue=N, --allow-unisolated, --key=KEY, --prepared=TEXT, --hidden=FOLDER,
---as-ordinary-user (from root), --forbid-namespaces (as a distribution or a container runtime would), --forbid-landlock.
+--as-ordinary-user (from root), --forbid-namespaces (as a distribution or a container runtime would), --forbid-landlock,
+--forbid-dropping (no process can give up its capabilities).
 """
 
 import os
@@ -50,6 +51,11 @@ def forbid_landlock() -> None:
     seccomp.Filter(seccomp.deny([kernel.numbers().landlock_create_ruleset])).install()
 
 
+def forbid_dropping() -> None:
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.Filter(seccomp.deny([kernel.numbers().capset])).install()
+
+
 def main(options: list[str]) -> None:
     values = {name: value for name, _, value in (option.partition("=") for option in options)}
     if "--as-ordinary-user" in values:
@@ -58,6 +64,8 @@ def main(options: list[str]) -> None:
         forbid_namespaces()
     if "--forbid-landlock" in values:
         forbid_landlock()
+    if "--forbid-dropping" in values:
+        forbid_dropping()
     if "--queue" in values:
         sandbox_server.MIN_QUEUE, sandbox_server.QUEUE_PER_SLOT = int(values["--queue"]), 0
     try:

@@ -124,9 +124,10 @@ def test_the_disk_is_limited(any_sandbox: Sandbox) -> None:
     assert any_sandbox.stdout("open('f', 'wb').write(bytes(1 << 20)); print(1)") == "1\n"
 
 
-def test_processes_together_cannot_hold_more_than_the_limit(any_sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("hidden", [False, True])
+def test_processes_together_cannot_hold_more_than_the_limit(any_sandbox: Sandbox, hidden: bool) -> None:
     code = (
-        "import os, time\n"
+        f"import ctypes, os, time\nctypes.CDLL(None).prctl(4, {int(not hidden)})\n"  # PR_SET_DUMPABLE
         "for _ in range(12):\n"
         "    if os.fork() == 0:\n"
         "        held = b'x' * (100 << 20)\n"
@@ -136,6 +137,36 @@ def test_processes_together_cannot_hold_more_than_the_limit(any_sandbox: Sandbox
     run = any_sandbox.run(code, memory_limit_MB=128, run_timeout=30)["run_result"]
     assert run["stdout"] == "True\n" or run["return_code"] == -9
     assert any_sandbox.stdout("print(1)") == "1\n"
+
+
+def test_processes_together_cannot_share_more_than_the_limit(any_sandbox: Sandbox) -> None:
+    code = (
+        "import mmap, os, time\n"
+        "for _ in range(6):\n"
+        "    if os.fork() == 0:\n"
+        "        held = mmap.mmap(-1, 100 << 20)\n"  # shared
+        "        for _ in range(100): held.write(bytes(1 << 20))\n"
+        "        time.sleep(600)\n"
+        "print(os.wait()[1] == 9)"
+    )
+    run = any_sandbox.run(code, memory_limit_MB=128, run_timeout=30)["run_result"]
+    assert run["stdout"] == "True\n" or run["return_code"] == -9
+    assert any_sandbox.stdout("print(1)") == "1\n"
+
+
+def test_memory_that_processes_share_counts_once(any_sandbox: Sandbox) -> None:
+    code = (
+        "import mmap, os, time\n"
+        "held = mmap.mmap(-1, 100 << 20)\n"
+        "for _ in range(100): held.write(bytes(1 << 20))\n"
+        "for _ in range(6):\n"
+        "    if os.fork() == 0:\n"
+        "        read = sum(held[::4096])\n"
+        "        time.sleep(0.5)\n"  # the limit is checked every 0.1 s
+        "        os._exit(0)\n"
+        "print({os.wait()[1] for _ in range(6)})"
+    )
+    assert any_sandbox.stdout(code, memory_limit_MB=128, run_timeout=30) == "{0}\n"
 
 
 def test_a_flood_of_output_is_drained_until_the_time_limit(any_sandbox: Sandbox) -> None:
@@ -161,6 +192,12 @@ def test_no_folder_stays_behind_nor_costs_the_run(any_sandbox: Sandbox) -> None:
             run = any_sandbox.run(code)["run_result"]
             assert run["status"] == "Finished", run
     assert any_sandbox.stdout(listing) == before
+
+
+@pytest.mark.parametrize("level", ["sandbox", "ordinary_sandbox"])
+def test_a_program_cannot_interrupt_the_first_process_of_its_run(level: str, request: pytest.FixtureRequest) -> None:
+    code = "import os, signal\nsignal.pidfd_send_signal(os.pidfd_open(1), signal.SIGINT)\nraise SystemExit(3)"
+    assert request.getfixturevalue(level).run(code)["run_result"]["return_code"] == 3
 
 
 def test_a_chain_of_forks_ends_with_the_run(any_sandbox: Sandbox) -> None:
@@ -213,6 +250,25 @@ def test_a_fork_server_that_dies_costs_no_request(sandbox: Sandbox) -> None:
             os.kill(pid, signal.SIGKILL)
         assert [future.result() for future in futures] == ["done\n", "done\n"]
     assert not set(pids) & set(sandbox.info()["fork_server_pids"])
+
+
+def test_no_two_workers_of_roots_servers_are_one_user(sandbox: Sandbox) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root's workers become other users")
+    with serving("--concurrency=1") as other:
+        for server in (sandbox, other):
+            server.stdout("print(1)")
+        users = [Path(f"/proc/{pid}").stat().st_uid for pid in sandbox.workers() | other.workers()]
+    assert len(users) >= 2 and len(set(users)) == len(users)
+
+
+def test_a_run_that_cannot_become_the_program_is_no_failure_of_the_program() -> None:
+    options, installation = refusing_namespaces()
+    options += ["--forbid-dropping", "--allow-unisolated", f"--key={KEY}", f"--prepared={PREPARED}"]
+    with serving(*options, installation=installation) as server:
+        for code in ("print(1)", PREPARED):
+            answer = server.run(code)
+            assert answer["status"] == "SandboxError" and "the worker died" in answer["message"]
 
 
 def test_a_worker_that_dies_costs_no_request(sandbox: Sandbox) -> None:

@@ -3,10 +3,14 @@
 import base64
 import json
 import math
+import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from local_servers.sandbox.job_files import read_files
 from tests.local_servers.malformed_requests import answers_to_malformed_requests
 from tests.local_servers.sandbox.sandbox_servers import KEY, PREPARED, Sandbox, serving
 
@@ -271,6 +275,20 @@ def test_files_are_fetched_whatever_rights_the_program_left(any_sandbox: Sandbox
     files = any_sandbox.run(code, fetch_files=names)["files"]
     assert files == {name: encode(name) for name in ("a/b/f", "f")}
     assert any_sandbox.stdout("print(1)") == "1\n"
+
+
+def test_a_file_that_this_machine_cannot_open_does_not_count_as_missing(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    root = os.open(tmp_path, os.O_RDONLY)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (root + 1, limits[1]))  # all below `root` are open
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            read_files(root, str(tmp_path), ["f"], budget=10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert read_files(root, str(tmp_path), ["f", "g", "d/" * 2000 + "f"], budget=10) == {"f": b"x"}
+    os.close(root)
 
 
 def test_requests_run_side_by_side_and_queue(sandbox: Sandbox) -> None:
