@@ -5,7 +5,7 @@
 2. A program that kills or mutes the driver takes its whole chunk's results with it: those tests are run alone once
    more, each in its own request; the one that does it again is a runtime error.
 3. A test that broke the wall clock's limit without having used its CPU time is run alone once more, with twice the
-   time: it may have waited for the machine and not for itself.
+   time: it may have waited for the machine and not for itself. So is one that SIGKILL ended below its memory limit.
 4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
    driver does not work (an old Python, a full disk, no room for processes) is quarantined and the test run elsewhere;
    without another server it is an infra error, as is what the client could not get done at all.
@@ -44,6 +44,7 @@ _DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stder
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
 _FIRST_CHUNK_BYTES = 256 << 10  # of input that may be sent along with the first test, for programs that are quick
 _MOST_ROUNDS = 300  # of an assertion test, each of which knows the result of one call more
+_MOST_ROUNDS_WITHOUT_PROGRESS = 30  # of those; a set's other order in each process passes by chance within these
 _REMAINDER = 3  # a remainder of up to three times the next chunk's size goes along with it
 _LONGEST_CHUNK_S = 600.0
 _BUSY_TIME_FACTOR = 10  # times the time of a request, for a test that got too little of the machine
@@ -273,7 +274,10 @@ class _Run:
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
                     result = await self._run_and_judge_alone(result.index, self.limits)
                 # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
-                if result.ended in ("wall", "starved") and result.verdict is not Verdict.PASSED:
+                # So does what SIGKILL ended below its own memory limit: the machine's memory may have been full.
+                is_signal, has_waited = result.ended == "signal", result.ended in ("wall", "starved")
+                was_killed = is_signal and result.code == signal.SIGKILL and result.verdict is Verdict.RUNTIME_ERROR
+                if was_killed or (has_waited and result.verdict is not Verdict.PASSED):
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
                     result = await self._run_and_judge_alone(result.index, limits, time_factor=_BUSY_TIME_FACTOR)
                     if result.ended == "starved":
@@ -401,6 +405,8 @@ class _Run:
         if self.problem.kind != "assert":
             return judged
         undecided = [place for place, result in enumerate(judged) if _has_answers_for_test(result)]
+        n_operations = dict.fromkeys(undecided, 0)
+        without_progress = dict.fromkeys(undecided, 0)  # the last rounds in which a test got no further
         for _ in range(_MOST_ROUNDS):
             if not self.run_all:  # what comes after the first failure does not count
                 decided = [place for place in range(len(judged)) if place not in undecided]
@@ -424,7 +430,12 @@ class _Run:
                     )
                 elif decision.operations is None:  # the program's process ended before these operations: how, decides
                     judged[place] = replace(result, answer=b"")
+                elif without_progress[place] == _MOST_ROUNDS_WITHOUT_PROGRESS:
+                    reason = "its arguments differ in each run"
+                    judged[place] = replace(result, verdict=Verdict.CHECKER_ERROR, reason=reason)
                 else:
+                    n_before, n_operations[place] = n_operations[place], len(json.loads(decision.operations))
+                    without_progress[place] = 0 if n_operations[place] > n_before else without_progress[place] + 1
                     tests = list(self.problem.tests)  # which are this run's own
                     tests[result.index] = replace(tests[result.index], input=decision.operations)
                     self.problem = replace(self.problem, tests=tuple(tests))
@@ -481,7 +492,7 @@ class _Run:
         else:
             compare = comparator(self.problem.comparator)
             if self.problem.kind == "call":
-                difference = _call_difference(expected, result.answer, compare.value)
+                difference = _call_difference(expected, result.answer, compare.answer_difference)
             else:
                 difference = compare.text(expected, result.answer)
             verdict, reason = (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)

@@ -76,10 +76,17 @@ class Comparator(NamedTuple):
     value: Callable[[Any, Any], str | None]
     words: tuple[str, str]
 
+    def answer_difference(self, expected: Any, answer: Any) -> str | None:
+        """As `value`, of a value that a program has chosen: one too deep to be compared differs."""
+        try:
+            return self.value(expected, answer)
+        except (RecursionError, ValueError):
+            return "nested too deeply to be compared"
+
     def accepts(self, kind: str, expected: str, answer: str) -> bool:
         """Whether an answer to a problem of this `kind` is right. Raises ValueError if a call's is no JSON."""
         if kind == "call":
-            return self.value(parse_value(expected), parse_value(answer)) is None
+            return self.answer_difference(parse_value(expected), parse_value(answer)) is None
         return self.text(expected, answer.encode("utf-8", "surrogatepass")) is None
 
 
@@ -227,9 +234,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."
 
 
+def _finite_and_close(wanted: Any, got: Any, close: Callable[[float, float], bool]) -> bool:
+    """Whether two unequal numbers are close. Those too large for a float would all be the same infinity."""
+    return not math.isinf(float(wanted)) and close(float(wanted), float(got))
+
+
 def _numbers_difference(expected: str, actual: bytes, close: Callable[[float, float], bool]) -> str | None:
     def match(wanted: bytes, got: bytes) -> bool:
-        return wanted == got or (is_number(wanted) and is_number(got) and close(float(wanted), float(got)))
+        return wanted == got or (is_number(wanted) and is_number(got) and _finite_and_close(wanted, got, close))
 
     return first_difference(expected, actual, match)
 
@@ -239,7 +251,7 @@ def _numbers(close: Callable[[float, float], bool]) -> Callable[[Any, Any], bool
         if isinstance(wanted, str | None) or isinstance(got, str | None):
             return bool(wanted == got)
         try:
-            return bool(wanted == got) or close(float(wanted), float(got))
+            return bool(wanted == got) or _finite_and_close(wanted, got, close)
         except (OverflowError, TypeError, ValueError):
             return False
 
@@ -261,9 +273,7 @@ def _bytes_difference(expected: str, actual: bytes) -> str | None:
 def _lowered(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # ASCII letters alone
-    if isinstance(value, list):
-        return [_lowered(each) for each in value]
-    return {key: _lowered(each) for key, each in value.items()} if isinstance(value, dict) else value
+    return value
 
 
 def _unordered(
@@ -386,7 +396,7 @@ _COMPARATORS: dict[str, Comparator] = {
     ),
     "case_insensitive": Comparator(
         lambda wanted, got: first_difference(_lowered(wanted), got.lower()),
-        lambda wanted, got: value_difference(_lowered(wanted), _lowered(got)),
+        partial(value_difference, match=lambda wanted, got: _scalars_match(_lowered(wanted), _lowered(got))),
         (f"{_BY_TOKENS}, ignoring case ({_SPACE}; {_DECIMALS})", f"item by item, ignoring case ({_DECIMALS})"),
     ),
     "lines_any_order": Comparator(

@@ -169,6 +169,15 @@ PASSING = {
         "from solution import Color\nassert f(1) == Color.RED and f(1).name == 'RED' and f(1) is Color.RED",
         "from enum import Enum\nclass Color(Enum):\n    RED = 1\ndef f(x):\n    return Color(x)",
     ),
+    "an object that extends a builtin type is the same each time": (
+        "from solution import Color, Level\nassert f(2) is Color.RED and f(2) is f(2) and f('a') is Level.A and f('a') is not f('b')\n"
+        "n = Node([1])\nassert n.me() is n and n.items is n.items and n.items == {} and {f(2): 1}[Color.RED] == 1 and n in [n.me()]\n"
+        "n.pair[0].append(1)\nn.keep([[i] for i in range(300)])\nn.keep([])\nn.grow()\nassert n.pair == ([1, 7],) and n.pair is n.pair",
+        "from enum import Enum, IntEnum\nclass Color(IntEnum):\n    RED = 2\nclass Level(str, Enum):\n    A = 'a'\n    B = 'b'\n"
+        "def f(x):\n    return Color(x) if x == 2 else Level(x)\nclass Items(dict): pass\nclass Pair(tuple): pass\n"
+        "class Node(list):\n    def __init__(self, x):\n        super().__init__(x)\n        self.items, self.pair, self.all = Items(), Pair([[]]), []\n"
+        "    def me(self): return self\n    def keep(self, x): self.all.append(x)\n    def grow(self): self.pair[0].append(7)",
+    ),
     "generators": (
         "import itertools, types\ng = f(5)\nassert isinstance(g, types.GeneratorType) and next(g) == 0 and list(g) == [1, 2, 3, 4]\n"
         "assert list(itertools.islice(f(10**12), 3)) == [0, 1, 2] and sum(f(3500)) == 6123250",
@@ -197,6 +206,10 @@ PASSING = {
         ECHO,
     ),
     "state between the calls of a test": ("assert f() == 1\nassert f() == 2", "n = 0\ndef f():\n    global n\n    n += 1\n    return n"),
+    "a global of the program that changes": (
+        "assert counter == 0\ninc()\nassert counter == 1 and LIMIT == 3\ninc()\nassert counter == 2 and LIMIT == 3",
+        "counter, LIMIT = 0, 3\ndef inc():\n    global counter\n    counter += 1",
+    ),
     "keywords": ("assert f(1, b=2, *[3]) == (1, 3, 2)", "def f(a, c, b=0):\n    return a, c, b"),
     "constants": ("import solution\nfrom solution import *\nassert solution.LIMIT == 3 and LIMIT == 3", "LIMIT = 3\ndef f(): pass"),
     "a method of Solution": ("assert f(1) == 2 and Solution().f(2) == 3", "class Solution:\n    def f(self, x):\n        return x + 1"),
@@ -208,6 +221,26 @@ PASSING = {
         "def test_error():\n    with pytest.raises(TypeError, match='str') as caught:\n        f('a')\n    assert caught.value\n"
         "class TestF:\n    def setup_method(self):\n        self.x = 1\n    def test_it(self):\n        assert f(self.x) == 2",
         "def f(x):\n    return x + 1",
+    ),
+    "fixtures of several scopes": (
+        "import pytest\nmade = []\n"
+        "@pytest.fixture\ndef stack():\n    made.append('stack')\n    return Stack()\n"
+        "@pytest.fixture\ndef full(stack, n=2):\n    return stack.push(n)\n"
+        "@pytest.fixture(scope='module')\ndef shared():\n    made.append('shared')\n    yield Stack()\n    assert sorted(made) == ['shared', 'stack', 'stack']\n"
+        "@pytest.mark.parametrize('x', [1, 2])\ndef test_it(stack, full, x, *, shared):\n"
+        "    assert full is stack and stack.pop() == 2 and len(shared.push(x)) == x\n"
+        "def test_end():\n    assert sorted(made) == ['shared', 'stack', 'stack']",
+        STACK,
+    ),
+    "a class of tests": (
+        "class Base:\n    def test_z(self):\n        assert f('z') == 'z' and self.seen == ['class', 'setup test_z']\n        self.seen.append('z')\n"
+        "class TestIt(Base):\n    seen = []\n    @classmethod\n    def setup_class(cls):\n        cls.seen.append('class')\n"
+        "    def teardown_class(cls):\n        assert cls.seen == ['class', 'setup test_z', 'z', 'down', 'setup test_b', 'b', 'down', 'setup test_a', 'down']\n"
+        "    def setup_method(self, method):\n        self.seen.append('setup ' + method.__name__)\n"
+        "    def teardown_method(self):\n        self.seen.append('down')\n"
+        "    def test_b(self):\n        self.seen.append('b')\n"
+        "    @staticmethod\n    def test_a():\n        assert f(1) == 1",
+        ECHO,
     ),
     "pytest.approx of items": (
         "import numpy as np, pytest\nfor a, b in [([0.1, 0.2], (0.1, 0.2)), ((1.0,), [1.0]), (np.array([1.0, 2.0]), [1.0, 2.0]), (range(3), [0, 1, 2])]:\n"
@@ -335,6 +368,7 @@ FAILING = [
     ("assert f(1) == 2", "def f(x):\n    return 3", Verdict.WRONG_ANSWER, "assert f.1. == 2", "3"),
     ("assert f(1) == 2, 'not two'", "def f(x):\n    return 3", Verdict.WRONG_ANSWER, "not two", "3"),
     ("assert f(1) > 2", "def f(x):\n    return None", Verdict.WRONG_ANSWER, "TypeError", "None"),
+    ("assert f(1) == 2 or f(2) > 2", "class A(int): pass\nclass B: pass\ndef f(x):\n    return B() if x == 2 else A()", Verdict.WRONG_ANSWER, "TypeError", None),
     ("assert f(1) == 2", "def f(x):\n    return x / 0", Verdict.RUNTIME_ERROR, "ZeroDivisionError: .* \\(line 2\\)", None),
     ("assert f(1) == 2", "def g(x):\n    return 2", Verdict.RUNTIME_ERROR, "NameError: name 'f' is not defined", None),
     ("assert f(1) == 2", "def f(x) return 2", Verdict.RUNTIME_ERROR, "SyntaxError", None),
@@ -386,6 +420,21 @@ async def test_wrong_programs_fail_for_a_reason(
         ("import inspect\nassert len(inspect.signature(f).parameters) == 1", "inspect.signature"),
         ("from dataclasses import dataclass, asdict\nassert asdict(f(1)) == {}", "asdict"),
         ("import pytest\nwith pytest.raises(TypeError) as e:\n    f()\nassert e.getrepr()", "getrepr"),
+        ("with open('a', 'w') as file:\n    file.write('1')\nassert f('a') == 1", "open("),
+        ("import pathlib\npathlib.Path('a').write_text('1')\nassert f('a') == 1", "write_text"),
+        ("import os\nos.environ['A'] = '1'\nassert f('A') == '1'", "os.environ"),
+        ("import solution\nsolution.LIMIT = 3\nassert solution.f(3) == 3", "changes LIMIT"),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n        with self.assertWarns(UserWarning):\n            f(1)",
+            "assertWarns",
+        ),
+        ("import asyncio\nassert asyncio.new_event_loop().run_until_complete(f(1)) == 1", "run_until_complete"),
+        ("def setUpModule():\n    f(1)\ndef test_it():\n    assert f(1)", "setUpModule"),
+        (
+            "import pytest\n@pytest.fixture(scope='class')\ndef x():\n    return 1\ndef test_it(x):\n    assert f(x)",
+            "scope='class'",
+        ),
+        ("import uuid\nassert f(str(uuid.uuid4()))", "differ in each run"),
     ],
 )
 async def test_a_test_that_fails_by_itself_is_no_verdict(
@@ -395,6 +444,45 @@ async def test_a_test_that_fails_by_itself_is_no_verdict(
     grade = await embedded_judge.grade(problem(script), ECHO)
     assert grade.verdict is Verdict.CHECKER_ERROR and reason in grade.reason, grade.reason
     assert grade.reason.startswith("problem p: ") and not grade.gradable and grade.first_failed is None
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "reason"),
+    [
+        (
+            "assert ','.join(f()) == 'a,b'",
+            "from enum import Enum\nclass Tag(str, Enum):\n    A = 'a'\n    B = 'b'\ndef f():\n    return list(Tag)",
+            "extends a builtin type",
+        ),
+        ("g = f()\nassert next(g) == 0 and g.send(3) == 3", "def f():\n    x = yield 0\n    yield x", "sends a value"),
+        (
+            "g = f()\nassert next(g) == 0 and g.throw(KeyError) == 1",
+            "def f():\n    try:\n        yield 0\n    except KeyError:\n        yield 1",
+            "throws an exception",
+        ),
+    ],
+)
+async def test_a_right_program_whose_objects_a_test_cannot_use_is_not_to_blame(
+    embedded_judge: Judge, script: str, code: str, reason: str
+) -> None:
+    grade = await embedded_judge.grade(problem(script), code)
+    assert grade.verdict is Verdict.CHECKER_ERROR and reason in grade.reason, grade.reason
+
+
+async def test_a_value_that_is_too_large_for_the_test_is_the_fault_of_its_program(
+    embedded_judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.grading.judge_programs.JUDGE_S", 1.0)
+    scripts = (
+        "assert list(f(3)) == [0, 1, 2]",
+        "n = 0\nfor x in f(3):\n    n += x\nassert n == 3",
+        "assert f(3)[0] == 0",
+    )
+    tests = [problem(script) for script in scripts]
+    code = "def f(x):\n    return range(10**13)"
+    grades = await asyncio.gather(*(embedded_judge.grade(one, code) for one in tests))
+    assert [grade.verdict for grade in grades] == [Verdict.RUNTIME_ERROR, Verdict.RUNTIME_ERROR, Verdict.PASSED]
+    assert "too large" in grades[0].reason and "too large" in grades[1].reason
 
 
 async def test_a_fault_of_one_test_is_not_that_of_another_program(embedded_judge: Judge) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from coderl_tasks.settings.flow_settings import IsolationPerTest
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
-from tests.grading.programs import ADD, SUM, TOTAL, stdin_problem
+from tests.grading.programs import ADD, PAIRS, SUM, TOTAL, stdin_problem
 
 ECHO = "print(input())"
 LIMITS = Limits(1.0, 2.0, 256, 1 << 20)
@@ -179,6 +180,14 @@ async def test_a_problem_names_when_an_answer_is_right(embedded_judge: Judge) ->
     assert not (await embedded_judge.grade(TOTAL, off)).passed
 
 
+@pytest.mark.parametrize("name", ["case_insensitive", "set"])
+async def test_a_deep_value_is_a_wrong_answer(embedded_judge: Judge, name: str) -> None:
+    asked = replace(PAIRS, comparator=name)
+    for depth in (500, 700, *range(970, 1000)):  # some near the depth that the parser can read
+        code = f"def pairs(a, b):\n    a = []\n    for _ in range({depth}): a = [a]\n    return [1, a]"
+        assert (await embedded_judge.grade(asked, code)).verdict is Verdict.WRONG_ANSWER
+
+
 async def test_a_problem_without_tests_is_refused(embedded_judge: Judge) -> None:
     with pytest.raises(DataError):
         await embedded_judge.grade(stdin_problem(), ECHO)
@@ -231,6 +240,18 @@ async def test_a_program_that_gets_no_processor_has_no_verdict(
     monkeypatch.setattr(judge_module, "DRIVER", driver.replace("\nSTARVED_AT_MOST = 4 ", "\nSTARVED_AT_MOST = 0 "))
     grade = await judge.grade(echo_problem(1), sleeping)
     assert grade.verdict is Verdict.INFRA_ERROR and "too busy" in grade.reason
+
+
+@pytest.mark.parametrize("run_all", [False, True])
+async def test_a_program_that_is_killed_once_is_not_to_blame(serve: Serve, tmp_path: Path, run_all: bool) -> None:
+    async with SandboxClient([Recording(serve).url]) as client:
+        judge = Judge(client)
+        killed = "import os\nos.kill(os.getpid(), 9)"
+        for_ever = await judge.grade(echo_problem(2), killed, run_all=run_all)
+        killed_once = f"import os\ntry: os.mkdir('{tmp_path}/a')\nexcept OSError: pass\nelse: os.kill(os.getpid(), 9)"
+        grade = await judge.grade(echo_problem(2), f"{killed_once}\n{ECHO}", run_all=run_all)
+    assert (for_ever.verdict, for_ever.reason) == (Verdict.RUNTIME_ERROR, "test 0: ended by SIGKILL")
+    assert (grade.verdict, grade.tests_passed) == (Verdict.PASSED, 2), grade
 
 
 @pytest.mark.parametrize("run_all", [False, True])

@@ -1,6 +1,7 @@
 """The comparators that a problem may name; the default's rules are in tests/grading/test_compare.py."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ TEXTS = [
     ("float:0.1", "1", "nan", False),
     ("float:0.1", "1", "1e999", False),
     ("float:0.1", "1 2", "1", False),
+    ("float", "1" * 400, "2" * 400, False),  # each is infinite as a float
+    ("float", "1e999", "1e999", True),
     ("case_insensitive", "YES\nNo", "yes\nnO", True),
     ("case_insensitive", "Ä", "ä", False),  # ASCII letters alone
     ("case_insensitive", "YES", "YE", False),
@@ -58,6 +61,8 @@ VALUES = [
     ("float:0.1", {"a": 1}, {"a": 2}, False),
     ("float:0.1", "1", 1, False),
     ("float:0.1", None, 0, False),
+    ("float", math.inf, math.inf, True),
+    ("float", [math.nan], [math.nan], True),
     ("case_insensitive", ["Yes", {"a": "B"}], ["yEs", {"a": "b"}], True),
     ("case_insensitive", {"A": 1}, {"a": 1}, False),
     ("tokens_any_order", [[1, 2], [3]], [[3], [1, 2]], True),
@@ -86,6 +91,18 @@ def test_a_value_is_right_or_not(name: str, expected: Any, actual: Any, right: b
     wanted, got = (parse_value(json.dumps(value)) for value in (expected, actual))
     assert (comparator(name).value(wanted, got) is None) == right
     assert comparator(name).value(wanted, wanted) is None
+
+
+def test_numbers_too_large_for_a_float_are_not_close() -> None:
+    assert not comparator("float").accepts("call", "1" * 5000, "2" * 5000)
+
+
+@pytest.mark.parametrize("name", ["tokens", "exact", "float", "case_insensitive", "lines_any_order", "set"])
+@pytest.mark.parametrize("depth", [500, 900])
+def test_a_deep_value_is_an_answer_like_any_other(name: str, depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    assert not comparator(name).accepts("call", "[1]", deep)
+    assert not comparator(name).accepts("call", deep, "[1]")
 
 
 @pytest.mark.parametrize("name", ["", "token", "float:", "float:x", "float:-1", "float:1,2,3", "float:inf", "set:1"])

@@ -45,6 +45,7 @@ MODULE = "solution"
 PASSED, FAILED, ERRED, NEEDS, FAULT = "passed", "failed", "error", "needs", "fault"
 MOST_OPERATIONS = 5000  # of a rehearsal
 MOST_PULLS = 12  # of an iterator
+GIANT_RANGE = 10**7  # numbers in a range, of more than a test can go through in its time
 COROUTINE = 0x80  # of the flags of code
 SHOWN_CHARS = 300
 REHEARSAL_S, SAYING_S = 2.0, 2.0
@@ -53,11 +54,13 @@ COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
 CANNOT_BE_SEEN = re.compile(
     r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b|\basyncio\.run\b"
+    r"|\b(?:run_until_complete|IsolatedAsyncioTestCase|catch_warnings|assert(?:Warns|Logs|NoLogs)\w*)\b"
+    r"|(?<![.\w])(?<!def )open\(|\b(?:tempfile|write_text|write_bytes|putenv)\b|\bos\.environ\b"
     r"|\binspect\.\w+|\bfrom inspect import\b|\bpickle\.\w+|\bfrom pickle import\b"
     r"|\bdataclasses\.(?:asdict|astuple|fields|is_dataclass|replace)\b"
     r"|\bfrom dataclasses import\b[^\n]*\b(?:asdict|astuple|fields|is_dataclass|replace)\b"
 )
-"""Tests of what a program prints or reads, that change what it calls, or look into its objects."""
+"""Tests of what a program prints, reads, writes or warns of, that change what it calls, or look into its objects."""
 ASKS_FOR_CLASS = re.compile(r"\btype\s*\(.*\)\s*is\s+(?:not\s+)?([A-Za-z_]\w*)|\b__(?:class|name)__\b")
 USUAL_NAMES = {
     "np": "numpy", "Counter": "collections.Counter", "OrderedDict": "collections.OrderedDict",
@@ -179,12 +182,14 @@ class Test:
     def resolve(self, decoding: Any, node: Any) -> Any:
         """Makes what stands here for an object of the program of a special kind: a handle for an arbitrary object, a
         generator for an iterator, an exception or its class. `node` is as `Operations.describe` writes it, or forged.
-        An object is named by operation and number, and made once; but a handle with a value may have a new one."""
+        An object is named by operation and number, and made once; but the value of a handle may be a new one."""
         match node:
             case ["reference", operation, number, builtin_value, type_name, base]:
                 key = (int(operation), int(number))
-                if key not in self.handles or base:
-                    self.handles[key] = handle(self, key, decoding.value(builtin_value), str(type_name), str(base))
+                value = decoding.value(builtin_value)
+                if key not in self.handles:
+                    self.handles[key] = handle(self, key, value, str(type_name), str(base))
+                object.__setattr__(self.handles[key], "_coderl_now", value)
                 return self.handles[key]
             case ["iterator", end, items, operation, number, is_generator]:
                 key = (int(operation), int(number))
@@ -225,7 +230,15 @@ class Test:
     def items(self, items: Any, end: Any, reference: Any) -> Any:
         """The items of an iterator of the program, and its end: True, an exception, or False if there are more."""
         self.untouched = {number: key for number, key in self.untouched.items() if key != reference_of(reference)}
-        yield from items
+        for item in items:
+            try:
+                sent = yield item
+            except (Ended, GeneratorExit):
+                raise
+            except BaseException:
+                raise Unsupported("the test throws an exception into a generator of the program") from None
+            if sent is not None:
+                raise Unsupported("the test sends a value to a generator of the program")
         if end is False:
             self.pulls += 1
             if self.pulls > MOST_PULLS:
@@ -448,11 +461,15 @@ def plain_value(value: Any) -> Any:
     return now
 
 
+def extends_builtin(value: Any) -> Any:
+    return bool(object.__getattribute__(value, "_coderl_base"))
+
+
 def own_value(value: Any) -> Any:
     """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested.
     Of others it could say something else each time."""
-    has_base = object.__getattribute__(value, "_coderl_base")  # looked at first: most objects have none
-    return plain_value(value) if has_base and not is_of_named_class(value) else value
+    # The base is looked at first: most objects have none.
+    return plain_value(value) if extends_builtin(value) and not is_of_named_class(value) else value
 
 
 def is_of_named_class(value: Any) -> Any:
@@ -507,7 +524,13 @@ for _name in ("setattr", "delattr", "setitem", "delitem", "format", "enter", "co
 
 
 class Names(dict):
-    """The global names of a test; the others are the program's."""
+    """The global names of a test; the others are the program's. `made` are fixtures that all its functions share, and
+    `generators` those that end after them."""
+
+    def __init__(self, names: Any) -> None:
+        super().__init__(names)
+        self.made: dict[str, Any] = {}
+        self.generators: list[Any] = []
 
     def __missing__(self, name: Any) -> Any:
         if name in USUAL_NAMES:  # not the program's, which could put anything in their place
@@ -517,7 +540,10 @@ class Names(dict):
         if name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
             found = self[name] = __import__(name)
             return found
-        found = self[name] = TEST.do("find", name)
+        found = TEST.do("find", name)
+        # A plain value may be another one later. To ask again may cost a run of the program: not for a constant.
+        if type(found) in (Handle, Unknown) or isinstance(found, type) or name.isupper():
+            self[name] = found
         return found
 
 
@@ -530,6 +556,11 @@ class SolutionModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return TEST.do("find", name)
+
+    def __setattr__(self, name: Any, value: Any) -> None:
+        if not name.startswith("__"):
+            raise Unsupported(f"the test changes {name} of the program's module")
+        super().__setattr__(name, value)
 
 
 TEST: Any = None
@@ -546,7 +577,7 @@ def main() -> Any:
     signal.signal(signal.SIGPROF, out_of_time)
     seconds, tests_by_program = request["seconds"], request["tests"]
     # A fork costs more than most tests: programs whose tests leave their process as it was share one. The others get
-    # one each, and so do those with a fault, as another's test may be to blame.
+    # one each, and so do those with a fault or without memory, as another's test may be to blame.
     sharing = [number for number, tests in enumerate(tests_by_program) if all(map(changes_nothing, tests))]
     shared = (
         results_of_programs([tests_by_program[number] for number in sharing], seconds) if len(sharing) > 1 else None
@@ -555,7 +586,7 @@ def main() -> Any:
     for number, found in zip(sharing, shared or (), strict=False):
         results[number] = found
     for number, tests in enumerate(tests_by_program):
-        if results[number] is None or any(result["end"] == FAULT for result in results[number]):
+        if results[number] is None or any(map(may_be_anothers, results[number])):
             alone = results_of_programs([tests], seconds)
             results[number] = alone[0] if alone else None
     with open("results.json", "w") as file:
@@ -567,6 +598,10 @@ def changes_nothing(test: Any) -> Any:
     script = test["script"]
     has_plain_imports = len(IMPORT.findall(script)) == len(PLAIN_IMPORT.findall(script))
     return test["answers"] is not None and has_plain_imports and CHANGES_SOMETHING.search(script) is None
+
+
+def may_be_anothers(result: Any) -> Any:
+    return result["end"] == FAULT or "is_exhausted" in result
 
 
 def results_of_programs(tests_by_program: list[list[dict[str, Any]]], seconds: float) -> Any:
@@ -664,6 +699,11 @@ def judged(test: Test, error: BaseException | None) -> Any:
     if error is None:
         return {"end": PASSED, "reason": ""}
     said = safe_text(error)
+    has_used_program = test.position > 0  # the number of its operations so far
+    # A value may hold more than the test can take: a range costs the program nothing, however long it is.
+    is_giant = type(test.last) is range and abs(test.last.stop - test.last.start) > GIANT_RANGE
+    if has_used_program and (isinstance(error, MemoryError) or (isinstance(error, OutOfTime) and is_giant)):
+        return {"end": ERRED, "reason": "a value that is too large for the test", "is_exhausted": True}
     if isinstance(error, OutOfTime):  # the program has a clock of its own
         return {"end": FAULT, "reason": "the test itself takes too long"}
     if isinstance(error, MalformedValue):
@@ -673,10 +713,13 @@ def judged(test: Test, error: BaseException | None) -> Any:
         return {"end": ERRED, "reason": said + (f" (line {line})" if line else "")}
     is_certain = isinstance(error, (ImportError, SyntaxError)) or type(error).__name__ in ("SkipTest", "Skipped")
     faults = (CannotCross, MemoryError, SystemExit)
-    has_used_program = test.position > 0  # the number of its operations so far
     if is_certain or isinstance(error, faults) or not (has_used_program and isinstance(error, Exception)):
         return {"end": FAULT, "reason": f"the test fails by itself: {said}", "is_certain": is_certain}
     where = failing_line(test, error)
+    # A class of the program that extends str, say, is no str here. An operator takes its value, and fails for others.
+    is_of_type = type(error) is TypeError and "Handle" in said and "supported" not in said
+    if is_of_type and any(map(extends_builtin, test.handles.values())):
+        return {"end": FAULT, "reason": f"an object of the program extends a builtin type, but is none here: {where}"}
     # The program's objects are `Handle`s here: `type(x) is C` always fails.
     asked = ASKS_FOR_CLASS.search(where)
     if asked is not None and asked[1] not in vars(builtins) and type(test.last) is Handle:
@@ -734,14 +777,16 @@ def run(test: Test) -> None:
     # `Names` looks up what is missing in the program: with the builtins in it, these come first.
     names = Names({**vars(builtins), "__name__": "tests", "__builtins__": builtins})
     exec(code, names)
-    for hook in ("setup_module", "setup_function", "teardown_module", "teardown_function"):
+    for hook in "setup_module setup_function teardown_module teardown_function setUpModule tearDownModule".split():
         if hook in names:
             raise Unsupported(f"{hook} is not supported")
     for name, value in [item for item in names.items() if item[0] not in vars(builtins)]:
         if name.startswith("test") and isinstance(value, FunctionType):
-            run_function(value, names)
+            for case in cases_of(value):
+                run_function(value, case, names)
         elif isinstance(value, type) and value.__module__ == "tests":
             run_class(name, value, names)
+    end_fixtures(names.generators)
 
 
 @functools.lru_cache(maxsize=64)  # most programs are those of a few problems
@@ -786,52 +831,78 @@ def run_class(name: Any, value: Any, names: Any) -> Any:
             value(method).debug()
         value.tearDownClass()
     elif name.startswith("Test"):
-        if hasattr(value, "setup_class"):
-            value.setup_class()
-        for method in [name for name in dir(value) if name.startswith("test")]:
-            instance = value()
-            bound = getattr(instance, method)
-            if hasattr(instance, "setup_method"):
-                instance.setup_method(*[bound][: len(parameters_of(type(instance).setup_method)) - 1])
-            if isinstance(bound, MethodType):
-                run_function(bound.__func__, names, bound.__self__)
-            elif isinstance(bound, FunctionType):  # a static method
-                run_function(bound, names)
+        call_hook(value, "setup_class", value)
+        methods: list[str] = []  # in the order of their definitions, those of base classes first
+        for kind in value.__mro__:
+            methods[:0] = [name for name in vars(kind) if name.startswith("test") and name not in methods]
+        for method in methods:
+            if isinstance(getattr(value, method), (FunctionType, MethodType)):
+                for case in cases_of(getattr(value, method)):
+                    instance = value()
+                    bound = getattr(instance, method)
+                    call_hook(instance, "setup_method", bound)
+                    run_function(bound, case, names)
+                    call_hook(instance, "teardown_method", bound)
+        call_hook(value, "teardown_class", value)
 
 
-def parameters_of(function: Any) -> Any:
-    return function.__code__.co_varnames[: function.__code__.co_argcount]
+def call_hook(owner: Any, name: Any, argument: Any) -> None:
+    """Calls a method of a test class if there is one, with the argument if it takes one."""
+    hook = getattr(owner, name, None)
+    if hook is not None:
+        takes_argument = hook.__code__.co_argcount > isinstance(hook, MethodType)
+        hook(*[argument] * takes_argument)
 
 
-def run_function(function: Any, names: Any, *instance: Any) -> Any:
-    """Runs a test function once, or for each of its parameters."""
-    if function.__code__.co_flags & COROUTINE:
-        raise Unsupported("a test that is a coroutine")
+def cases_of(function: Any) -> Any:
+    """The values of a test function's parameters, by name, for each time that it runs."""
     cases: list[dict[str, Any]] = [{}]
     for argnames, values in getattr(function, "_parameters", []):
         cases = [{**case, **dict(zip(argnames, value, strict=True))} for value in values for case in cases]
-    for case in cases:
-        generators: list[Any] = []
-        arguments, defaults = dict(case), function.__defaults__ or ()
-        wanted = parameters_of(function)[len(instance) :]
-        for name in wanted[: len(wanted) - len(defaults)]:
-            if name not in arguments:
-                arguments[name] = fixture_value(name, names, generators)
-        function(*instance, **arguments)
-        for generator in reversed(generators):
-            next(generator, None)
+    return cases
 
 
-def fixture_value(name: Any, names: Any, generators: Any) -> Any:
+def fixtures_of(function: Any) -> Any:
+    """The parameters without defaults, but for that of a method's object."""
+    code, defaults = function.__code__, function.__kwdefaults__ or {}
+    keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    required = code.co_varnames[: code.co_argcount - len(function.__defaults__ or ())]
+    return [*required[isinstance(function, MethodType) :], *(name for name in keywords if name not in defaults)]
+
+
+def run_function(function: Any, case: Any, names: Any) -> Any:
+    """Runs a test function with the values `case` of some parameters; the others are fixtures."""
+    if function.__code__.co_flags & COROUTINE:
+        raise Unsupported("a test that is a coroutine")
+    generators: list[Any] = []
+    made = dict(case)
+    fixtures = {name: fixture_value(name, names, made, generators) for name in fixtures_of(function)}
+    function(**{**case, **fixtures})
+    end_fixtures(generators)
+
+
+def end_fixtures(generators: Any) -> None:
+    for generator in reversed(generators):
+        next(generator, None)
+
+
+def fixture_value(name: Any, names: Any, made: Any, generators: Any) -> Any:
+    """The value of a fixture: of those `made` for this test, unless its scope is a wider one."""
+    if name in made:
+        return made[name]
     fixture = names.get(name)
     if not getattr(fixture, "_is_fixture", False):
         raise Unsupported(f"no fixture {name} of the test's own")
-    arguments = {other: fixture_value(other, names, generators) for other in parameters_of(fixture)}
-    value = fixture(**arguments)
-    if isinstance(value, GeneratorType):
-        generators.append(value)
-        value = next(value)
-    return value
+    if fixture._scope != "function":  # one for all tests
+        made, generators = names.made, names.generators
+    if name not in made:
+        arguments = {other: fixture_value(other, names, made, generators) for other in fixtures_of(fixture)}
+        value = fixture(**arguments)
+        if isinstance(value, GeneratorType):
+            generators.append(value)
+            value = next(value)
+        made[name] = value
+    return made[name]
 
 
 # ------------------------------------------------------------------------------------- what tests use of pytest
@@ -866,12 +937,14 @@ def fail(reason: Any = "", *_: Any, **__: Any) -> Any:
     raise AssertionError(reason)
 
 
-def fixture(function: Any = None, autouse: Any = False, **_: Any) -> Any:
+def fixture(function: Any = None, autouse: Any = False, scope: Any = "function", **_: Any) -> Any:
     if autouse:
         raise Unsupported("pytest.fixture(autouse=True) is not supported")
+    if scope not in ("function", "module", "package", "session"):
+        raise Unsupported(f"pytest.fixture(scope={scope!r}) is not supported")
 
     def marked(function: Any) -> Any:
-        function._is_fixture = True
+        function._is_fixture, function._scope = True, scope
         return function
 
     return marked if function is None else marked(function)
