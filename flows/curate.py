@@ -1,5 +1,6 @@
 """curate: raw problems -> pass rates of the base model -> a mixed-difficulty pool in data/pools/."""
 
+import asyncio
 import math
 import shlex
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 from prefect import flow
@@ -19,7 +20,7 @@ from coderl_tasks.curation import tasks
 from coderl_tasks.curation.find_pool import finished_with
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, estimate_from_run, policy_in
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
-from coderl_tasks.curation.pool import Mix, Pool, build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool import Mix, Pool, build_pool, recorded_pool, require_problems, write_pool
 from coderl_tasks.curation.pool_audit import split_by_audit
 from coderl_tasks.curation.profile import Prices, drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
@@ -27,13 +28,15 @@ from coderl_tasks.curation.solutions import Status, inferred_comparators, split_
 from coderl_tasks.curation.stopping_rule import Band, Further
 from coderl_tasks.curation.stronger_tests import counted_again, generated_tests, strengthened_in_words
 from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.filtering.parts import KeptProblems
+from coderl_tasks.filtering.stages import BENCHMARKS
 from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_audit, write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
-from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
+from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent, profile_tokens
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
@@ -73,7 +76,9 @@ async def curate(settings: CurateSettings) -> str:
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     name_flow_run(folder.name)
     if recorded_settings(folder) == content:
-        if finished_with(folder) == content:
+        if finished_with(folder) == content and settings.replace:
+            display.say("finished before with these settings: made again, from the samples that are recorded")
+        elif finished_with(folder) == content:
             # `_curate` then returns what is recorded.
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
@@ -90,7 +95,10 @@ async def curate(settings: CurateSettings) -> str:
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if settings.is_profiled:
-        display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
+        spent = await asyncio.to_thread(profile_tokens, settings.record_address(folder))
+        if not spent.counted:  # the samples were removed: the manifest counts them, without cached prompts
+            spent = pool_spent(read_json(folder / MANIFEST_FILE))
+        display.say(cost_line(spent, cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_subflow():  # a pipeline trains on it itself
@@ -208,13 +216,15 @@ class Curation:
         what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
         return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
 
-    async def strengthen(self, problems: KeptProblems) -> pl.DataFrame | None:
-        """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their profile;
-        also written to strengthened.parquet. None if off."""
+    async def strengthen(self, problems: KeptProblems, profile: pl.DataFrame | None) -> pl.DataFrame | None:
+        """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their `profile`
+        (SHARD_SCHEMA; None: there is none); also written to strengthened.parquet. None if off."""
         if not self.settings.strengthen:
             return None
         profiles = joined(self.settings.record_address(self.folder), "shards")
-        shards, work = self.shards(problems, "strengthened"), partial(tasks.strengthen_shard, profiles=profiles)
+        counted = pl.DataFrame(schema=SHARD_SCHEMA) if profile is None else profile
+        work = partial(tasks.strengthen_shard, profiles=profiles, profile=counted)
+        shards = self.shards(problems, "strengthened")
         table = await self.shard_by_shard("strengthening tests", shards, work, STRENGTH_SCHEMA)
         write_parquet(make_folder(self.folder) / "strengthened.parquet", table)
         self.display.say(strengthened_in_words(table))
@@ -280,10 +290,25 @@ class Curation:
         return {name: Further(rule) for name, rule in rules.items()}
 
 
+def _require_same_data(folder: Path, inputs: Mapping[str, Any]) -> None:
+    """Raises ConfigError if the finished pool in `folder` is of other files than `inputs` (of filtering) names."""
+    before = read_json(folder / MANIFEST_FILE).get("inputs")
+    if before and any(before.get(side) != inputs.get(side) for side in ("train", "evaluation", BENCHMARKS)):
+        raise ConfigError(
+            f"the data have changed since the pool {folder} was finished: name=ANOTHER makes another pool, "
+            "replace=true makes it again (runs trained on it can then not be resumed)"
+        )
+
+
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
     """Makes the pool in `folder`, whose lock this process holds: filters the problems, drops those that cannot be
     trained on, profiles the rest (unless profile_mode=none), selects by pass rate, and writes the pool. With from_run
-    the policy of that run is profiled, else the base model. Each stage records its work: a resume repeats none."""
+    the policy of that run is profiled, else the base model. Each stage records its work: a resume repeats none. A pool
+    that is finished with these settings is returned as recorded if the records of the work are gone (coderl clean
+    --parts), and raises ConfigError if its data have changed, unless `replace` asks for it again."""
+    is_kept = finished_with(folder) == settings.content() and not settings.replace
+    if is_kept and not (folder / "screening").is_dir():
+        return recorded_pool(folder)
     policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
@@ -296,6 +321,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
                 display.say(line)
+            if is_kept:
+                _require_same_data(folder, filtered.manifest)
             filtered.require_problems()
             checks = await curation.check_solutions(filtered.kept)
             # Solutions that do not print what the tests expect may show that answers have to be compared in another
@@ -308,7 +335,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             profiled = await curation.profile_all(problems, trainable, policy)
             profile = profiled.frame
             # After all samples: the completions that passed show which tests are missing, and are counted again.
-            if (strengthened := await curation.strengthen(problems)) is not None:
+            if (strengthened := await curation.strengthen(problems, profile)) is not None:
                 gradable = replace(gradable, generated=generated_tests(strengthened))
                 profile = None if profile is None else counted_again(profile, strengthened)
     # The prior, learnt from all profiles, is what to believe of a problem's pass rate before its own samples; with both

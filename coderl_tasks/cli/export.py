@@ -22,6 +22,7 @@ from coderl_tasks.journal.atomic import scan_parquet, sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.journal.steps import scored_files
 from coderl_tasks.paths import find_local, local_model_folder
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.services import Services, services
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
@@ -164,11 +165,17 @@ async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) 
 
 
 def _rollouts(files: list[Path]) -> pl.DataFrame:
-    """One rollout of each group in these files, those with tokens."""
+    """One rollout of each group in these files, of those with tokens and log-probabilities; with several turns its
+    first answer alone, since the environment's replies come between the answers."""
     columns = ["sampler_step", "group_index", "prompt_tokens", "completion_tokens", "logprobs"]
     if not files:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
-    rows = scan_parquet(files).select(columns).filter(pl.col("completion_tokens").list.len() > 0).collect()
+    first_answer = pl.col("turns").list.first().struct.field("n_tokens")  # null without turns
+    answer = pl.col("completion_tokens", "logprobs").list.head(
+        pl.coalesce(first_answer, pl.col("completion_tokens").list.len())
+    )
+    found = scan_parquet(files, ROLLOUT_SCHEMA).filter(pl.col("logprobs").is_not_null()).with_columns(answer)
+    rows = found.select(columns).filter(pl.col("completion_tokens").list.len() > 0).collect()
     return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
 
 

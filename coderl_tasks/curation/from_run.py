@@ -38,9 +38,13 @@ POLICY_FILE = "policy.json"
 FIXED_BY_RUN = ("model_name", "environment", *SIDES)
 """Settings that a user may not set otherwise than the run: its rollouts say nothing of another model or other data."""
 SAMPLING_KEYS = (
-    "max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format",
-    "stop_after_code",
-)  # fmt: skip
+    "temperature",
+    *(
+        key
+        for key, field in CurateSettings.model_fields.items()
+        if about(field).inherited and about(field).decides_content and key not in FIXED_BY_RUN
+    ),
+)
 """Settings of sampling, the run's by default, so that new samples are like its rollouts; a user may set others."""
 
 

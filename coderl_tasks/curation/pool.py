@@ -33,8 +33,8 @@ from coderl_tasks.curation.screen import Screened, in_words
 from coderl_tasks.curation.stopping_rule import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.filtering.parts import KeptProblems
-from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
-from coderl_tasks.paths import file_sha256
+from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json, write_parquet
+from coderl_tasks.paths import MANIFEST_FILE, file_sha256
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import LoadResult
 from coderl_tasks.problems.problem import (
@@ -241,6 +241,16 @@ def write_pool(
     # Last: with the manifest, the pool counts as finished.
     write_json(folder / "manifest.json", manifest)
     return manifest
+
+
+def recorded_pool(folder: Path) -> Pool:
+    """The finished pool in `folder`, as `write_pool` wrote it, but for its problems' tests, which can be large."""
+    manifest = read_json(folder / MANIFEST_FILE)
+    files = [folder / f"{name}.parquet" for name in TABLES]
+    pool, dropped, profile = (scan_parquet(file).select(pl.exclude("tests")).collect() for file in files)
+    band = None if manifest["band_low"] is None else (manifest["band_low"], manifest["band_high"])
+    mix, short = Mix(**manifest["mix"]), manifest["short"]
+    return Pool(pool, dropped, profile, read=manifest["read"], band=band, mix=mix, short=short)
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
+from coderl_tasks.problems.profile_columns import N_FROM_RUN
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import Session, supervised
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan
@@ -107,17 +108,24 @@ async def audit_shard(shard: Shard, number: int, on_progress: Progress, checks: 
 
 @task(name="strengthen", task_run_name="strengthen-{number}", **PHASE)
 @supervised
-async def strengthen_shard(shard: Shard, number: int, on_progress: Progress, profiles: str) -> pl.DataFrame:
+async def strengthen_shard(
+    shard: Shard, number: int, on_progress: Progress, profiles: str, profile: pl.DataFrame
+) -> pl.DataFrame:
     """The generated tests (STRENGTH_SCHEMA) of one shard's problems. `profiles` is the address of the shards'
-    profiles, whose rollouts are used if there are any."""
+    profiles, whose rollouts are used as far as `profile` (SHARD_SCHEMA) counts them."""
     completions = pl.DataFrame(schema={"problem_id": pl.String(), "code": pl.String()})
     rollouts = joined(profiles, f"{number:04d}", "rollouts.parquet")
     fs, path = filesystem(rollouts)
     with explained(rollouts):
         if await asyncio.to_thread(fs.exists, path):
             with fs.open(path, "rb") as file:
-                sampled = pl.read_parquet(file, columns=["problem_id", "code", "correctness_score"])
-            completions = sampled.filter(pl.col("correctness_score") == 1.0).select(completions.columns)
+                sampled = pl.read_parquet(file, columns=[*completions.columns, "sample_index", "correctness_score"])
+            # A profile with another rule may have sampled more of a problem: `counted_again` must not subtract those.
+            from_run = pl.col(N_FROM_RUN) if N_FROM_RUN in profile.columns else 0
+            n_counted = pl.col("n_samples") + pl.col("infra_errors") - from_run
+            counted = sampled.join(profile.select("problem_id", n=n_counted), on="problem_id", maintain_order="left")
+            is_used = (pl.col("sample_index") < pl.col("n")) & (pl.col("correctness_score") == 1.0)
+            completions = counted.filter(is_used).select(completions.columns)
     how = (completions, shard.settings.strengthen, shard.settings.seed)
     work = (list(shard.problems), shard.session.judge, *how)
     return await strengthen_problems(*work, folder=shard.folder, on_progress=on_progress)

@@ -26,6 +26,7 @@ from coderl_tasks.stats import (
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 USUAL = {"n_samples": 1, "top_p": 1.0}
 SERVICE_KEY = "served_by"  # and what answered, where that is known
+ROUNDING = 1e-9  # between differences of shares that are equal
 MOST_IN_COMMON = 0.9  # of the smaller evaluation's problems; below, the data differ (a few may be ungraded)
 
 
@@ -37,15 +38,20 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
 def paired_difference(pairs: pl.DataFrame) -> Difference:
     """after minus before with its 95% interval: Newcombe's for one completion per problem, else the bootstrap that
-    draws problems. Raises DataError if there is no pair."""
+    draws problems, unless all differ by the same. Raises DataError if there is no pair."""
     if pairs.is_empty():
         raise DataError("the two evaluations share no graded problem")
     before, after = pairs["before"].to_list(), pairs["after"].to_list()
     # Shares of several completions fall into no cell of a table of four.
     if not _is_one_each(pairs):
         deltas = [right - left for left, right in zip(before, after, strict=True)]
-        interval = clustered_bootstrap(deltas)
-        return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
+        estimate, interval = math.fsum(deltas) / len(deltas), clustered_bootstrap(deltas)
+        # Where all are equal, so are all draws of the bootstrap: it would claim certainty. Instead, as many problems as
+        # Wilson's interval allows may differ by all that they can; of zeros that is what Newcombe's interval says.
+        if max(deltas) - min(deltas) < ROUNDING:
+            others = wilson_interval(0, len(deltas)).high
+            interval = Interval(estimate - others * (1 + estimate), estimate + others * (1 - estimate))
+        return Difference(estimate, max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
 

@@ -32,6 +32,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.curation.find_pool import FoundPool
+from coderl_tasks.curation.screen import PARTS
 from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.disk import states_line
 from coderl_tasks.environments import environment_of
@@ -320,22 +321,25 @@ def _filtered_problems(settings: CurateSettings) -> list[Problem]:
 
 
 def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
-    """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples."""
+    """The tokens of a profile of `problems`: at least one round of each, and at most, and expected, all samples. With
+    profile_mode=screen one round of each at most, and at least of the part that is sampled whole."""
     if not settings.is_profiled:
         return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
     lengths, count = _lengths_at_max_tokens(settings, problems), len(problems)
     price = cost_price(settings)
 
-    def tokens(of: Lengths, samples: float, completion: float) -> Tokens:
+    def tokens(of: Lengths, sampled: int, samples: float, completion: float) -> Tokens:
         rounds = math.ceil(samples / settings.profile_round)
-        return of.tokens(count * rounds, samples / rounds, count * samples * completion)
+        return of.tokens(sampled * rounds, samples / rounds, sampled * samples * completion)
 
-    fewest, most = min(settings.profile_round, settings.profile_samples), settings.profile_samples
+    fewest, most, sampled = min(settings.profile_round, settings.profile_samples), settings.profile_samples, count
+    if settings.profile_mode == "screen":
+        most, sampled = fewest, max(1, count // PARTS)
     by = f"{count:,} problems, {fewest} to {most} completions each; {lengths.by}"
     if settings.profile_mode == "fixed":
         fewest = most
-    high = tokens(lengths, most, lengths.completion)
-    return Estimate("profile", tokens(lengths.first_answers, fewest, 0), high, high, by, price)
+    high = tokens(lengths, count, most, lengths.completion)
+    return Estimate("profile", tokens(lengths.first_answers, sampled, fewest, 0), high, high, by, price)
 
 
 def _evaluation_row(settings: EvaluateSettings) -> Estimate:

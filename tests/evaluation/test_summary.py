@@ -138,6 +138,16 @@ def test_several_completions_a_problem_are_compared_by_their_share() -> None:
     assert found == compared(before, after, to="x", sides=(SIDE, SIDE))
 
 
+@pytest.mark.parametrize(("before", "after", "difference"), [("PW", "PW", 0.0), ("PWWW", "PPPW", 0.5)])
+def test_equal_differences_of_several_completions_leave_doubt(before: str, after: str, difference: float) -> None:
+    sides = [several({str(number): letters for number in range(30)}) for letters in (before, after)]
+    found = paired_difference(paired_outcomes(*sides))
+    assert found.estimate == difference and -1 <= found.low < difference < found.high <= 1
+    # Of no difference at all it is the interval of as many problems that neither side solves.
+    if not difference:
+        assert (found.low, found.high) == pytest.approx(paired_proportion_difference(0, 0, 0, 30)[1:])
+
+
 def test_without_a_pair_there_is_no_comparison() -> None:
     before, after = rollouts({"a": "passed"}), rollouts({"b": "passed"})
     assert compared(before, after, to="x", sides=(SIDE, SIDE)) == compared(None, after, to="x", sides=({}, SIDE)) == {}

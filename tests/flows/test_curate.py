@@ -1,10 +1,15 @@
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
+import pytest
 
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.ledger import profile_tokens
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, read_pool
 from coderl_tasks.problems.profile_columns import (
@@ -14,6 +19,8 @@ from coderl_tasks.problems.profile_columns import (
     SOLUTION_SCHEMA,
     STRENGTH_SCHEMA,
 )
+from coderl_tasks.settings import CurateSettings
+from flows.curate import curate
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import wait_for
 from tests.warm_start import Command
@@ -48,6 +55,36 @@ def test_a_data_set_that_is_not_there_is_one_line_and_exit_2(refused: Refused, t
     assert "nothing.parquet" in refused("curate", "preset=nano", f"dataset={tmp_path / 'nothing.parquet'}")
 
 
+async def test_a_finished_pool_stays_as_it_is_unless_it_is_to_be_replaced(servers: None, tmp_path: Path) -> None:
+    dataset, folder = tmp_path / "mine.jsonl", tmp_path / "pool"
+    values = {
+        "preset": "nano",
+        "dataset": str(dataset),
+        "profile_mode": "none",
+        "near_duplicate": 1,
+        "name": str(folder),
+    }
+    parts, files = ("screening", "solutions"), ("pool.parquet", "dropped.parquet", "manifest.json")
+
+    async def curated(rows: int, **more: object) -> list[bytes]:
+        dataset.write_text("\n".join(map(json.dumps, divisor_rows()[:rows])))
+        await curate(CurateSettings.model_validate(values | more))
+        return [(folder / name).read_bytes() for name in files]
+
+    first = await curated(3)
+    assert await curated(3) == first
+    with pytest.raises(ConfigError, match=r"the data have changed since the pool .* replace=true"):
+        await curated(4)
+    assert [(folder / name).read_bytes() for name in files] == first
+    second = await curated(4, replace=True)
+    assert second != first and read_json(folder / "manifest.json")["kept"] == 4
+    for part in parts:  # as coderl clean --parts does
+        shutil.rmtree(folder / part, ignore_errors=True)
+    assert await curated(4) == second == await curated(3)
+    assert not any((folder / part).exists() for part in parts), "nothing was done again"
+    assert await curated(3, replace=True) == first
+
+
 def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, tmp_path: Path) -> None:
     folder = tmp_path / "screened"
     sizes = ("dataset=data/skewed", "limit=24", "shard_size=10", "max_tests=2", "check_solutions=false")
@@ -66,6 +103,7 @@ def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, t
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["spent"]["samples"] == samples.height
     assert set(manifest["learnable"]) == {"kept", "dropped", "unsampled"}
+    assert f"in all {profile_tokens(str(folder)).in_words()}" in done.stdout and " cached prompt, " in done.stdout
     assert f"{unsampled.height} of 24 problems are hardly learnable" in done.stdout
 
 
@@ -171,11 +209,11 @@ def test_an_audit_drops_or_flags_what_makes_rewards_wrong(coderl: Coderl, tmp_pa
 
 
 def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, tmp_path: Path) -> None:
-    sizes = ("limit=12", "max_tests=1", "min_tests=1", "profile_mode=fixed", "profile_samples=8", "shard_size=5")
+    sizes = ("limit=12", "max_tests=1", "min_tests=1", "profile_samples=8", "shard_size=5")
     band = ("band_low=0", "band_high=1")  # what is kept does not depend on what is caught
     plain, strong = tmp_path / "plain", tmp_path / "strong"
     for words in (("strengthen=0", f"name={plain}"), ("strengthen=4", f"name={strong}")):
-        done = coderl("curate", "preset=nano", *sizes, *band, *words)
+        done = coderl("curate", "preset=nano", *sizes, *band, "profile_mode=fixed", *words)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "tests generated for" in done.stdout and "no reference passes the given tests" in done.stdout
     table = pl.read_parquet(strong / "strengthened.parquet")
@@ -201,3 +239,18 @@ def test_generated_tests_count_for_rewards_and_pass_rates_alone(coderl: Coderl, 
     assert [len(problem.tests) for problem in trained] == after["tests_total"].to_list()
     assert [tuple(problem.tests) for problem in given.problems] == [tuple(each.given().tests) for each in trained]
     assert [len(problem.tests) for problem in given.problems] == before["tests_total"].to_list()
+
+    # Completions that only another profile counted do not count here: of 8 samples the first ones settle a band of all.
+    words = ("strengthen=4", f"name={plain}", "replace=true")
+    done = coderl("curate", "preset=nano", *sizes, *band, "profile_mode=adaptive", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    samples = pl.read_parquet(sorted(plain.glob("shards/*/rollouts.parquet")))
+    profile, table = (pl.read_parquet(plain / f"{name}.parquet") for name in ("profile", "strengthened"))
+    counted = samples.join(profile.select("problem_id", "n_samples"), on="problem_id")
+    used = counted.filter(pl.col("sample_index") < pl.col("n_samples"))
+    passed = {name: used.filter(problem_id=name, correctness_score=1.0).height for name in table["problem_id"]}
+    assert counted.filter(correctness_score=1.0).height > sum(passed.values()) > 0
+    assert dict(table.select("problem_id", pl.col("first_failed").list.len()).iter_rows()) == passed
+    caught = dict(table.select("problem_id", pl.col("first_failed").list.drop_nulls().list.len()).iter_rows())
+    correct = dict(profile.select("problem_id", "n_correct").iter_rows())
+    assert correct == {name: n - caught[name] for name, n in passed.items()}

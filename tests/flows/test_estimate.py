@@ -87,6 +87,12 @@ def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Pat
     said = estimated("curate", "preset=nano", "limit=12", "profile_samples=2", "max_tokens=64", "check_solutions=false")
     assert "12 problems, 2 to 2 completions each; max_tokens=64 for each completion: at most" in said
     assert f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in said
+    sizes = ("preset=nano", "limit=12", "max_tokens=64", "check_solutions=false")
+    screened = estimated("curate", *sizes, "profile_mode=screen")  # of 16 samples one round of 2
+    assert "12 problems, 2 to 2 completions each" in screened and f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in screened
+    # At least the first quarter is sampled: the prompts of 3 problems.
+    low, expected = re.search(r"profile +([\d,]+) \[([\d,]+) to \1\]", screened).group(2, 1)  # type: ignore[union-attr]
+    assert int(low.replace(",", "")) == pytest.approx(int(expected.replace(",", "")) / 4, abs=1)
     said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4")
     assert "evaluate: by 1 evaluation, 4 completions; max_tokens=64" in said and f"256 [0 to {4 * 64}]" in said
     said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4", "n_samples=2", "temperature=1")

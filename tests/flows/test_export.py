@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,9 +22,10 @@ from coderl_tasks.export.download import CONFIG, WEIGHTS, finish_adapter, tensor
 from coderl_tasks.export.transformers_model import Agreement
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import run_page
-from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.journal.atomic import write_json, write_parquet
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import NANO_MODEL, local_model_folder
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 Export = Callable[..., tuple[int, str, str]]
 NANO = str(local_model_folder(NANO_MODEL))
@@ -98,6 +100,26 @@ def test_a_merged_model_of_a_step_whose_state_expires(export: Export, run: Path,
     assert recorded and f"of {sum(len(one.logprobs) for one in recorded)} tokens" in said
     assert transformers_model.agreement(merged, recorded).largest < transformers_model.EXACT
     assert transformers_model.agreement(base, recorded).largest > transformers_model.EXACT
+
+
+def test_of_several_turns_the_first_answer_is_compared_and_what_has_no_log_probabilities_is_not(
+    run: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("*.lock"))
+    file = copy / "steps/000001/scored.parquet"
+    rollouts = pl.read_parquet(file)
+    first, second = (pl.col("sample_index") == index for index in (0, 1))
+    turns = pl.Series([[{"n_tokens": 5}, {"n_tokens": 2}]] * rollouts.height, dtype=ROLLOUT_SCHEMA["turns"])
+    changed = rollouts.with_columns(
+        logprobs=pl.when(~first).then("logprobs"),
+        turns=pl.when(second).then(turns),
+    )
+    write_parquet(file, changed)
+    groups = rollouts.filter(second).iter_rows(named=True)
+    expected = [(row["prompt_tokens"], row["completion_tokens"][:5], row["logprobs"][:5]) for row in groups]
+    assert len(expected) == 3 and min(len(tokens) for _, tokens, _ in expected) == 5
+    found = export_command.recorded_sequences(saved_policy(copy, "0"))
+    assert [(one.prompt, one.completion, one.logprobs) for one in found] == expected
 
 
 def test_an_adapter_that_is_not_the_policy_is_not_exported(

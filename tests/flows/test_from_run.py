@@ -2,18 +2,20 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.curation.from_run import RunPolicy, estimate_from_run
+from coderl_tasks.curation.from_run import RunPolicy, estimate_from_run, filled_from_run
 from coderl_tasks.curation.profile import NO_PRICES
 from coderl_tasks.curation.stopping_rule import Band, StoppingRule
-from coderl_tasks.journal.atomic import append_row, read_rows
+from coderl_tasks.journal.atomic import append_row, read_json, read_rows, write_json
 from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems.problem import read_pool
+from coderl_tasks.settings import CurateSettings, parse_settings
 from tests.flows.conftest import Coderl, Refused
 
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
@@ -103,3 +105,19 @@ def test_what_is_wrong_with_the_run_is_said_at_once(refused: Refused, run: Path,
         key = other.partition("=")[0]
         assert f"not {other}: leave {key} out" in refused("curate", f"from_run={run}", other)
     assert "use profile_mode=adaptive" in refused("curate", f"from_run={run}", "profile_mode=screen")
+
+
+def test_new_samples_have_the_turns_of_the_runs_rollouts(run: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(run / "checkpoints.jsonl", begun)
+
+    def filled(recorded: Mapping[str, object], **given: object) -> CurateSettings:
+        write_json(begun / "config.json", {**read_json(run / "config.json"), **recorded})
+        return filled_from_run(parse_settings(CurateSettings, {"from_run": str(begun), **given}))
+
+    turns = {"max_turns": 3, "feedback": "verdict", "max_trajectory_tokens": 99, "stop_after_code": True}
+    settings = filled(turns)
+    assert {key: getattr(settings, key) for key in turns} == turns
+    assert filled(turns, max_turns=1).most_answers == 1
+    assert filled({"environment": "tool", "max_tool_calls": 2}).most_answers == 3

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -19,8 +20,12 @@ from sampling_gateway import Gateway
 
 from coderl_tasks.cli import main
 from coderl_tasks.insight.query import query
-from coderl_tasks.paths import NANO_MODEL, coderl_home
+from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.paths import NANO_MODEL, WORDS_DATASET, coderl_home
+from coderl_tasks.planning.flow_plans import plan_evaluation
 from coderl_tasks.services.supervisor import EmbeddedServer
+from coderl_tasks.settings import EvaluateSettings, parse_settings
+from flows.evaluate import taken_from_the_run
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import TINY, checkpoint_weights, rollouts, rows, step_rows, wait_for, without_observed
@@ -253,6 +258,26 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(
         key: summary[key] for key in ("policy", "step", "temperature", "max_tokens", "n", "served_by")
     }
     assert "  baseline: data/nano, not trained, temperature 0, max_tokens 64, n=4" in done.stdout.splitlines()
+
+
+async def test_an_evaluation_with_other_settings_is_not_taken_from_the_run(
+    servers: None, run: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("*.lock"))
+    ids = pl.read_parquet(run / "evals/final/rollouts.parquet")["problem_id"].to_list()
+
+    async def is_taken(recorded: Mapping[str, object], **given: object) -> bool:
+        write_json(copy / "config.json", {**read_json(run / "config.json"), **recorded})
+        words = {"checkpoint": str(copy), "eval_limit": 4, **given}
+        settings, policy = await plan_evaluation(parse_settings(EvaluateSettings, words))
+        return taken_from_the_run(settings, policy, ids) is not None
+
+    assert await is_taken({})
+    for given in ({"stop_after_code": True}, {"max_turns": 2}, {"seed": 5}, {"temperature": 0.5}, {"max_tokens": 63}):
+        assert not await is_taken({}, **given), given
+    words = {"environment": "gsm8k", "dataset": WORDS_DATASET}
+    assert await is_taken(words)
+    assert not await is_taken(words, environment="gsm8k", use_r1_zero_format=False)
 
 
 async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path) -> None:
