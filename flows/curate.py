@@ -1,6 +1,5 @@
 """curate: raw problems -> pass rates of the base model -> a mixed-difficulty pool in data/pools/."""
 
-import asyncio
 import math
 import shlex
 import sys
@@ -36,7 +35,7 @@ from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_audit, write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
-from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent, profile_tokens
+from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
@@ -95,10 +94,7 @@ async def curate(settings: CurateSettings) -> str:
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if settings.is_profiled:
-        spent = await asyncio.to_thread(profile_tokens, settings.record_address(folder))
-        if not spent.counted:  # the samples were removed: the manifest counts them, without cached prompts
-            spent = pool_spent(read_json(folder / MANIFEST_FILE))
-        display.say(cost_line(spent, cost_price(settings)))
+        display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_subflow():  # a pipeline trains on it itself

@@ -18,7 +18,7 @@ The program is the last closed fenced block of the answer:
    bare line of the same character, at least as long, indented at most three columns more than it opened.
 3. Shorter fences, or fences of the other character, inside a block are its content. A line that opens a new
    block with a language tag inside an open one starts over: the earlier block was never closed. A tagged fence
-   indented more than three columns further than the open block is its content too, if the block closes at all.
+   indented more than three columns further than the open block is its content too, if that has a tag and closes at all.
 4. What stands after the last block of rules 2 and 3 (all of the answer, where there is none) is read once more, for
    backticks that share their line with something else. A fence may then stand at the end of a line of text, with at
    most one word as its tag, and it closes at the next backticks that are at least as many, wherever they stand: at the
@@ -184,9 +184,10 @@ def _closed_by_a_line(lines: Sequence[str], further_in: float = 3) -> tuple[str 
         # The same character, and enough of them: it may close the open block.
         is_matching = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
         # A new block; an open one was never closed, and is dropped. One further in may be a docstring's example.
-        if block is None or (tag and is_matching and indent <= block.indent + further_in):
+        # What stands in a block without a tag is an answer rather than a program.
+        if block is None or (tag and is_matching and (indent <= block.indent + further_in or not block.tag)):
             code, end = found_before(index)
-            block, deep = _Block(marks, indent), 0
+            block, deep = _Block(marks, indent, tag), 0
         # A fence further in is content, as in CommonMark, which counts from the list item that the block stands in.
         elif not tag and is_matching and indent <= block.indent + 3:
             text = block.text()

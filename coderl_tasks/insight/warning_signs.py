@@ -142,8 +142,7 @@ def _never_one(history: History) -> Sign | None:
     return Sign(
         f"no completion of the last {len(rates)} steps had a reward of 1 (mean {reward:.2f}): Pass@1 counts these "
         "alone and stays 0, while the evaluations' mean reward shows progress"
-        + "; a reward function of your own should give 1 to what is right"
-        * is_custom,
+        + ("; a reward function of your own should give 1 to what is right" if is_custom else ""),
         1.0,
     )
 

@@ -81,7 +81,7 @@ def set_aside_checkpoints(log_path: Path, first: int) -> None:
     kept = [row for row in rows if row.get("step", -1) < first]
     if kept != rows:
         # In this order: after a crash in between they are in both files, and the next start moves them again.
-        write_rows(aside, [*read_rows(aside), *(row for row in rows if row not in kept)])
+        write_rows(aside, [*read_rows(aside), *(row for row in rows if row.get("step", -1) >= first)])
         write_rows(file, kept)
         logger.warning("%s: the checkpoints from step %d on are of removed steps: see %s", file, first, aside.name)
 

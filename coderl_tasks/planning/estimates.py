@@ -335,7 +335,8 @@ def _profile_row(settings: CurateSettings, problems: Sequence[Problem]) -> Estim
     fewest, most, sampled = min(settings.profile_round, settings.profile_samples), settings.profile_samples, count
     if settings.profile_mode == "screen":
         most, sampled = fewest, max(1, count // PARTS)
-    by = f"{count:,} problems, {fewest} to {most} completions each; {lengths.by}"
+    each = f"{fewest} to {most}" if fewest < most else f"{most}"
+    by = f"{count:,} problems, {each} completions each; {lengths.by}"
     if settings.profile_mode == "fixed":
         fewest = most
     high = tokens(lengths, count, most, lengths.completion)

@@ -397,10 +397,14 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
         number += 1
 
 
+def _has_statement(row: Any) -> bool:
+    return isinstance(row, dict) and any(row.get(name) for name in STATEMENT_COLUMNS)
+
+
 def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
-    """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object,
-    which is a row where it has a statement: its `examples` are none then. None if `text` is lines and no document.
-    Raises DataError if it is too large, broken or has several such arrays."""
+    """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object.
+    An object with a statement is a row, unless the items of that array have statements too. None if `text` is lines and
+    no document. Raises DataError if it is too large, broken or has several such arrays."""
     if len(text) > max_row_bytes:
         raise DataError(
             f"{file.path}: a JSON document of more than {max_row_bytes / 2**20:.0f} MiB, which would be held as a "
@@ -417,9 +421,9 @@ def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] 
         return document
     if not isinstance(document, dict):  # one line with a text or a number
         return None
-    if any(document.get(name) for name in STATEMENT_COLUMNS):
-        return [document]
     arrays = [name for name in ARRAYS_OF_ROWS if isinstance(document.get(name), list)]
+    if _has_statement(document) and not any(map(_has_statement, document[arrays[0]] if arrays else ())):
+        return [document]
     if len(arrays) > 1:
         raise DataError(f"{file.path}: several arrays of rows ({', '.join(arrays)}): write each into a file of its own")
     return document[arrays[0]] if arrays else [document]

@@ -319,10 +319,11 @@ async def _begin_run(settings: CurateSettings, address: str, job: Job, number: i
         missing = f"there is no deployment {settings.shard_deployment}"
         raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
     except httpx.HTTPError as error:
-        if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error:
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+        if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error and status not in (408, 429):
             # Such as parameters that the deployment's schema, perhaps of another version, does not take.
-            refusal = f"the Prefect server refuses a run of {settings.shard_deployment}"
-            raise ConfigError(f"{refusal} (HTTP {error.response.status_code}): {error.response.text}") from error
+            refusal = f"the Prefect server refuses a run of {settings.shard_deployment} (HTTP {status})"
+            raise ConfigError(f"{refusal}: {error.response.text[:500]}") from error
         # The task tries this again.
         raise InfraError(f"no answer from the Prefect server: {str(error) or type(error).__name__}") from error
     return cast(UUID, run.id)

@@ -273,11 +273,11 @@ class FlowSettings(SettingsModel):
         return setting.decides_content
 
     def changed(self) -> dict[str, Any]:
-        """The settings that were given, to be given again. Of the UI's form, which gives every field, only those that
+        """The settings that were given, to be given again. Of the UI's form, which gives most fields, only those that
         are not as they would be without."""
         given, fields = self._given_values(), type(self).model_fields
         plain_fields = {key for key, field in fields.items() if field.default_factory is None}
-        if not plain_fields <= {key.partition(".")[0] for key in given}:
+        if 2 * len(plain_fields & {key.partition(".")[0] for key in given}) < len(plain_fields):
             # A command line, whose every word counts: without one that says the default, another setting or the run
             # that is evaluated may fill in something else.
             return given

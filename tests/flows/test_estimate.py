@@ -85,11 +85,11 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
 
 def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Path) -> None:
     said = estimated("curate", "preset=nano", "limit=12", "profile_samples=2", "max_tokens=64", "check_solutions=false")
-    assert "12 problems, 2 to 2 completions each; max_tokens=64 for each completion: at most" in said
+    assert "12 problems, 2 completions each; max_tokens=64 for each completion: at most" in said
     assert f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in said
     sizes = ("preset=nano", "limit=12", "max_tokens=64", "check_solutions=false")
     screened = estimated("curate", *sizes, "profile_mode=screen")  # of 16 samples one round of 2
-    assert "12 problems, 2 to 2 completions each" in screened and f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in screened
+    assert "12 problems, 2 completions each" in screened and f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in screened
     # At least the first quarter is sampled: the prompts of 3 problems.
     low, expected = re.search(r"profile +([\d,]+) \[([\d,]+) to \1\]", screened).group(2, 1)  # type: ignore[union-attr]
     assert int(low.replace(",", "")) == pytest.approx(int(expected.replace(",", "")) / 4, abs=1)

@@ -206,9 +206,14 @@ PASSING = {
         ECHO,
     ),
     "state between the calls of a test": ("assert f() == 1\nassert f() == 2", "n = 0\ndef f():\n    global n\n    n += 1\n    return n"),
-    "a global of the program that changes": (
-        "assert counter == 0\ninc()\nassert counter == 1 and LIMIT == 3\ninc()\nassert counter == 2 and LIMIT == 3",
-        "counter, LIMIT = 0, 3\ndef inc():\n    global counter\n    counter += 1",
+    "a global of the program in a loop": (
+        "for number in range(400):\n    assert f(number) == number % limit",
+        "limit = 7\ndef f(x):\n    return x % limit",
+    ),
+    "warnings that are of no interest, and the word for files": (
+        "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
+        "    assert f('open(x)') == 'open(x)' and f('tempfile') == 'tempfile'",
+        ECHO,
     ),
     "keywords": ("assert f(1, b=2, *[3]) == (1, 3, 2)", "def f(a, c, b=0):\n    return a, c, b"),
     "constants": ("import solution\nfrom solution import *\nassert solution.LIMIT == 3 and LIMIT == 3", "LIMIT = 3\ndef f(): pass"),
@@ -434,6 +439,7 @@ async def test_wrong_programs_fail_for_a_reason(
             "import pytest\n@pytest.fixture(scope='class')\ndef x():\n    return 1\ndef test_it(x):\n    assert f(x)",
             "scope='class'",
         ),
+        ("assert f(1) == 1\nlarge = [0] * 10**15", "MemoryError"),
         ("import uuid\nassert f(str(uuid.uuid4()))", "differ in each run"),
     ],
 )

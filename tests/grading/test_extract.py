@@ -52,6 +52,12 @@ FORMS: dict[str, Form] = {
         '"""\n    return x',
         "backticks in the program",
     ),
+    "a program deep in an answer that stands between fences": Form(
+        "```\nSo:\n\n    ```python\n    b\n    ```\n```",
+        "b",
+        "",
+        "the block with a tag",
+    ),
     "unclosed, then one deep inside": Form(
         "```\na\nNo:\n    ```python\n    b\n    ```", "b", "a\nNo:", "the last block"
     ),

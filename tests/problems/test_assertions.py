@@ -95,6 +95,10 @@ def test_a_row_of_human_eval_keeps_what_its_prompt_gives() -> None:
             "x = [1]\nassert f(x) == 2\nx = [2]\nassert f(x) == 3",
             ["x = [1]\nassert f(x) == 2", "x = [1]\nx = [2]\nassert f(x) == 3"],
         ),
+        (
+            "x = math.pi\nassert f(x) == 2\nassert f(x) == 3",
+            ["x = math.pi\nassert f(x) == 2", "x = math.pi\nassert f(x) == 3"],
+        ),
         ("s = f(0)\nassert s.push(1) is None\nassert s.pop() == 1", None),
         ("l=[3,1]\nassert f(l) is None\nassert l == [1,3]", None),
         ("a = [3]\nb = a\nassert f(a) is None\nc = b\nassert c == []", None),
@@ -144,3 +148,11 @@ def test_min_tests_counts_assertions() -> None:
     assert sanity(found, RowRules(min_tests=2)) is None
     assert sanity(found, RowRules(min_tests=3)) == ("too_few_tests", "2 different tests, at least 3")
     assert sanity(problem(MBPP), RowRules(min_tests=3)) is None
+
+
+def test_asserts_on_an_object_of_solution_are_tests_of_their_own() -> None:
+    found = problem({"prompt": "p", "tests": "s = Solution()\nassert s.f(1) == 2\nassert s.f(2) == 3"})
+    assert [test.expected for test in found.tests] == [
+        "s = Solution()\nassert s.f(1) == 2",
+        "s = Solution()\nassert s.f(2) == 3",
+    ]

@@ -54,8 +54,9 @@ COMPARED = "eq ne lt le gt ge".split()
 UNARY = "neg pos abs invert".split()
 CANNOT_BE_SEEN = re.compile(
     r"\b(?:redirect_std\w+|capsys|capfd|monkeypatch|mock|patch)\b|\bsys\.std(?:in|out|err)\b|\basyncio\.run\b"
-    r"|\b(?:run_until_complete|IsolatedAsyncioTestCase|catch_warnings|assert(?:Warns|Logs|NoLogs)\w*)\b"
-    r"|(?<![.\w])(?<!def )open\(|\b(?:tempfile|write_text|write_bytes|putenv)\b|\bos\.environ\b"
+    r"|\b(?:run_until_complete|IsolatedAsyncioTestCase|assert(?:Warns|Logs|NoLogs)\w*)\b|\bcatch_warnings\(record\b"
+    r"|\bopen\([^)\n]*,\s*(?:mode\s*=\s*)?['\"][wax]|\bPath\([^)\n]*\)\.write_(?:text|bytes)\b"
+    r"|\btempfile\.\w+\(|\bos\.(?:environ|putenv)\b"
     r"|\binspect\.\w+|\bfrom inspect import\b|\bpickle\.\w+|\bfrom pickle import\b"
     r"|\bdataclasses\.(?:asdict|astuple|fields|is_dataclass|replace)\b"
     r"|\bfrom dataclasses import\b[^\n]*\b(?:asdict|astuple|fields|is_dataclass|replace)\b"
@@ -540,10 +541,7 @@ class Names(dict):
         if name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
             found = self[name] = __import__(name)
             return found
-        found = TEST.do("find", name)
-        # A plain value may be another one later. To ask again may cost a run of the program: not for a constant.
-        if type(found) in (Handle, Unknown) or isinstance(found, type) or name.isupper():
-            self[name] = found
+        found = self[name] = TEST.do("find", name)
         return found
 
 
@@ -700,9 +698,9 @@ def judged(test: Test, error: BaseException | None) -> Any:
         return {"end": PASSED, "reason": ""}
     said = safe_text(error)
     has_used_program = test.position > 0  # the number of its operations so far
-    # A value may hold more than the test can take: a range costs the program nothing, however long it is.
-    is_giant = type(test.last) is range and abs(test.last.stop - test.last.start) > GIANT_RANGE
-    if has_used_program and (isinstance(error, MemoryError) or (isinstance(error, OutOfTime) and is_giant)):
+    # A range may hold more than the test can take, and costs the program nothing, however long it is.
+    is_giant = type(test.last) is range and (test.last.stop - test.last.start) // test.last.step > GIANT_RANGE
+    if has_used_program and is_giant and isinstance(error, (MemoryError, OutOfTime)):
         return {"end": ERRED, "reason": "a value that is too large for the test", "is_exhausted": True}
     if isinstance(error, OutOfTime):  # the program has a clock of its own
         return {"end": FAULT, "reason": "the test itself takes too long"}

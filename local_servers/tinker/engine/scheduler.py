@@ -82,8 +82,8 @@ class SamplingScheduler:
                 _answer(batch.step(), futures)
             except Exception as error:  # a failed allocation, say; without this loop nobody would be served again
                 logger.error("a sampling step failed", exc_info=error)
-                for future in futures.values():
-                    end_future(future, error)
+                while futures:  # and no name keeps their caches while the loop sleeps
+                    end_future(futures.popitem()[1], error)
                 batch.requests = []
         # What came in after the last round has a future too, and somebody waits for it.
         self._receive(waiting, idle=False)
