@@ -193,7 +193,9 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
     lines = interrupted(process)
     (folder,) = evals.iterdir()
     assert f"evaluation directory: {folder}" in lines
-    assert lines[-1].startswith("stopped; to continue: coderl evaluate preset=nano max_tokens=64 checkpoint=data/nano ")
+    assert lines[-1].startswith(
+        "stopped; to continue: coderl evaluate preset=nano model_name=data/nano max_tokens=64 checkpoint=data/nano "
+    )
     assert lines[-1].endswith(f" eval_limit=24 log_path={folder}")
     again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
