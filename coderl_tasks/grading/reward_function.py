@@ -70,7 +70,7 @@ class RewardFunction:
     def read(cls, file: str) -> "RewardFunction":
         """Read `file` and check, without running it, that it can define compute_reward. Raises ConfigError if not."""
         try:
-            source = Path(file).read_text()
+            source = Path(file).read_text("utf-8-sig")  # some editors begin a file with a mark
             tree = ast.parse(source)
         except OSError as error:
             raise ConfigError(f"reward_file={file} cannot be read: {error.strerror}") from error

@@ -10,6 +10,7 @@ Which problems a policy is evaluated on, and so must not be trained on, is the e
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -184,9 +185,12 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
                 waiting.remove(source)
 
 
+_FINAL_ANSWER = re.compile(r"####\s*.+$")  # in the last line, where environments/gsm8k.py looks for it
+
+
 def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
     problem = answer_problem(row, "question", "answer", split=split, source_row=source_row)
-    if "####" not in problem.tests[0].expected:
+    if not _FINAL_ANSWER.search(problem.tests[0].expected.strip()):
         raise RowDropped("no_ground_truth", "no #### before the final number in answer")
     return problem
 

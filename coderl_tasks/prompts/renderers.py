@@ -126,6 +126,9 @@ class Renderer(ABC):
         otherwise than they were sampled (without their thinking, say), the prompt is that of the format."""
         answer = messages[-1]["content"]
         whole = self.prompt_tokens([*messages, reply], tools)
+        so_far = [*prompt, *completion]
+        if whole[: len(so_far)] == so_far:
+            return whole, True
         head = self.prompt_tokens(messages[:-1], tools)
         tail = self._tail_after_answer(head, messages[:-1], reply, tools)
         # Texts are compared, not tokens: a policy need not sample the tokens that its text would be encoded to.
@@ -137,7 +140,7 @@ class Renderer(ABC):
         if not goes_on:
             return whole, False
         has_stop_token = bool(completion) and completion[-1] == tail[0]  # lacking if it was cut off
-        return [*prompt, *completion, *(tail[1:] if has_stop_token else tail)], True
+        return [*so_far, *(tail[1:] if has_stop_token else tail)], True
 
     def _tail_after_answer(
         self, head: Sequence[int], messages: Sequence[Message], reply: Message, tools: Tools

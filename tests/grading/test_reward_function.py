@@ -111,6 +111,12 @@ def test_a_file_that_cannot_be_used_is_refused_unrun(tmp_path: Path, source: str
         RewardFunction.read(str(tmp_path / "missing.py"))
 
 
+def test_a_file_may_begin_with_a_mark(tmp_path: Path) -> None:
+    file = tmp_path / "reward.py"
+    file.write_bytes(b"\xef\xbb\xbfdef compute_reward(completion, ground_truth): ...\n")
+    assert RewardFunction.read(str(file)).source.startswith("def ")
+
+
 def test_a_method_of_that_name_is_not_the_function(tmp_path: Path) -> None:
     method = "class Base:\n    def compute_reward(self, completion, ground_truth): ...\n"
     (tmp_path / "reward.py").write_text(f"{method}def compute_reward(completion, ground_truth): ...\n")
@@ -149,6 +155,8 @@ def respond(completion, ground_truth, turn):
         raise KeyError(turn)
     if completion == "number":
         return 3
+    if completion == "cut":
+        completion = "\\ud83d"
     return None if completion == ground_truth else f"Not {completion} ({turn})."
 """
 
@@ -156,13 +164,14 @@ def respond(completion, ground_truth, turn):
 async def test_a_function_replies_between_turns(embedded_judge: Judge) -> None:
     environment = CustomEnvironment(RewardFunction("mine.py", REPLIES), Turns(3))
     await environment.require_usable(embedded_judge)
-    replies = await environment.replies(embedded_judge, PROBLEM, ["0", "1", "raise", "number", "1"], 2)
+    replies = await environment.replies(embedded_judge, PROBLEM, ["0", "1", "raise", "number", "1", "cut"], 2)
     assert [(reply.check, reply.text) for reply in replies] == [
         (Verdict.PASSED, None),
         (Verdict.WRONG_ANSWER, "Not 1 (2)."),
         (Verdict.CHECKER_ERROR, None),
         (Verdict.CHECKER_ERROR, None),
         (Verdict.WRONG_ANSWER, "Not 1 (2)."),
+        (Verdict.WRONG_ANSWER, r"Not \ud83d (2)."),
     ]
 
 
@@ -170,4 +179,7 @@ async def test_a_file_without_replies_is_refused_where_they_are_needed(embedded_
     function = RewardFunction("mine.py", SOURCE)
     await CustomEnvironment(function).require_usable(embedded_judge)
     with pytest.raises(ConfigError, match=r"(?s)max_turns.*no function respond"):
+        await CustomEnvironment(function, Turns(2)).require_usable(embedded_judge)
+    function = RewardFunction("mine.py", f"{SOURCE}\ndef respond(completion, ground_truth):\n    return None\n")
+    with pytest.raises(ConfigError, match=r"respond has to take \(completion, ground_truth, turn\): too many"):
         await CustomEnvironment(function, Turns(2)).require_usable(embedded_judge)

@@ -47,7 +47,11 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [{"question": "6 x 7?", "answer": "#### 42"}, {"question": "6 x 7?", "answer": "42"}]
+    words = [
+        {"question": "6 x 7?", "answer": "#### 42"},
+        {"question": "6 x 7?", "answer": "42"},
+        {"question": "6 x 8?", "answer": "#### 48\nin all"},
+    ]
     assert main(["validate", write(tmp_path / "words.jsonl", words), "--environment=gsm8k"]) == 1
     # Alike, with one answer: curate keeps both, as prompts of one kind are, and so does this.
     alike = [{"prompt": f"Which month comes {count} months after May?", "ground_truth": "July"} for count in (2, 14)]
@@ -55,8 +59,8 @@ def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: p
     assert main(["validate", write(tmp_path / "mine.jsonl", prompts), "--environment", "custom"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "row 0  kept",
-        "row 1  dropped, parse/no_ground_truth: no #### before the final number in answer",
-        "2 rows, numbered from 0: 1 kept, 1 dropped (1 parse/no_ground_truth)",
+        "rows 1 to 2  dropped, parse/no_ground_truth: no #### before the final number in answer",
+        "3 rows, numbered from 0: 1 kept, 2 dropped (2 parse/no_ground_truth)",
         "row 0  kept",
         "row 1  kept",
         "row 2  dropped, parse/no_ground_truth: nothing in ground_truth; columns: prompt",

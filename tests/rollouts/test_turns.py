@@ -285,6 +285,25 @@ def test_most_formats_go_on_from_what_was_sampled(name: str) -> None:
             assert renderer.tokenizer.decode(tokens) == written
 
 
+def test_a_format_that_opens_and_keeps_thoughts_goes_on() -> None:
+    tokenizer = load_tokenizer(NANO_MODEL)
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}{# closed by </think> #}"
+    )
+    renderer = get_renderer("chat_template", tokenizer)
+    first: list[Message] = [{"role": "user", "content": "Add."}]
+    prompt, reply = renderer.prompt_tokens(first), Message(role="user", content="Again.")
+    # As a policy samples it, whose end of thinking is a token of its own.
+    answer = Message(role="assistant", content="<think>\nhm\n</think>\n\nprint(1)")
+    written = renderer.prompt_tokens([*first, answer, reply])
+    completion = written[len(prompt) : written.index(renderer.stop_tokens[0], len(prompt)) + 1]
+    text, complete = renderer.parse_response(completion)
+    conversation: list[Message] = [*first, {"role": "assistant", "content": text}]
+    tokens, goes_on = renderer.continued_prompt(prompt, completion, conversation, reply)
+    assert complete and text == answer["content"] and goes_on and tokens == written
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("qwen3", "<think>\nhm\n</think>\n\nprint(1)"), ("qwen3_disable_thinking", "x")]
 )

@@ -5,9 +5,11 @@
 `turn` in the request its function respond is called, and in place of rewards come replies: {"reply": text or null}.
 """
 
+import inspect
 import json
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,12 @@ def load(name: str) -> Callable[..., Any]:
     if not callable(getattr(reward, name, None)):
         raise TypeError(f"{FILE} defines no function {name}")
     function: Callable[..., Any] = getattr(reward, name)
+    arguments = ["completion", "ground_truth", "turn"][: 3 if name == "respond" else 2]
+    with suppress(ValueError):  # not every callable has a signature
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            raise TypeError(f"{FILE}: {name} has to take ({', '.join(arguments)}): {error}") from None
     return function
 
 
@@ -87,7 +95,8 @@ def called(function: Callable[..., Any], text: str, ground_truth: str, turn: "in
             return {"error": shown(error)}
         if reply is not None and not isinstance(reply, str):
             return {"error": f"respond returned {reply!r:.200}, which is neither text nor None"}
-        return {"reply": reply}
+        # A lone surrogate, as of a cut emoji in JSON, is no text that a file can hold.
+        return {"reply": reply and reply.encode("utf-8", "backslashreplace").decode()}
     try:
         value = function(text, ground_truth)
         # numpy's numbers too; but a text that reads like a number is a slip.
@@ -106,7 +115,8 @@ def shown(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and not trace.tb_frame.f_code.co_filename.endswith(FILE):
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace)).strip()[-SHOWN_CHARS:]
+    text = "".join(traceback.format_exception(type(error), error, trace)).strip()[-SHOWN_CHARS:]
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 if __name__ == "__main__":
