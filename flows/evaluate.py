@@ -177,9 +177,7 @@ def taken_from_the_run(
         return None
     # Settings that decide a completion or its grade: what an evaluation inherits, and the seed. Those of sampling are
     # in the evaluation's summary, the model is that of the policy, and a reward file counts by its content.
-    fields = EvaluateSettings.model_fields
-    inherited = {key for key in flow_plans.INHERITED if about(fields[key]).decides_content}
-    of_run = {"seed", REWARD_HASH, *inherited} - {"model_name", "max_tokens", "reward_file"}
+    of_run = {"seed", REWARD_HASH, *settings.inherited_content()} - {"model_name", "max_tokens", "reward_file"}
     of_summary, content = ("temperature", "max_tokens"), settings.content()
     same_settings = all(policy.config.get(key) == content.get(key) for key in of_run)
     same_settings &= all(summary.get(key) == content.get(key) for key in of_summary)

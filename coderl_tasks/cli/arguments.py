@@ -42,9 +42,9 @@ def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[s
             elif _is_flag(model, key):  # a boolean: the next word, if any, is no value of it
                 value = True
             else:
-                following = queue[0] if queue and not queue[0].startswith("--") else None
-                meant = f": {following} is another setting, if not written as {word}={following}"
-                raise ConfigError(f"{word} needs a value{meant if following else ''}")
+                is_other = queue and not queue[0].startswith("--")
+                hint = f": {queue[0]} is another setting, if not written as {word}={queue[0]}" if is_other else ""
+                raise ConfigError(f"{word} needs a value{hint}")
         _put_nested(values, key.replace("-", "_"), value)  # --batch-size is batch_size too
     return values
 

@@ -37,14 +37,7 @@ from coderl_tasks.settings import CurateSettings, about
 POLICY_FILE = "policy.json"
 FIXED_BY_RUN = ("model_name", "environment", *SIDES)
 """Settings that a user may not set otherwise than the run: its rollouts say nothing of another model or other data."""
-SAMPLING_KEYS = (
-    "temperature",
-    *(
-        key
-        for key, field in CurateSettings.model_fields.items()
-        if about(field).inherited and about(field).decides_content and key not in FIXED_BY_RUN
-    ),
-)
+SAMPLING_KEYS = ("temperature", *(key for key in CurateSettings.inherited_content() if key not in FIXED_BY_RUN))
 """Settings of sampling, the run's by default, so that new samples are like its rollouts; a user may set others."""
 
 

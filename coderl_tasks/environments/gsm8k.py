@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from coderl_tasks.environments.environment import Environment
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict
-from coderl_tasks.problems.loading import QUESTION_ROWS
+from coderl_tasks.problems.loading import FINAL_ANSWER, QUESTION_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FORMAT_WEIGHT, ANSWER_WEIGHT = 0.2, 0.8
 BARE_NUMBER = 0.5
 TOLERANCE = 1e-4
-_TRUTH = re.compile(r"####\s*(.+)$")
 _BOXED = re.compile(r"\\boxed\{([^}]+)\}")
 _NUMBER = re.compile(r"-?\d+\.?\d*")
 
@@ -133,7 +132,7 @@ def _scored(text: str, ground_truth: str) -> ScoredCompletion:
 
 def _wanted(ground_truth: str) -> str | None:
     """The answer behind ####, None where there is none."""
-    found = _TRUTH.search(ground_truth.strip())
+    found = FINAL_ANSWER.search(ground_truth.strip())
     return found[1].strip() if found else None
 
 

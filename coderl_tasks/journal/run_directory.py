@@ -37,13 +37,13 @@ from coderl_tasks.journal.recorded_json import (
 )
 from coderl_tasks.journal.steps import FINAL, PROBLEMS_FILE, Commit, EvalJournal, GroupFiles, StepJournal, cut_index
 from coderl_tasks.paths import PRIVATE
+from coderl_tasks.settings.train_settings import MOST_STEPS_OFF_POLICY
 
 DEFAULT_ROOT = "~/code-rl-logs"
 STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
 _EARLY = {CONFIG_FILE, "test_order.json", "prompts.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
 """Files that a start may write before anything is sampled."""
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")  # samples or updates, also damaged ones that were set aside
-_MOST_AHEAD = 8  # the highest max_steps_off_policy
 _LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
@@ -254,7 +254,9 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
     # It takes effect after the step that it was decided with, or later by the steps that may have been sampled ahead.
-    commits = (StepJournal(path, step).files["commit"] for step in range(max(0, last - _MOST_AHEAD), last + 1))
+    commits = (
+        StepJournal(path, step).files["commit"] for step in range(max(0, last - MOST_STEPS_OFF_POLICY), last + 1)
+    )
     acts = (act for file in commits for act in atomic.read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 

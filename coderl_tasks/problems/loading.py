@@ -185,12 +185,13 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
                 waiting.remove(source)
 
 
-_FINAL_ANSWER = re.compile(r"####\s*.+$")  # in the last line, where environments/gsm8k.py looks for it
+FINAL_ANSWER = re.compile(r"####\s*(.+)$")
+"""Of GSM8K's stripped answers: what follows #### in the last line."""
 
 
 def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
     problem = answer_problem(row, "question", "answer", split=split, source_row=source_row)
-    if not _FINAL_ANSWER.search(problem.tests[0].expected.strip()):
+    if not FINAL_ANSWER.search(problem.tests[0].expected.strip()):
         raise RowDropped("no_ground_truth", "no #### before the final number in answer")
     return problem
 

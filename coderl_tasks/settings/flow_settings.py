@@ -269,6 +269,12 @@ class FlowSettings(SettingsModel):
         return recorded
 
     @classmethod
+    def inherited_content(cls) -> list[str]:
+        """Settings that decide what is sampled or how it is graded, and that are taken from a run where not given."""
+        said = {key: about(field) for key, field in cls.model_fields.items()}
+        return [key for key, setting in said.items() if setting.inherited and setting.decides_content]
+
+    @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
         return setting.decides_content
 

@@ -24,6 +24,7 @@ MAX_LORA_RANK = 512
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
+MOST_STEPS_OFF_POLICY = 8
 _STD_NAMES = ("use_std_normalization", "normalize_by_std", "scale_rewards")
 _STD_NOTE = "(std_normalised where it is true, else mean_centred)"
 
@@ -186,7 +187,7 @@ class TrainSettings(FlowSettings):
     max_steps_off_policy: int = Field(
         0,
         ge=0,
-        le=8,
+        le=MOST_STEPS_OFF_POLICY,
         description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
         f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )

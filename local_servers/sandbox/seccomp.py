@@ -53,11 +53,11 @@ _IDLE_WITHOUT_NAMESPACES: _Calls = (
     | {"file_setattr": (469, 469)}
 )
 # Without an ipc namespace these outlive the run; without a network namespace a socket reaches the host.
-_DENIED_WITHOUT_NAMESPACES: _Calls = {"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180)} | {
-    "socket": (41, 198),
-    "connect": (42, 203),
-    "sendto": (44, 206),
-}
+_DENIED_WITHOUT_NAMESPACES: _Calls = (
+    {"semget": (64, 190), "msgget": (68, 186)}
+    | {"mq_open": (240, 180)}
+    | {"socket": (41, 198), "connect": (42, 203), "sendto": (44, 206)}
+)
 # Calls on another process that only ask for the same user; the process id is their first argument.
 _OWN_PROCESS_ONLY: _Calls = (
     {"prlimit64": (302, 261), "move_pages": (279, 239), "migrate_pages": (256, 238)}

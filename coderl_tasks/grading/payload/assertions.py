@@ -188,9 +188,10 @@ class Test:
             case ["reference", operation, number, builtin_value, type_name, base]:
                 key = (int(operation), int(number))
                 value = decoding.value(builtin_value)
-                if key not in self.handles:
+                if key in self.handles:
+                    object.__setattr__(self.handles[key], "_coderl_now", value)
+                else:
                     self.handles[key] = handle(self, key, value, str(type_name), str(base))
-                object.__setattr__(self.handles[key], "_coderl_now", value)
                 return self.handles[key]
             case ["iterator", end, items, operation, number, is_generator]:
                 key = (int(operation), int(number))

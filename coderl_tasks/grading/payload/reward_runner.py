@@ -5,11 +5,9 @@
 `turn` in the request its function respond is called, and in place of rewards come replies: {"reply": text or null}.
 """
 
-import inspect
 import json
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +28,10 @@ def main() -> None:
     request = json.loads(Path("request.json").read_text())
     report: dict[str, Any] = {"id": request["id"]}
     try:
-        function = load("compute_reward" if request.get("turn") is None else "respond")
+        name = "compute_reward" if request.get("turn") is None else "respond"
+        function = load(name)
+        if not request["completions"]:  # the file is only tried
+            require_signature(function, name)
     except BaseException as error:  # an import may fail with whatever it likes, sys.exit included
         report["fault"] = shown(error)
     else:
@@ -46,13 +47,22 @@ def load(name: str) -> Callable[..., Any]:
     if not callable(getattr(reward, name, None)):
         raise TypeError(f"{FILE} defines no function {name}")
     function: Callable[..., Any] = getattr(reward, name)
-    arguments = ["completion", "ground_truth", "turn"][: 3 if name == "respond" else 2]
-    with suppress(ValueError):  # not every callable has a signature
-        try:
-            inspect.signature(function).bind(*arguments)
-        except TypeError as error:
-            raise TypeError(f"{FILE}: {name} has to take ({', '.join(arguments)}): {error}") from None
     return function
+
+
+def require_signature(function: Callable[..., Any], name: str) -> None:
+    """Raises TypeError if the user's function of this name cannot be called with its arguments."""
+    import inspect  # slow to import, and rewards need none
+
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # not every callable has one
+        return
+    arguments = ["completion", "ground_truth", "turn"][: 3 if name == "respond" else 2]
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{FILE}: {name} has to take ({', '.join(arguments)}): {error}") from None
 
 
 def result_of(function: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
