@@ -10,12 +10,14 @@ from coderl_tasks.environments.gsm8k import (
 )
 from coderl_tasks.grading.reward_function import RewardFunction
 from coderl_tasks.problems.loading import RowReader
+from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.settings import EvaluateSettings, FlowSettings
 from coderl_tasks.settings.setting import PROGRAMS
 
 __all__ = [
     "CODE", "ROWS", "CodeEnvironment", "Environment", "build_gsm8k_prompt", "environment_of", "gsm8k_reward_fn",
-    "run_compute_group_normalized_rewards",
+    "renderer_of", "run_compute_group_normalized_rewards",
 ]  # fmt: skip
 
 ROWS: dict[str, RowReader] = {
@@ -38,3 +40,10 @@ def environment_of(settings: FlowSettings) -> Environment:
     if isinstance(settings, EvaluateSettings) and settings.benchmark is not None:
         return BenchmarkEnvironment(stop_after_code=settings.stop_after_code, turns=turns)
     return CodeEnvironment(stop_after_code=settings.stop_after_code, turns=turns)
+
+
+def renderer_of(settings: FlowSettings) -> Renderer:
+    """The renderer of the model of `settings` for their environment. Raises ConfigError as `model_renderer` and
+    `environment_of` do."""
+    is_chat = environment_of(settings).is_chat
+    return model_renderer(settings.model_name, settings.renderer_name, settings.thinking, is_chat=is_chat)

@@ -66,6 +66,8 @@ class Environment(ABC):
     name: ClassVar[str]
     rows: ClassVar[RowReader]
     turns: Turns = ONE_TURN
+    is_chat: ClassVar[bool] = True
+    """Whether prompts are in the model's chat format, which a base model may lack."""
 
     def of_run(self, settings: TrainSettings, priorities: Mapping[str, Sequence[int]]) -> "Environment":
         """This environment as a run trains in it, with what is a setting of runs and their order of tests; evaluations,
@@ -104,6 +106,11 @@ class Environment(ABC):
     @abstractmethod
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         """The scores of one problem's completions, in order. In an outage: verdict `infra_error`, no reward."""
+
+
+def stop_texts(renderer: Renderer, *ends: str) -> list[str]:
+    """What ends a completion where `ends` do, besides the model's own end: a request has either tokens or texts."""
+    return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), *ends]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +155,8 @@ class CodeEnvironment(Environment):
     def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
         if not self.stop_after_code:
             return renderer.stop_tokens
-        # A request has tokens or texts. The fence that opens a block names its language, or begins the answer.
-        ends = [CODE_END, CALL_CLOSE] if self.turns.tool_calls else [CODE_END]
-        return [*(str(renderer.tokenizer.decode([token])) for token in renderer.stop_tokens), *ends]
+        # The fence that opens a block names its language, or begins the answer.
+        return stop_texts(renderer, *([CODE_END, CALL_CLOSE] if self.turns.tool_calls else [CODE_END]))
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
         if self.turns.tool_calls:

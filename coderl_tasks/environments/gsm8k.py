@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coderl_tasks.environments.environment import Environment
+from coderl_tasks.environments.environment import Environment, stop_texts
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.loading import FINAL_ANSWER, QUESTION_ROWS
@@ -90,10 +90,12 @@ def run_compute_group_normalized_rewards(
 
 
 class Gsm8kEnvironment(Environment):
-    """The prompt is plain text, not a chat, and ends where its stop sequences say."""
+    """The prompt is plain text, not a chat. A completion ends with its answer's tag, blank lines or the model's own end
+    token, of which the last is no part of its text."""
 
     name = "gsm8k"
     rows = QUESTION_ROWS
+    is_chat = False
 
     def __init__(self, use_r1_zero_format: bool = True) -> None:
         self.use_r1_zero_format = use_r1_zero_format
@@ -108,10 +110,10 @@ class Gsm8kEnvironment(Environment):
         return tokens
 
     def stop(self, renderer: Renderer) -> Sequence[str]:
-        return ["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]
+        return stop_texts(renderer, *(["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]))
 
     def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
-        return renderer.decoded(tokens)  # all of it: what ends a completion is part of the format
+        return Renderer.parse_response(renderer, tokens)[0]  # as sampled: a chat format's thinking is none here
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         return [_scored(text, problem.tests[0].expected) for text in texts]

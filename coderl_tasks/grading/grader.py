@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Self, TypeVar
@@ -40,7 +40,17 @@ Completions = Sequence[str | Sequence[Mapping[str, Any]]]
 AnswerT = TypeVar("AnswerT")
 _Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]
 _NO_STATEMENT = "(graded without a statement)"
+_INTERRUPT_S = 0.2
 logger = logging.getLogger(__name__)
+
+
+def result_of(future: Future[AnswerT]) -> AnswerT:
+    """The result of another thread's work. Ctrl-C ends the wait."""
+    # Not `future.result()`: polars installs a handler of SIGINT with SA_RESTART, so that Python hears of Ctrl-C only
+    # once a wait is over.
+    while not future.done():
+        wait((future,), timeout=_INTERRUPT_S)
+    return future.result()
 
 
 @dataclass
@@ -87,7 +97,12 @@ class Grader:
         `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
         nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
         """
-        return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
+        graded = self._submit(self._graded(_problems(problems, completions), _texts(completions)))
+        try:
+            return result_of(graded)
+        except KeyboardInterrupt:
+            graded.cancel()
+            raise
 
     async def agrade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
@@ -115,8 +130,14 @@ class Grader:
                 work = contextvars.copy_context()
                 # A daemon, so that a script that never closes its grader ends; `close` at exit ends what it started.
                 thread = threading.Thread(target=work.run, args=(self._run, started), name="grader", daemon=True)
-                thread.start()
-                here.running = (started.result(), thread)
+                try:
+                    thread.start()
+                    here.running = (result_of(started), thread)
+                except BaseException:  # interrupted: nobody holds the thread, which ends
+                    if not started.cancel() and started.exception() is None:
+                        loop, ended, _ = started.result()
+                        loop.call_soon_threadsafe(ended.set)
+                    raise
                 atexit.register(self.close)
         return self
 
@@ -160,6 +181,8 @@ class Grader:
                     urls, concurrency = found.sandbox_urls, found.sandbox_concurrency
                 asyncio.run(self._serve(urls, self._max_concurrency or concurrency, started))
         except BaseException as error:
+            if started.cancelled():  # `start` was interrupted
+                return
             if started.done():  # nobody waits for this thread any more: the interpreter reports it
                 raise
             started.set_exception(error)

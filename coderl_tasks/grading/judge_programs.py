@@ -138,6 +138,8 @@ class JudgePrograms:
             # Results that are not known may be to blame for other faults, but not before the first operation.
             if result["end"] == "fault" and (result.get("is_certain") or result["operations"] == "[]"):
                 raise CheckerFault(f"test {number}: {result['reason']}")
+        if all(result["operations"] == "[]" for result in results):  # any program would pass
+            raise CheckerFault("the tests call nothing of the program (import names of the library's from solution)")
         return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
 
     async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision]:

@@ -148,29 +148,48 @@ def masked(group: pl.DataFrame) -> list[float | None]:
     return [None if stop_reason == TRUNCATED else reward for reward, stop_reason in rows]
 
 
-def penalised(group: pl.DataFrame, *, max_tokens: int, context: int, overlong_tokens: int | None) -> list[float | None]:
+def penalised(
+    group: pl.DataFrame,
+    *,
+    max_tokens: int,
+    context: int,
+    overlong_tokens: int | None,
+    max_trajectory_tokens: int | None = None,
+) -> list[float | None]:
     """The rewards of the group less its completions' penalties, which grow from 0 to 1 over the last `overlong_tokens`
     (None: a fifth) before a completion's limit (Yu et al., "DAPO", soft overlong punishment). `max_tokens` is the limit
-    of all where the `context` leaves as much."""
+    of all where the `context`, and in several turns `max_trajectory_tokens`, leave as much."""
     counted: list[float | None] = []
     rows = group.select("reward", pl.col("prompt_tokens", "completion_tokens").list.len(), "turns").iter_rows()
     for reward, prompt, completion, turns in rows:
         if reward is None:
             counted.append(None)
             continue
+        left = math.inf
         if turns is not None:  # the limit is that of each answer: here the last one's
-            prompt, completion = turns[-1]["kept"] + len(turns[-1]["environment_tokens"]), turns[-1]["n_tokens"]
-        limit = completion_budget(prompt, max_tokens, context)
+            sampled, completion = completion, turns[-1]["n_tokens"]
+            prompt = turns[-1]["kept"] + len(turns[-1]["environment_tokens"])
+            if max_trajectory_tokens is not None:
+                replies = sum(len(turn["environment_tokens"]) for turn in turns)
+                left = max_trajectory_tokens - (sampled - completion) - replies
+        limit = int(min(completion_budget(prompt, max_tokens, context), left))
         # Of a limit that the context cuts short the same length may be all there is.
-        overlong = min(limit, overlong_tokens or max(1, limit // OVERLONG_SHARE))
+        overlong = max(1, min(limit, overlong_tokens or limit // OVERLONG_SHARE))
         counted.append(reward - min(1.0, max(0, completion - (limit - overlong)) / overlong))
     return counted
 
 
-def counted_rewards(truncation: Truncation, max_tokens: int, context: int) -> CountedRewards:
+def counted_rewards(
+    truncation: Truncation, max_tokens: int, context: int, max_trajectory_tokens: int | None = None
+) -> CountedRewards:
     """The rule that the setting names, with the limits that `penalised` needs."""
-    overlong = truncation.overlong_tokens
-    with_limits = partial(penalised, max_tokens=max_tokens, context=context, overlong_tokens=overlong)
+    with_limits = partial(
+        penalised,
+        max_tokens=max_tokens,
+        context=context,
+        overlong_tokens=truncation.overlong_tokens,
+        max_trajectory_tokens=max_trajectory_tokens,
+    )
     rules: dict[str, CountedRewards] = {"graded": as_graded, "masked": masked, "penalised": with_limits}
     return rules[truncation.kind]
 

@@ -154,7 +154,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: _mean(step.graded["reward"])),
     Metric("mean_correct", "share of the graded completions that pass all tests, whatever their reward",
         lambda step: (step.graded["verdict"] == Verdict.PASSED).mean()),
-    Metric("format_rate", "share of the graded completions that contain code",
+    Metric("format_rate", "share of the graded completions in the right format",
         lambda step: (step.graded["format_score"] >= 0).mean()),
     Metric("groups_total", "groups of the step", lambda step: step.groups.height, INT),
     Metric("groups_skipped", "groups of equal rewards: none of their completions is trained on",

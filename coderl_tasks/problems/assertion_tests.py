@@ -20,7 +20,10 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
 _CONSTANT = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.expr_context)
 _CONSTANT += (ast.Name, ast.Attribute, ast.JoinedStr, ast.FormattedValue)
-_FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+_FUTURE = re.compile(r"^from __future__ import\b(?:[ \t]*\([^)]*\).*|(?:\\\r?\n|.)*)", re.MULTILINE)
+_LIBRARY_CLASSES = {"Counter", "OrderedDict", "defaultdict", "deque", "Decimal", "Fraction"}
+"""Classes that tests use without an import: as they run, the library's (USUAL_NAMES of
+grading/payload/assertions.py)."""
 _IS_TEST = re.compile(r"^(?:assert\b|def (?:test|check)|class \w*Test|class \w+\(.*TestCase)", re.MULTILINE)
 
 
@@ -131,10 +134,33 @@ def entry_point_of(scripts: Iterable[str]) -> str:
     return found
 
 
+def with_import(scripts: list[str], entry_point: str) -> list[str]:
+    """`scripts` with an import of their entry point if it has the name of a library class: where a class Fraction is to
+    be written, they would test the library's. They are left as they are if they use anything else of the program."""
+    if entry_point not in _LIBRARY_CLASSES:
+        return scripts
+    found = []
+    for script in scripts:
+        tree = ast.parse(script)
+        imported = set(_imported_names(tree))
+        if "solution" in imported or not {entry_point}.issuperset(_program_names(tree)):
+            return scripts
+        is_bare = entry_point not in imported
+        found.append(_with_above(f"from solution import {entry_point}", script).lstrip("\n") if is_bare else script)
+    return found
+
+
+def _imported_names(tree: ast.Module) -> Iterator[str]:
+    """Yields the names that a test imports from the program, and "solution" if it imports that module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module == "solution"):
+            yield from (alias.name for alias in node.names)
+
+
 def _program_names(tree: ast.Module) -> Iterator[str]:
     """Yields the names that an assertion test takes from the program under test: those that it imports from `solution`
     (by the program's name, not the test's `as`), then, in the order of its text, those that it reads and neither
-    defines, imports nor has as builtins."""
+    defines, imports nor has as builtins. Names of library classes, which tests may use by themselves, come last."""
     defined = set(dir(builtins)) | {"pytest", "unittest"}
     loaded = []
     for node in ast.walk(tree):
@@ -154,7 +180,8 @@ def _program_names(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # `math.inf`, perhaps not imported
             defined |= {node.value.id} & sys.stdlib_module_names
     loaded.sort(key=lambda node: (node.lineno, node.col_offset))
-    yield from dict.fromkeys(node.id for node in loaded if node.id not in defined)
+    names = dict.fromkeys(node.id for node in loaded if node.id not in defined)
+    yield from sorted(names, key=lambda name: name in {*_LIBRARY_CLASSES, "np"})
 
 
 def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
@@ -209,10 +236,12 @@ def with_given_code(starter_code: str, code: str) -> str:
     """A program with what its starter code gives in full, above the definition that this leaves open: helper functions
     and imports, which the program may define anew."""
     given = _given_code(starter_code)
-    if not given:
-        return code
+    return _with_above(given, code) if given else code
+
+
+def _with_above(text: str, code: str) -> str:
     last = max((match.end() for match in _FUTURE.finditer(code)), default=0)  # these have to come first
-    return f"{code[:last]}\n{given}\n\n{code[last:]}"
+    return f"{code[:last]}\n{text}\n\n{code[last:]}"
 
 
 @lru_cache(maxsize=256)

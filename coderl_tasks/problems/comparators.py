@@ -13,8 +13,9 @@
 Standard input problems, the whole standard output of a program:
 
 1. The output is compared line by line, and within a line token by token. White space at either end of a line, how much
-   of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line does. White space is
-   ASCII, and only a line feed ends a line.
+   of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line does, but for those
+   that the expected output begins with: an output that begins with none is right too. White space is ASCII, and only a
+   line feed ends a line.
 2. There must be as many lines and as many tokens as expected: a correct start is not enough.
 3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is accepted
    for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
@@ -36,12 +37,14 @@ runs here, and a submission only ever sends it text.
 
 import json
 import math
+import operator
 import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
 from functools import cache, lru_cache, partial
+from itertools import dropwhile
 from typing import Any, NamedTuple, TypeVar
 
 from coderl_tasks.untrusted_text import printable
@@ -121,6 +124,12 @@ def lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.split(b"\n")] if text else []
 
 
+def _without_blank_start(wanted: list[bytes]) -> list[bytes]:
+    """Expected lines without the blank ones that they begin with: on some pages that outputs were scraped from, such a
+    line stands above each output."""
+    return list(dropwhile(operator.not_, wanted))
+
+
 def is_number(token: bytes) -> bool:
     """Whether a token is an integer or a decimal, as rules 3 and 4 have them."""
     return bool(_INTEGER.fullmatch(token) or _DECIMAL.fullmatch(token))
@@ -166,6 +175,8 @@ def first_difference(
     if wanted_text == got_text:  # the usual case of a right program, without splitting it
         return None
     wanted_lines, got_lines = lines(wanted_text), lines(got_text)
+    if wanted_lines[:1] == [b""] != got_lines[:1]:
+        wanted_lines = _without_blank_start(wanted_lines)
     for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
         if wanted_line == got_line:
             continue
@@ -355,6 +366,8 @@ def _lines_difference(expected: str, actual: bytes) -> str | None:
         [b" ".join(line.split()) for line in lines(text)]
         for text in (expected.encode("utf-8", "surrogatepass"), actual)
     )
+    if len(wanted) != len(got):
+        wanted = _without_blank_start(wanted)
     tokens = cache(bytes.split)
 
     def match(wanted_line: bytes, got_line: bytes) -> bool:

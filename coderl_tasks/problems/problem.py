@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
@@ -237,6 +238,8 @@ class StoredTests(Sequence[Test]):
     problem_id: str
     number: int
     first: Test | None
+    digest: str = ""
+    """A hash of all of them, where it is known."""
 
     def __len__(self) -> int:
         return self.number
@@ -340,7 +343,8 @@ class SpilledTests:
             raise
         place, self._size = (self._size, len(data)), self._size + len(data)
         first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]  # as in `PoolFile`
-        stored = StoredTests(self, place, problem.problem_id, len(problem.tests), first)
+        digest = sha256(data).hexdigest()
+        stored = StoredTests(self, place, problem.problem_id, len(problem.tests), first, digest)
         return replace(problem, tests=stored, solutions=(), wrong_solutions=())
 
     def tests(self, start: int, size: int, problem_id: str) -> tuple[Test, ...]:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coderl_tasks.problems.assertion_tests import entry_point_of, scripts_of
+from coderl_tasks.problems.assertion_tests import entry_point_of, scripts_of, with_import
 from coderl_tasks.problems.problem import Kind, RowDropped, Test
 from coderl_tasks.problems.raw_files import json_or_text
 
@@ -127,7 +127,8 @@ def decode_json(raw_tests: Any) -> Any:
 
 
 def _assertions(scripts: list[str]) -> TestSet:
-    return TestSet("assert", entry_point_of(scripts), tuple(Test("", script) for script in scripts))
+    entry_point = entry_point_of(scripts)
+    return TestSet("assert", entry_point, tuple(Test("", script) for script in with_import(scripts, entry_point)))
 
 
 def _raw_tests(value: Any) -> list[_RawTest]:

@@ -34,6 +34,10 @@ END_OF_TEXT = "<|endoftext|>"
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 ROLES = ("system", "user", "assistant", "tool")
+NO_END_TOKEN = (
+    "nothing says which token ends the model's answers: add eos_token_id to its generation_config.json, or eos_token "
+    "to its tokenizer_config.json"
+)
 RECURRING = 64  # encoded texts that a renderer keeps: a prompt has some five, of which four recur in the next one
 LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate "
@@ -190,6 +194,31 @@ class Renderer(ABC):
         newline = self._encode("\n")
         tokens = self._encode(f"\n{text}")
         return tokens[len(newline) :] if tokens[: len(newline)] == newline else self._encode(text)
+
+
+class PlainTextRenderer(Renderer):
+    """`plain_text`: messages without a chat format, one behind the other, for environments whose prompts are no chat.
+    `stop_tokens` are `end_tokens` (the generation configuration's) and the tokenizer's end token. Raises ConfigError if
+    there is none."""
+
+    name = "plain_text"
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, end_tokens: Sequence[int] = ()) -> None:
+        super().__init__(tokenizer)
+        own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.stop_tokens = list(dict.fromkeys([*end_tokens, *own]))
+        if not self.stop_tokens:
+            raise ConfigError(NO_END_TOKEN)
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        self.require_roles(messages)
+        return self.encode_plain("".join(f"{message['content']}\n\n" for message in messages))
+
+    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        self.require_roles(messages, answered=True)
+        prompt = self.prompt_tokens(messages[:-1])
+        answer = [*self.encode_plain(messages[-1]["content"]), self.stop_tokens[0]]
+        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
 
 class Qwen3InstructRenderer(Renderer):

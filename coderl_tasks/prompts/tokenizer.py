@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, Message, Renderer, spelled_out
+from coderl_tasks.prompts.renderers import (
+    NO_END_TOKEN,
+    QWEN3_RENDERERS,
+    THINK_CLOSE,
+    THINK_OPEN,
+    Message,
+    PlainTextRenderer,
+    Renderer,
+    spelled_out,
+)
 from coderl_tasks.prompts.tool_calls import NAME, Call, Tools, call_in, run_python
 
 if TYPE_CHECKING:
@@ -192,10 +201,7 @@ class ChatTemplateRenderer(Renderer):
         ends += [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         self.stop_tokens = list(dict.fromkeys(ends))
         if not ends:
-            raise ConfigError(
-                "nothing says which token ends the model's answers: add eos_token_id to its generation_config.json, "
-                "or eos_token to its tokenizer_config.json"
-            )
+            raise ConfigError(NO_END_TOKEN)
 
     @property
     def label(self) -> str:
@@ -293,11 +299,17 @@ def load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
-def model_renderer(model_name: str, renderer_name: str | None = None, thinking: bool | None = None) -> Renderer:
+def model_renderer(
+    model_name: str, renderer_name: str | None = None, thinking: bool | None = None, *, is_chat: bool = True
+) -> Renderer:
     """The renderer for a model: `renderer_name`, or the recommended one; with thinking on, off, or as it is made for.
+    Where prompts are no chat, a model without a chat template, as base models are, gets `plain_text`.
     Raises ConfigError as `load_tokenizer` and `get_renderer` do."""
     tokenizer = load_tokenizer(model_name)
     name = renderer_name or recommended_renderer(model_name)
+    by_default = renderer_name is None and thinking is None
+    if not is_chat and by_default and name == ChatTemplateRenderer.name and not tokenizer.chat_template:
+        return PlainTextRenderer(tokenizer, end_tokens=generation_end_tokens(model_name))
     if renderer_name is None and name == "qwen3" and thinking is False:
         name = "qwen3_disable_thinking"
     # Asked for only where it is needed: for a model on the hub this is a download.

@@ -1,5 +1,6 @@
 """What a policy is told of its program, on a real sandbox."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -98,21 +99,48 @@ async def test_long_texts_are_cut(judge: Judge) -> None:
     assert "x" * PART_CHARS + "... (" in found and len(found) < 1500
 
 
-async def test_nothing_of_a_hidden_test_is_in_a_reply_or_decides_it(judge: Judge) -> None:
-    curious = "import sys\ndata = sys.stdin.read()\nprint(data, [open(f).read() for f in ('tests.json',)])"
-    programs = [curious, "print(80001)", "print(input()[::-1])", "print(", "x = 80001 / 0"]
-    other = replace(ADD, tests=(Test("5 5\n", "10\n"),), tests_total=1)
-    of_one, of_other = [await code_replies(judge, problem, programs) for problem in (ADD, other)]
-    assert of_one == of_other
-    for program, reply in zip(programs, of_one, strict=True):
-        assert "70001" not in str(reply.text) and "70002" not in str(reply.text)
-        assert "80001" not in str(reply.text).replace(program, "") or "80001" in program
+CURIOUS = "[open(name).read() for name in ('tests.json',)]"
+KNOWING = "print({70001: GUESS, 1: 3}.get(int(input().split()[0]), 7))"
+READING = (f"print(input(), {CURIOUS})", KNOWING, "print(GUESS)", "print(input()[::-1])", "x = GUESS / 0")
+CALLED = (f"def half(n): return {CURIOUS}", "def half(n): return GUESS", "def half(n): return -n", "x = GUESS / 0")
+OF_EACH_KIND = {
+    "stdin": (ADD, READING),
+    "no samples": (replace(ADD, statement="Add two numbers."), READING),
+    "call": (CALL, CALLED),
+    "assert": (replace(CALL, kind="assert", tests=(Test("", "assert half(70001) == 80001"),)), CALLED),
+}
+
+
+@pytest.mark.parametrize("feedback", ["samples", "verdict"])
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
+async def test_nothing_of_a_hidden_test_is_in_a_reply_or_decides_it(
+    judge: Judge, kind: str, feedback: Feedback
+) -> None:
+    problem, programs = OF_EACH_KIND[kind]
+    others = tuple(
+        Test(*(text.replace("7000", "5000").replace("80001", "60001") for text in (test.input, test.expected)))
+        for test in problem.tests
+    )
+    assert others != problem.tests
+    guessing, not_guessing = (
+        [program.replace("GUESS", guess) for program in (*programs, "print(")] for guess in ("80001", "90001")
+    )
+    of_one = await code_replies(judge, problem, guessing, feedback)
+    assert of_one == await code_replies(judge, replace(problem, tests=others), guessing, feedback)
+    assert any(reply.text for reply in of_one)
+    # A guess is shown as any other number is.
+    for reply, other in zip(of_one, await code_replies(judge, problem, not_guessing, feedback), strict=True):
+        assert not re.search("7000[12]|80001", str(other.text))
+        assert (reply.check, str(reply.text)) == (other.check, str(other.text).replace("90001", "80001"))
+
+
+async def test_a_program_that_differs_on_hidden_tests_alone_gets_the_same_reply(judge: Judge) -> None:
     same = "a, b = map(int, input().split())\nprint(9 if (a, b) == (2, 3) else {} if a > 70000 else a + b)"
     passing, failing = await code_replies(judge, ADD, [same.format("a + b + 9999"), same.format("0")])
     assert passing == failing
 
 
 async def test_an_outage_is_no_reply(embedded: Services) -> None:
-    async with SandboxClient(["http://127.0.0.1:9"]) as client:
+    async with SandboxClient(["http://127.0.0.1:9"], outage_patience_s=0.2) as client:
         (reply,) = await code_replies(Judge(client), ADD, [RIGHT])
     assert reply == Reply(Verdict.INFRA_ERROR, None)

@@ -5,11 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.environments import (
     build_gsm8k_prompt,
     environment_of,
     gsm8k_reward_fn,
+    renderer_of,
     run_compute_group_normalized_rewards,
 )
 from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
@@ -21,6 +23,7 @@ from coderl_tasks.problems.problem import RowDropped
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, TrainSettings, parse_settings
 from data.recipes.make_words import rows
+from tests.prompts.template_shapes import bytes_tokenizer
 
 TRUTH = "6 x 7 = 42\n#### 42"
 RESPONSES = {
@@ -90,7 +93,13 @@ async def test_an_environment_without_a_sandbox(closed: str, use_r1_zero_format:
     problem = QUESTION_ROWS.read({"question": "What is 6 x 7?", "answer": TRUTH}, split="main", source_row=0)
     prompt = environment.prompt(problem, renderer)
     assert environment.text(prompt, renderer) == build_gsm8k_prompt(problem.statement, use_r1_zero_format)
-    assert environment.stop(renderer) == (["</answer>", "\n\n\n"] if use_r1_zero_format else ["\n\n\n"])
+    assert environment.stop(renderer) == [
+        *("<|im_end|>", "<|endoftext|>"), *(["</answer>"] if use_r1_zero_format else []), "\n\n\n",
+    ]  # fmt: skip
+    # The end token is no part of the text, nor is what a service sends behind it.
+    for answer, behind in (("so 42", "<|im_end|>"), ("<answer>42</answer>", ""), ("42", "<|im_end|>\nUser: 7")):
+        tokens = renderer.tokenizer.encode(answer + behind, add_special_tokens=False)
+        assert environment.text(tokens, renderer) == answer
     async with SandboxClient([closed]) as client:
         scored = await environment.score(Judge(client), problem, list(RESPONSES))
     parts = [(one.format_score, one.correctness, one.reward) for one in scored]
@@ -146,6 +155,29 @@ def test_the_preset_has_the_notebooks_numbers() -> None:
         nano = parse_settings(flow, {"preset": "nano", "environment": "gsm8k"})
         assert (nano.model_name, nano.dataset, nano.max_tokens) == (NANO_WORDS_MODEL, WORDS_DATASET, 128)
         assert parse_settings(flow, {"preset": "nano"}).model_name == NANO_MODEL
+
+
+@pytest.fixture
+def base_model(tmp_path: Path) -> Path:
+    """The folder of a model without a chat format, as base models are."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_tokenizer(), eos_token="the")
+    tokenizer.save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return tmp_path / "base"
+
+
+def test_a_base_model_needs_no_chat_format(base_model: Path) -> None:
+    environment = Gsm8kEnvironment()
+    (problem,) = load_problems(WORDS_DATASET, rows=QUESTION_ROWS, role="train", limit=1).problems
+    renderer = renderer_of(parse_settings(TrainSettings, {"environment": "gsm8k", "model_name": str(base_model)}))
+    assert renderer.label == "plain_text"
+    assert renderer.decoded(environment.prompt(problem, renderer)) == build_gsm8k_prompt(problem.statement)
+    for others in ({"environment": "code"}, {"renderer_name": "chat_template"}, {"thinking": "on"}):
+        given = {"environment": "gsm8k", "model_name": str(base_model)} | others
+        with pytest.raises(ConfigError, match="no chat template"):
+            renderer_of(parse_settings(TrainSettings, given))
+    with_chat = {"environment": "gsm8k", "model_name": NANO_MODEL}
+    assert renderer_of(parse_settings(TrainSettings, with_chat)).label == "qwen3_instruct"
 
 
 @pytest.mark.parametrize("given", [{"reward": "fraction"}, {"format_coef": "0.3"}, {"reward_timeout": "3"}])

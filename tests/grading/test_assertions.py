@@ -21,6 +21,7 @@ import pytest
 from coderl_tasks.grading import Judge, Verdict
 from coderl_tasks.grading.client import RunRequest, RunResult
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.sandbox_programs import OPERATIONS_DRIVER, PAYLOAD
 
 
@@ -212,7 +213,13 @@ PASSING = {
     ),
     "warnings that are of no interest, and the word for files": (
         "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
-        "    assert f('open(x)') == 'open(x)' and f('tempfile') == 'tempfile'",
+        "    assert f('open(x)') == 'open(x)' and f('tempfile') == 'tempfile'\n"
+        "    assert f('the patch notes') == f(f'the patch note{chr(115)}') and f('os.environ') and f('w')  # a mock",
+        ECHO,
+    ),
+    "loops that results end": (
+        "n = 0\nwhile f(n < 3):\n    n += 1\nassert n == 3\nfor i in range(10**4):\n    if not f(i < 3):\n        break\nassert i == 3"
+        "\nassert next(i for i in range(10**4) if not f(i < 3)) == 3",
         ECHO,
     ),
     "keywords": ("assert f(1, b=2, *[3]) == (1, 3, 2)", "def f(a, c, b=0):\n    return a, c, b"),
@@ -418,6 +425,7 @@ async def test_wrong_programs_fail_for_a_reason(
         ("import pytest\n@pytest.mark.skip\ndef test_it():\n    assert f(1)", "pytest.mark.skip is not supported"),
         ("from solution import f\nasync def test_it():\n    assert await f(1) == 2", "a coroutine"),
         ("from solution import f\ndef run():\n    assert f(1) == 2", "calls nothing of the program"),
+        ("assert str(Fraction(2, 4)) == '1/2'", "call nothing of the program"),
         ("import sys\nf(1)\nassert sys.stdout.getvalue() == '1'", "sys.stdout"),
         ("class B(A): pass\nassert B() and f(1)", "extends one of the program"),
         ("def test_it(tmp_path):\n    assert f(1)", "no fixture tmp_path"),
@@ -531,6 +539,20 @@ async def test_a_program_does_not_answer_for_what_the_test_takes_of_the_library(
         ),
     ):
         assert not (await embedded_judge.grade(problem(script), code)).passed, script
+
+
+async def test_a_class_of_the_program_may_have_the_name_of_a_library_class(embedded_judge: Judge) -> None:
+    tests = ["assert str(Fraction(2, 4)) == '1/2'", "assert Fraction(1, 2).add(Fraction(1, 3)).parts == (5, 6)"]
+    found = problem_from_row({"question": "Write a class Fraction.", "tests": tests}, split="s", source_row=0)
+    right = (
+        "from math import gcd\nclass Fraction:\n    def __init__(self, a, b): self.parts = a // gcd(a, b), b // gcd(a, b)\n"
+        "    def __str__(self): return '%d/%d' % self.parts\n"
+        "    def add(self, other):\n        (a, b), (c, d) = self.parts, other.parts\n        return Fraction(a * d + b * c, b * d)"
+    )
+    codes = (right, right.replace("a // gcd(a, b), b", "a, b"), "x = 1")
+    grades = await asyncio.gather(*(embedded_judge.grade(found, code) for code in codes))
+    verdicts = [Verdict.PASSED, Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR]
+    assert [grade.verdict for grade in grades] == verdicts, grades
 
 
 @pytest.mark.parametrize("asked", ["type(f(1)) is P", "type(f(1)).__name__ == 'P'", "f(1).__class__.__name__ == 'P'"])

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from aiohttp import web
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading import RunRequest, SandboxClient
-from coderl_tasks.grading.client import ServerLink
+from coderl_tasks.grading import client as client_module
+from coderl_tasks.grading.client import SERVER_STATES, ServerLink
 from tests.conftest import Serve
 from tests.grading.faulty_servers import (
     Behaviour,
@@ -254,6 +256,28 @@ async def test_a_long_outage_fails_all_requests_at_once(serve: Serve) -> None:
     assert server.requests == 1
 
 
+@pytest.mark.parametrize(("behaviours", "patience_s"), [((answers, breaks), 90), ((breaks,), 5)])
+async def test_an_outage_is_waited_out_for_90_s_and_for_5_s_where_no_sandbox_has_ever_answered(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, behaviours: tuple[Behaviour, ...], patience_s: int
+) -> None:
+    passed_s = 0.0
+
+    async def wait(tasks: Any, *, timeout: float, return_when: str = asyncio.ALL_COMPLETED) -> object:
+        nonlocal passed_s
+        if return_when == asyncio.FIRST_COMPLETED:  # it waits for a server to come back: so much time passes at once
+            passed_s, timeout = passed_s + timeout, 0
+        return await asyncio.wait(tasks, timeout=timeout, return_when=return_when)
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(client_module, "time", clock)
+    monkeypatch.setattr(client_module, "asyncio", SimpleNamespace(**vars(asyncio) | {"wait": wait}))
+    async with SandboxClient([serve(FaultyServer(*behaviours, pings=False).app())]) as client:
+        for _ in behaviours[1:]:
+            await client.run_code(REQUEST)
+        with pytest.raises(InfraError, match=f"^no sandbox has answered for {patience_s} s "):
+            await client.run_code(REQUEST)
+
+
 async def test_what_every_server_refuses_is_not_tried_again(serve: Serve) -> None:
     servers = [FaultyServer(refuses), FaultyServer(refuses)]
     async with SandboxClient([serve(server.app()) for server in servers], **QUICK) as client:
@@ -273,6 +297,28 @@ async def test_a_quarantined_server_gets_nothing(serve: Serve) -> None:
         assert (await client.run_code(REQUEST, at=urls[1])).server == urls[1]
         assert not client.quarantine(urls[1], "it lies too")  # there is no other
     assert [server.requests for server in servers] == [0, 11]
+
+
+async def test_a_quarantine_ends_with_a_ping_after_a_minute(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests_s: list[float] = []
+    is_over = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        rests_s.append(seconds)
+        await is_over.wait()
+
+    monkeypatch.setattr(client_module, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    servers = [FaultyServer(answers), FaultyServer(answers)]
+    urls = [serve(server.app()) for server in servers]
+    async with SandboxClient(urls) as client:
+        assert client.quarantine(urls[0], "it lies")
+        assert (await client.run_code(REQUEST)).server == urls[1]
+        assert (rests_s, servers[0].pinged) == ([60], 0)
+        is_over.set()
+        while SERVER_STATES[urls[0]] != "up":
+            await asyncio.sleep(0.01)
+        assert (await client.run_code(REQUEST, at=urls[0])).server == urls[0]
+    assert servers[0].pinged == 1
 
 
 async def test_a_server_whose_circuit_is_open_comes_back(serve: Serve) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
 from coderl_tasks.grading import judge as judge_module
 from coderl_tasks.grading.judge import Limits, reported_tests
+from coderl_tasks.problems.output_checker import Checker
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
-from tests.grading.programs import ADD, PAIRS, SUM, TOTAL, stdin_problem
+from tests.grading.programs import ADD, PAIRS, SUM, TOTAL, call_problem, stdin_problem
 
 ECHO = "print(input())"
 LIMITS = Limits(1.0, 2.0, 256, 1 << 20)
@@ -130,16 +132,36 @@ async def test_large_inputs_are_split(serve: Serve) -> None:
     assert server.chunk_sizes() == [1, 1, 1, 1]
 
 
-async def test_no_expected_output_is_ever_sent(serve: Serve) -> None:
+SQUARES = [(177245, "31415790025"), (164872, "27182776384")]
+SQUARE = "def square(n):\n    return n * n  # the policy's\n"
+AS_PROGRAM = f"{SQUARE}print(square(int(input())))"
+CHECK = Checker("def check(input, output, expected):\n    return output == expected", "python", "check").to_text()
+READ = stdin_problem(*[(f"{n}\n", f"{square}\n") for n, square in SQUARES])
+ASSERTED = call_problem("square", *[("", f"assert square({n}) == {square}") for n, square in SQUARES])
+OF_EACH_KIND = {
+    "stdin": (READ, AS_PROGRAM),
+    "call": (call_problem("square", *[(f"[{n}]", square) for n, square in SQUARES]), SQUARE),
+    "checker": (replace(READ, checker=CHECK), AS_PROGRAM),
+    "assert": (replace(ASSERTED, kind="assert"), SQUARE),
+}
+
+
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
+async def test_no_expected_output_is_ever_sent_with_a_program(serve: Serve, kind: str) -> None:
     server = Recording(serve)
-    problem = stdin_problem(("2 3\n", "5 and 31415926535\n"), ("1 1\n", "2 and 27182818284\n"))
+    problem, code = OF_EACH_KIND[kind]
     async with SandboxClient([server.url]) as client:
-        await Judge(client).grade(problem, SUM + "print(a + b)", run_all=True)
-    assert server.bodies
-    for body in server.bodies:
-        files = json.loads(body)["files"].values()
-        sent = body + b"".join(base64.b64decode(data) for data in files)
-        assert b"31415926535" not in sent and b"27182818284" not in sent
+        half = CodeEnvironment(holdback=0.5)  # one test gives the reward, the other is held back
+        (scored,) = await half.score(Judge(client), problem, [f"```python\n{code}\n```"])
+        assert scored.grade.passed and scored.passes_held_back, scored.grade.reason
+        assert (await Judge(client).grade(problem, code, run_all=True)).passed
+    sent = [body + b"".join(map(base64.b64decode, json.loads(body)["files"].values())) for body in server.bodies]
+    with_program = [body for body in sent if b"return n * n  # the policy's" in body]
+    assert len(with_program) >= 3
+    assert not [square for _, square in SQUARES for body in with_program if square.encode() in body]
+    # What decides by itself runs apart from the program.
+    is_decided_there = any(SQUARES[0][1].encode() in body for body in sent)
+    assert is_decided_there == (kind in ("checker", "assert"))
 
 
 async def test_the_priority_given_is_followed(embedded_judge: Judge) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import tinker
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.grading.scoring import Grade, ScoredCompletion, Verdict, score
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.steps import read_frame
@@ -32,6 +32,7 @@ LETTERS = {
     "W": Verdict.WRONG_ANSWER,
     "F": Verdict.FORMAT_ERROR,
     "I": Verdict.INFRA_ERROR,
+    "C": Verdict.CHECKER_ERROR,
     "T": Verdict.TIME_LIMIT,
 }
 
@@ -270,6 +271,14 @@ def test_what_an_outage_left_is_no_sample(verdicts: str) -> None:
 @pytest.mark.parametrize("verdicts", ["", "F", "PWF", "I" + 9 * "P", "II" + 20 * "W"])
 def test_a_few_infra_errors_are_left_out(verdicts: str) -> None:
     require_graded(graded_group(sampled_group(0, len(verdicts)), scored_group(verdicts)), "step 3")
+
+
+def test_over_a_tenth_of_checker_errors_is_the_problems_fault_which_no_retry_cures() -> None:
+    few, many = ("C" * errors + "P" * (20 - errors) + "F" * 12 for errors in (2, 3))  # "F": no program to grade
+    require_graded(graded_group(sampled_group(7, len(few)), scored_group(few)), "step 3")
+    with pytest.raises(CoderlError, match=r"step 3: .* on 3 of 20 programs, .* first on problem p7: ") as stopped:
+        require_graded(graded_group(sampled_group(7, len(many)), scored_group(many)), "step 3")
+    assert not isinstance(stopped.value, InfraError)
 
 
 def test_groups_of_one_reward_are_counted_by_their_own_rewards() -> None:

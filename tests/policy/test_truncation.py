@@ -74,3 +74,20 @@ def test_penalties_alone_are_a_signal() -> None:
     frame = with_advantages(equal, count=count)
     assert frame["trained"].all()
     assert frame["advantage"].to_list() == sorted(frame["advantage"], reverse=True)
+
+
+def test_in_several_turns_a_trajectory_has_a_limit_too() -> None:
+    answer = {"text": "", "stop_reason": "stop", "environment_text": "", "is_split": False, "check": None}
+    first = answer | {"n_tokens": 4, "environment_tokens": [], "kept": 3}
+    second = answer | {"n_tokens": 4, "environment_tokens": [1] * 5, "kept": 7}
+    group = graded().filter(pl.col("completion_tokens").list.len() == 8)
+    group = group.with_columns(turns=pl.Series([[first, second]], dtype=ROLLOUT_SCHEMA["turns"]), reward=pl.lit(1.0))
+    rule = Truncation(kind="penalised", overlong_tokens=4)
+    # The last answer has 4 tokens of its own limit of 10, or of what 9 tokens before it leave of the trajectory.
+    for of_trajectory, penalty in ((None, 0), (20, 0), (15, 0.5), (13, 1)):
+        assert counted_rewards(rule, 10, 100, of_trajectory)(group) == [1 - penalty]
+
+
+def test_a_prompt_that_leaves_no_room_has_the_whole_penalty() -> None:
+    group = graded(prompt=12).with_columns(completion_tokens=pl.lit([], pl.List(pl.Int64)), reward=pl.lit(1.0))
+    assert counted_rewards(Truncation(kind="penalised"), 10, 12)(group) == [0.0] * len(LENGTHS)

@@ -9,6 +9,7 @@ from coderl_tasks.problems.assertion_tests import count_assertions, entry_point_
 from coderl_tasks.problems.problem import Problem, RowDropped
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests
+from coderl_tasks.sandbox_programs import ASSERTION_JUDGE
 
 TESTS = ["assert longest([Pair(5, 24)], 1) == 1", "assert longest([Pair(1, 2), Pair(3, 4)], 2) == 2"]
 MBPP = {
@@ -64,6 +65,37 @@ def test_a_function_with_the_name_of_a_builtin_is_the_programs() -> None:
     assert found.entry_point == "sum" and found.tests[0].expected.startswith("from solution import sum\n")
 
 
+def test_a_class_with_the_name_of_a_library_class_is_the_programs_where_the_tests_use_nothing_else_of_it() -> None:
+    judge: dict[str, Any] = {"__name__": "judge"}
+    exec(ASSERTION_JUDGE, judge)
+    names = judge["USUAL_NAMES"].keys() - {"np"}
+    assert len(names) >= 6
+    for name in names:
+        row = {
+            "prompt": "p",
+            "tests": [f"assert {name}(1).size == 1", f"from solution import {name}\nassert {name}(2)"],
+        }
+        found = problem(row)
+        assert [test.expected for test in found.tests] == [
+            f"from solution import {name}\n\nassert {name}(1).size == 1",
+            row["tests"][1],
+        ]
+        assert found.entry_point == name and problem({**row, "tests": normalize_tests(row["tests"])}) == found
+    future = (
+        problem({"prompt": "p", "tests": ["from __future__ import annotations\nassert deque(1)"]}).tests[0].expected
+    )
+    compile(future, "test", "exec")
+    assert "from solution import deque" in future
+    for tests in (
+        ["assert Counter(f([1])) == Counter([1])"],
+        ["assert Counter([1]) == {1: 1}", "assert f(1) == 1"],
+        ["import solution\nassert Counter(solution.f([1])) == Counter([1])"],
+        ["from collections import deque\nassert f(deque([1])) == 1"],
+    ):
+        assert [test.expected for test in problem({"prompt": "p", "tests": tests}).tests] == tests
+    assert entry_point_of(["assert Counter(f([1])) == Counter([1])"]) == entry_point_of(["assert np.all(f(1))"]) == "f"
+
+
 def test_a_test_may_import_the_program_by_another_name() -> None:
     test = "from solution import f as g\n\ndef test_it():\n    assert g(1) == 2"
     assert entry_point_of([test]) == "f" and signatures([test], []).startswith("def f(arg1)")
@@ -81,6 +113,27 @@ def test_a_row_of_human_eval_keeps_what_its_prompt_gives() -> None:
     names: dict[str, Any] = {}
     exec(program, names)
     assert names["decode"]("ab") == "ba"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from __future__ import annotations",
+        "from __future__ import (  # names\n    annotations,\n    division,\n)",
+        "from __future__ import annotations, \\\n    division",
+        '"""What it does."""\n# how\nfrom __future__ import(annotations)',
+        "from __future__ import (annotations,\r\n    division)\r",
+    ],
+)
+def test_what_is_given_stands_below_imports_that_have_to_come_first(imports: str) -> None:
+    names: dict[str, Any] = {}
+    exec(
+        with_given_code(
+            "def half(x):\n    return x / 2\n\ndef f(x):\n    ", f"{imports}\ndef f(x):\n    return half(x)"
+        ),
+        names,
+    )
+    assert names["f"](4) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ TEXTS = [
     ("exact", "1 2", "1  2", False),
     ("exact", "0.5", "0.50", False),
     ("exact", "a\nb", "a\nc", False),
+    ("exact", "\n1", "1", False),
     ("float", "3", "3.0000009", True),
+    ("float", "\n3", "3.0000009", True),
+    ("float", "3", "\n3", False),
     ("float", "3", "3.1", False),
     ("float:0.01", "3", "2.995", True),
     ("float:0.01", "3", "2.975", True),  # relative
@@ -32,6 +35,7 @@ TEXTS = [
     ("float", "1" * 400, "2" * 400, False),  # each is infinite as a float
     ("float", "1e999", "1e999", True),
     ("case_insensitive", "YES\nNo", "yes\nnO", True),
+    ("case_insensitive", "\nYES", "yes", True),
     ("case_insensitive", "Ä", "ä", False),  # ASCII letters alone
     ("case_insensitive", "YES", "YE", False),
     ("lines_any_order", "1 2\n3 4", "3  4\n1 2\n", True),
@@ -39,6 +43,10 @@ TEXTS = [
     ("lines_any_order", "1\n1\n2", "1\n2\n2", False),
     ("lines_any_order", "0.5\n1", "1\n0.50000001", True),
     ("lines_any_order", "1\n2", "1\n2\n3", False),
+    ("lines_any_order", "\n1\n2", "2\n1", True),
+    ("lines_any_order", "\n1\n2", "2\n\n1", True),  # a blank line as one of them
+    ("lines_any_order", "\n1\n2", "\n2", False),
+    ("lines_any_order", "1\n2", "\n2\n1", False),
     ("tokens_any_order", "1 2\n3", "3 1\n\n2", True),
     ("tokens_any_order", "1 1 2", "1 2 2", False),
     ("tokens_any_order", "0.5 7", "7 0.5000000001", True),

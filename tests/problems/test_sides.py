@@ -9,6 +9,7 @@ from coderl_tasks.planning.flow_plans import evaluation_problems
 from coderl_tasks.problems.loading import evaluation_side, is_held_out, require_other_problems
 from coderl_tasks.problems.problem import SpilledTests, StoredTests, Test
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
+from coderl_tasks.training.run import read_evaluation_side
 
 DATED = {"date": "2024-08-01"}
 
@@ -49,6 +50,15 @@ def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(
     }
     with pytest.raises(ConfigError, match="two ways to say what is evaluated on: give one of them"):
         evaluation_side(TrainSettings(evaluation_dataset=own, test_share=0.2))
+
+
+def test_test_rows_that_give_no_problem_are_warned_of(
+    own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(evaluation_problems(EvaluateSettings(dataset="x/y", evaluation_dataset=own), tmp_path)) == 200
+    assert len(read_evaluation_side(TrainSettings(dataset="x/y", evaluation_dataset=own), [], tmp_path)) == 200
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and all(own in line and "1 of 201 rows give no problem (" in line for line in said)
 
 
 def test_one_file_is_trained_and_evaluated_on_only_if_that_is_asked_for(own: str) -> None:

@@ -47,6 +47,7 @@ MOST_OPERATIONS = 5000  # of a rehearsal
 MOST_PULLS = 12  # of an iterator
 GIANT_RANGE = 10**7  # numbers in a range, of more than a test can go through in its time
 COROUTINE = 0x80  # of the flags of code
+IGNORED = "__ignored__"  # in a rehearsal, which exceptions a statement may raise
 SHOWN_CHARS = 300
 REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
@@ -763,8 +764,8 @@ def shown(value: Any) -> Any:
 def run(test: Test) -> None:
     """Executes a test's script, then the functions and classes of tests that it defines. `solution`, from which it
     imports the program, is a stand-in. Raises what the test raises, and Unsupported for what cannot be tested here."""
-    if (not_seen := CANNOT_BE_SEEN.search(test.script)) is not None:  # output, say: the program runs elsewhere
-        raise Unsupported(f"{not_seen[0]}: a test of anything but what calls return")
+    if (not_seen := what_cannot_be_seen(test.script)) is not None:  # output, say: the program runs elsewhere
+        raise Unsupported(f"{not_seen}: a test of anything but what calls return")
     # A rehearsal, without results, is to find all calls: a statement that fails must not end it.
     code = compiled_test(ignoring_failures(test.script) if test.is_rehearsal else test.script)
     sys.modules[MODULE] = SolutionModule(MODULE)
@@ -775,6 +776,8 @@ def run(test: Test) -> None:
             __import__("numpy").random.seed(0)
     # `Names` looks up what is missing in the program: with the builtins in it, these come first.
     names = Names({**vars(builtins), "__name__": "tests", "__builtins__": builtins})
+    if test.is_rehearsal:
+        names[IGNORED] = lambda: Exception if test.operations else ()
     exec(code, names)
     for hook in "setup_module setup_function teardown_module teardown_function setUpModule tearDownModule".split():
         if hook in names:
@@ -788,13 +791,30 @@ def run(test: Test) -> None:
     end_fixtures(names.generators)
 
 
+@functools.lru_cache(maxsize=64)
+def what_cannot_be_seen(script: str) -> str | None:
+    """What a test uses of CANNOT_BE_SEEN; None for nothing. Its comments and strings do not count."""
+    if CANNOT_BE_SEEN.search(script) is None:
+        return None
+    import ast
+
+    tree = ast.parse(script, SCRIPT)
+    for node in ast.walk(tree):
+        # A string as short as a file's mode is left: it may be the one of `open`.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > len("w+b"):
+            node.value = "..."
+    found = CANNOT_BE_SEEN.search(ast.unparse(tree))
+    return None if found is None else found[0]
+
+
 @functools.lru_cache(maxsize=64)  # most programs are those of a few problems
 def compiled_test(script: Any) -> Any:
     return compile(script, SCRIPT, "exec", dont_inherit=True)
 
 
 def ignoring_failures(script: Any) -> Any:
-    """The test for a rehearsal, in which a statement that fails ends nothing."""
+    """The test for a rehearsal, in which a statement that fails ends nothing: a missing result may be to blame, but not
+    before the first operation."""
     import ast
 
     class GoesOn(ast.NodeTransformer):
@@ -803,7 +823,8 @@ def ignoring_failures(script: Any) -> Any:
             simple = (ast.Assert, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
             if not isinstance(node, simple) or isinstance(getattr(node, "value", None), (ast.Yield, ast.YieldFrom)):
                 return node
-            handler = ast.ExceptHandler(type=ast.Name("Exception", ast.Load()), name=None, body=[ast.Pass()])
+            ignored = ast.Call(ast.Name(IGNORED, ast.Load()), [], [])
+            handler = ast.ExceptHandler(type=ignored, name=None, body=[ast.Pass()])
             return ast.copy_location(ast.Try(body=[node], handlers=[handler], orelse=[], finalbody=[]), node)
 
     return ast.fix_missing_locations(GoesOn().visit(ast.parse(script, SCRIPT)))
